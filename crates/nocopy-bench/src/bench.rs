@@ -24,7 +24,7 @@ const INTERRUPTIONS_MAX: u32 = 100;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
-    /// At most.
+    /// The most rounds.
     pub count: u32,
     pub window: Duration,
     /// The time for all rounds; there are fewer rounds if it is not enough.

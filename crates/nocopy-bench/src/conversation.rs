@@ -25,7 +25,7 @@ const LOOKS_A_CLOCK: u32 = 256;
 /// Bytes of the message's number, at its beginning.
 pub(crate) const NUMBER_BYTES: usize = 8;
 
-/// The asking side's results.
+/// What the asking side measured.
 struct Found {
     times: Histogram<u64>,
     /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is not counted.

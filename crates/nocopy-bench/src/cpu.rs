@@ -76,8 +76,8 @@ fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
 
 /// Two processors for the two sides of a test; the same one twice if there is only one.
 ///
-/// One with an even and one with an odd number where that can be, in this order: veth and packet sockets choose one of two
-/// queues by the processor's number.
+/// If possible, the first has an even number and the second an odd one: veth and packet sockets choose one of two queues by the
+/// processor's number.
 pub(crate) fn pair() -> io::Result<[usize; 2]> {
     let allowed = sched_getaffinity(None)?;
     let indices: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&index| allowed.is_set(index)).collect();

@@ -9,9 +9,9 @@ use crate::{Failure, Tools};
 
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Empty: all.
+    /// The methods to measure; if empty, all.
     pub methods: Vec<String>,
-    /// At most.
+    /// The most rounds.
     pub rounds: u32,
     /// How long every method runs in a round, if not as the time allows.
     pub window: Option<Duration>,

@@ -72,7 +72,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Packets, or bytes of a stream, and the time they took: of each receiver, or of the sink, never of a sender.
+    /// What arrived (packets, or bytes of a stream), and in which time, at each receiver; at the sink if there is no receiver.
     fn arrivals(&self) -> impl Iterator<Item = (u64, Duration)> {
         let receivers = self.traffic.receivers.iter().map(|reading| (reading.packets, reading.elapsed));
         let sink = self.traffic.sink.filter(|_| self.traffic.receivers.is_empty());
@@ -116,7 +116,7 @@ impl Sample {
         cpu_ns(&self.traffic.receivers)
     }
 
-    /// For each byte that arrived, within about the same window.
+    /// The proxy's processor time for each byte that arrived; time and bytes are of about the same window.
     fn proxy_cpu_ns(&self) -> Option<f64> {
         self.traffic.stream.proxy.and_then(|reading| per_packet(reading.cpu, self.arrived()))
     }

@@ -79,7 +79,6 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A private lab.
     pub fn private(lab: Builder) -> Result<Self, Failure> {
         let lab = lab.build()?;
         let [first, second] = processors()?;

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a receiver waits before it looks whether the trial is over.
 const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 
-/// What became of the bytes, once they are sent.
+/// The evidence of a sender, which its thread stores when it closes the sender.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLedger(Mutex<Ledger>);
 

@@ -164,7 +164,7 @@ impl Drop for Running {
     }
 }
 
-/// Is the process: sends until it is killed.
+/// The main function of the process: sends until it is killed.
 pub fn run(address: Ipv4Addr, port: u16, bytes: usize) -> Result<Outcome, Failure> {
     let action = "run 'nocopy bench run-udp', which starts this";
     send((address, port).into(), bytes).map_err(Failure::step("sendto", "send", action))?;

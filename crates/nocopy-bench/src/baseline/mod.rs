@@ -1,7 +1,7 @@
 //! The baselines: what the kernel offers without nocopy, each tuned, since an untuned baseline proves nothing.
 //!
-//! The packet and datagram files and the injector are the only ones of this crate with unsafe code: system calls for which rustix has
-//! no safe form, and of libpcap's functions.
+//! The packet and datagram files and the injector are the only ones of this crate with unsafe code: they call system calls for which
+//! rustix has no safe function, and libpcap.
 
 pub(crate) mod datagram_program;
 pub(crate) mod datagram_receiver;

@@ -15,7 +15,7 @@ use crate::window::Gauge;
 /// with few large ones nothing is won.
 const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: usize = 8;
-/// For version 3 only a lower limit of blocks; packets are packed densely.
+/// The frame size of the ring. Version 3 packs packets densely, and takes it only as a lower limit for blocks.
 const FRAME_BYTES: usize = 2048;
 /// A block that does not fill is handed over after this.
 const BLOCK_TIMEOUT_MS: u32 = 10;

@@ -148,7 +148,7 @@ impl Drop for Kept {
     }
 }
 
-/// Where its answers are counted.
+/// Where the answers of a server program are counted.
 #[derive(Debug)]
 pub(crate) enum Counter {
     /// Datagrams that left its network namespace, of which nothing else sends any; by the number of a process there.

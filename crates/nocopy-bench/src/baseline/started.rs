@@ -49,7 +49,7 @@ fn sockets(process: &str, kinds: [&str; 2]) -> String {
     kinds.map(|kind| fs::read_to_string(format!("/proc/{process}/net/{kind}")).unwrap_or_default()).concat()
 }
 
-/// The state of the socket that a line is about, if that is its port. The second field is the local address, in hexadecimal digits; the
+/// The state of a line's socket; `None` if the socket has another port. The second field is the local address, in hexadecimal digits; the
 /// fourth is the state.
 fn state_at(line: &str, port: u16) -> Option<&str> {
     let mut fields = line.split_whitespace().skip(1);

@@ -29,7 +29,7 @@ impl Amount {
         accept: impl FnOnce() -> io::Result<TcpStream>,
     ) -> io::Result<Report> {
         if let Some(bytes) = self.receive_buffer_bytes {
-            // Connections have it from the listener, and the scale of their window by it.
+            // Accepted connections inherit the length, and derive the scale of their window from it.
             set_socket_recv_buffer_size(listener, bytes)?;
         }
         let mut buffer = vec![0; self.buffer_bytes];

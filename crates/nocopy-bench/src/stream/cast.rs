@@ -26,7 +26,7 @@ pub struct Cast {
     pub receive: ReceiveWay,
 }
 
-/// Whose word about copies counts.
+/// The side whose evidence about copies is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Sender,
@@ -34,7 +34,6 @@ pub enum Side {
     Receiver,
 }
 
-/// The processes, sender last.
 struct Company {
     receiver: Peer,
     proxy: Option<Peer>,

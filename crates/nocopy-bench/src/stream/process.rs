@@ -20,7 +20,7 @@ use nocopy_report::{Outcome, capability};
 /// The interval at which an idle process checks for the end.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Is the process.
+/// The main function of the process.
 pub fn run(task: &str) -> Result<Outcome, Failure> {
     let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
     let word = match follow(task) {
@@ -95,7 +95,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 #[derive(Debug)]
 struct Course {
     window: Window,
-    /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
+    /// When the window began and ended, each with the processor time until then, for work that cannot be interrupted to take counts.
     marks: Mutex<Vec<(Instant, Duration)>>,
     /// Whether the process measures, and reports the start of its window.
     is_counted: bool,

@@ -27,7 +27,6 @@ const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions are not read here";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SendWay {
-    /// `send()`.
     Plain,
     /// `sendfile()` from a file that is in memory.
     Sendfile,

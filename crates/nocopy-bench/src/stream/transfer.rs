@@ -17,7 +17,6 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Starts the receiver.
     pub fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
         let site = &stage.receiver;
         let role = Role::ReceiveAmount { at: site.ipv4, amount };
@@ -25,7 +24,6 @@ impl Transfer {
         Ok(Self { receiver, sender: None, bytes: amount.bytes })
     }
 
-    /// The receiver's number.
     pub fn receiver_id(&self) -> u32 {
         self.receiver.id()
     }

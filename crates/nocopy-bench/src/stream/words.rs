@@ -21,7 +21,6 @@ pub(super) enum Word {
     Failed(String),
 }
 
-/// The report of a process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Bytes and times; for a proxy only the times.

@@ -47,7 +47,7 @@ pub(crate) trait Workload: Debug + Sync {
         capability::NONE
     }
 
-    /// Paragraphs that explain its tables.
+    /// Paragraphs of the report that explain the workload's tables.
     fn notes(&self) -> &'static [&'static str] {
         &[]
     }

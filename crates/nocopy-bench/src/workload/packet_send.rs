@@ -80,7 +80,6 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Packets dropped so far.
     pub(crate) fn packets(&self) -> io::Result<u64> {
         self.counter.packets()
     }

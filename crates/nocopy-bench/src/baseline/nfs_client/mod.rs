@@ -63,7 +63,7 @@ pub(crate) struct Done {
     pub(crate) moved_bytes: u64,
 }
 
-/// Is the process.
+/// The main function of the process.
 pub fn run(task: &str) -> Result<Outcome, Failure> {
     let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
     let done = capability::narrow(capability::NONE).and_then(|()| read(&task));

@@ -45,7 +45,7 @@ pub(crate) enum Word {
     Failed(String),
 }
 
-/// Is the process.
+/// The main function of the process.
 pub fn run(task: &str) -> Result<Outcome, Failure> {
     let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
     match serve(task) {

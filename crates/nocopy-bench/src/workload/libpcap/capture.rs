@@ -103,7 +103,7 @@ impl Take<'_> {
         ramp::take(self.stage, generator, rate, running)
     }
 
-    /// As users run it, but as root throughout: otherwise it would give the device file to another user.
+    /// tcpdump as users run it, except `-Z root`: when it gives up root, it would give `/dev/null` to the other user.
     fn tcpdump(&self) -> Command {
         let mut command = Command::new(Recorder::Tcpdump.name());
         command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);

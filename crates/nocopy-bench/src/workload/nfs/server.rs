@@ -65,7 +65,7 @@ impl Way {
 pub(super) struct Server {
     way: Way,
     child: Child,
-    /// Closed, it asks the process to end.
+    /// Closing it asks the process to end.
     input: Option<ChildStdin>,
     pub(super) address: SocketAddr,
     pub(super) mount_address: SocketAddr,

@@ -91,7 +91,7 @@ struct Writes {
     next: usize,
     /// Calls in flight: the number of each call, and of its write.
     under_way: Vec<(u32, usize)>,
-    /// Which write each place of the file has been written by.
+    /// For each place of the file, the write that wrote it last.
     latest: Vec<usize>,
     /// The verifier of all writes since the last commit.
     verifier: Option<Verifier>,

@@ -217,7 +217,7 @@ impl<'a> Context<'a> {
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
-    /// The sender, and the evidence that is known in advance; without any, the ledger has it afterwards.
+    /// The sender, and the evidence if it is known in advance; otherwise the sender stores its evidence in `ledger`.
     fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
         let Self { place, datagrams, way, .. } = self;
         let failed = || Failure::step(way.name(), "open a socket", "raise 'ulimit -n', or free memory");
@@ -281,7 +281,7 @@ mod tests {
         Way::Foreign(Method::UringZeroCopy),
     ];
 
-    /// On a busy machine a sender may not even start in time: then once more.
+    /// How often a trial is repeated whose sender did not start in time, because the machine was busy.
     const ATTEMPTS: usize = 50;
 
     fn check(place: &Place, datagrams: Datagrams, way: Way) {
