@@ -13,9 +13,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
 
 /// Connects a non-blocking socket.
-///
-/// # Errors
-/// Refused, or not connected within the time.
 pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration) -> io::Result<TcpStream> {
     let mut word = [0; 2];
     // A random start, so that clients rarely try the same ports.

@@ -101,7 +101,7 @@ pub(super) struct Transport {
     counts: SocketCounts,
     first: usize,
     wait: Wait,
-    /// Queued reads may wait for more reads to share their call.
+    /// Whether queued reads may wait for more reads, to share a call with them.
     is_patient: bool,
 }
 
@@ -146,9 +146,7 @@ impl Transport {
     }
 
     /// Sends and receives without waiting; if there is nothing to send or receive, waits for it, at most until `until`.
-    ///
-    /// # Errors
-    /// The server is given up, and all calls have failed.
+    /// Errors: the server is given up, and all calls have failed.
     pub(super) fn turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let turned = self.try_turn(until);
         if turned.is_err() {

@@ -62,9 +62,7 @@ impl User {
 
 impl Caller {
     /// Makes system calls for this caller.
-    ///
-    /// # Errors
-    /// Errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
+    /// Errors: errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
     pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
         let _acting = Acting::begin(user)?;

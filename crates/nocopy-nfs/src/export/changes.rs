@@ -404,7 +404,7 @@ impl Export {
         })
     }
 
-    /// Makes a file or directory, and returns its handle; `make` returns a new file, open for reading and writing.
+    /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading and writing) if it made one.
     fn make(
         &self,
         directory: &OpenFile,

@@ -95,9 +95,7 @@ impl Index {
     }
 
     /// Writes new entries.
-    ///
-    /// # Errors
-    /// Writing failed; after that, [`restore`](Self::restore) has to succeed first.
+    /// Errors: writing failed; after that, [`restore`](Self::restore) has to succeed first.
     pub(super) fn save(&mut self) -> io::Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());

@@ -411,7 +411,7 @@ fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     is_permitted.then_some(mount)
 }
 
-/// A name as one component of a path below a directory. Only '..' could lead out of that.
+/// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory.
 fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     if directory.file_type() != FileType::Directory {
         return Err(Status::NotDirectory);

@@ -143,7 +143,7 @@ impl ClientCounts {
 #[derive(Debug, Default)]
 pub struct Accounts {
     clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounts>>>,
-    /// Clients that are counted together.
+    /// The sum of all clients for which `clients` had no room.
     others: Arc<ClientCounts>,
     refused: AtomicU64,
     ended: AtomicU64,

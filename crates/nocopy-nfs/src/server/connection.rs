@@ -161,9 +161,7 @@ impl Connection {
     }
 
     /// Reads calls and writes replies, as far as possible without waiting.
-    ///
-    /// # Errors
-    /// The connection ends.
+    /// Errors: the connection ends.
     pub(super) fn turn(
         &mut self,
         shared: &Shared,

@@ -20,7 +20,7 @@ use super::workers::Inbox;
 
 const EVENTS_MAX: usize = 64;
 
-/// Room for many calls; of a long one only for the beginning, since the rest is received elsewhere.
+/// Room for many short calls, or for the beginning of a long one, whose rest is received elsewhere.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// New connections are accepted in groups of this size, so that existing ones get their turn.

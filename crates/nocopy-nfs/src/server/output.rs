@@ -165,9 +165,7 @@ impl Output {
     }
 
     /// Writes the front of the queue without waiting; returns how many bytes.
-    ///
-    /// # Errors
-    /// The socket accepts no bytes now (`WouldBlock`), or is closed.
+    /// Errors: the socket accepts no bytes now (`WouldBlock`), or is closed.
     pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
         match self.queue.front_mut() {
             None | Some(Outgoing::Read(_)) => Ok(0),

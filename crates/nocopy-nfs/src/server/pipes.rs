@@ -24,7 +24,7 @@ const PAGES_MAX: usize = 1 << 16;
 pub(super) struct Pipes {
     large_pages: usize,
     pages_max: usize,
-    /// Each takes two descriptors.
+    /// The most pipes; each takes two descriptors.
     count_max: usize,
     state: Mutex<State>,
 }
@@ -114,9 +114,6 @@ impl Lease {
     }
 
     /// Puts references to pages of a file in, up to `bytes`, to the room in the pipe, and to the end of the file.
-    ///
-    /// # Errors
-    /// No bytes could be put in.
     pub(super) fn fill(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<()> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let mut offset = offset;
@@ -134,9 +131,7 @@ impl Lease {
     }
 
     /// Moves its contents to a socket, as much as that accepts; `more`: further bytes follow at once.
-    ///
-    /// # Errors
-    /// The socket accepts no bytes now (`WouldBlock`), or is closed.
+    /// Errors: the socket accepts no bytes now (`WouldBlock`), or is closed.
     pub(super) fn empty(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
@@ -153,9 +148,7 @@ impl Lease {
 
 impl Lease {
     /// Takes received bytes of a socket, up to `bytes` and to the room in the pipe; 0: the socket has ended.
-    ///
-    /// # Errors
-    /// The socket has no bytes now (`AGAIN`), or is closed.
+    /// Errors: the socket has no bytes now (`AGAIN`), or is closed.
     pub(super) fn receive(&mut self, socket: impl AsFd, bytes: usize) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let count =
@@ -165,9 +158,7 @@ impl Lease {
     }
 
     /// Moves its contents into a file, as much as possible at a time.
-    ///
-    /// # Errors
-    /// No bytes could be moved; `INVAL`: the file accepts no references.
+    /// Errors: no bytes could be moved; `INVAL`: the file accepts no references.
     pub(super) fn put(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let (held, mut offset) = (self.held, offset);
@@ -178,9 +169,6 @@ impl Lease {
     }
 
     /// Copies its contents into a buffer, up to its length.
-    ///
-    /// # Errors
-    /// The pipe is empty.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let count = retry_on_intr(|| rustix::io::read(&pipe.reader, &mut *buffer))?;

@@ -33,7 +33,7 @@ const NEXT_BYTES: usize = MARK_BYTES + BEGIN_BYTES;
 /// The most consecutive writes of a connection, before others have their turn.
 const WRITES_MAX: usize = 16;
 
-/// Much longer than a client with more data needs to send it, and short for other clients.
+/// How long a thread waits for the next write of a connection: ample for a client that has more data, and too short to delay others.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// A write that was not received completely.
@@ -135,9 +135,7 @@ impl LongWrite {
     }
 
     /// Writes the rest of the data.
-    ///
-    /// # Errors
-    /// Not all of the write has arrived yet (`AGAIN`), or the connection ended.
+    /// Errors: not all of the write has arrived yet (`AGAIN`), or the connection ended.
     fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
         if self.write.is_none() {
             self.write = Some(self.begin(shared));

@@ -1,4 +1,4 @@
-//! Connections that break, servers that end, and servers that are none.
+//! Connections that break, servers that end, and programs that are no NFS servers.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! A stretch of the way to the server that breaks: each connection is cut after some bytes, in the middle of whatever it carries.
+//! A proxy to the server that cuts each connection after some bytes, wherever in a message that is.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

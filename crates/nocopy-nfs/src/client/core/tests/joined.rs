@@ -140,7 +140,7 @@ fn a_server_that_is_not_ready_for_all_is_asked_for_each() {
 }
 
 #[test]
-fn only_what_has_not_come_is_asked_for_when_a_connection_is_lost() {
+fn a_lost_connection_asks_again_only_for_missing_data() {
     let (mut core, tickets) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     let reply = read_record(xid, &pattern(0, 4000), false);

@@ -40,9 +40,7 @@ impl Batch {
     }
 
     /// Copies all files; returns complete ones that are to be compared before they get their final names.
-    ///
-    /// # Errors
-    /// An error that prevents further copying. Errors of single files are noted.
+    /// Errors: an error that prevents further copying. Errors of single files are noted.
     pub(super) fn run(
         mut self,
         copying: &mut Copying<'_>,

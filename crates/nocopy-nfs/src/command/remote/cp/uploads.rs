@@ -135,9 +135,7 @@ pub(super) struct Uploads {
 
 impl Uploads {
     /// Begins a file, once few enough are in progress.
-    ///
-    /// # Errors
-    /// An error that prevents further copying. Errors of single files are noted.
+    /// Errors: an error that prevents further copying. Errors of single files are noted.
     pub(super) fn begin(
         &mut self,
         copying: &mut Copying<'_>,
@@ -304,8 +302,8 @@ fn advance(
     }
 }
 
-/// Continues writing, as far as there are buffers. In order, and each buffer full before the next: so the part on the server's disk after a
-/// commit is a prefix of the file.
+/// Continues writing while there are free buffers. It writes in order, and fills each buffer before the next, so that after a commit the
+/// server's disk has a prefix of the file.
 fn write(upload: &mut Upload, copying: &mut Copying<'_>, client: &mut Client) -> Result<Next, Failure> {
     loop {
         let Some(mut buffer) = copying.pool.take() else {
