@@ -1,4 +1,4 @@
-//! `nocopy report`: results that were written as JSON, shown again, compared, and made pages of.
+//! `nocopy report`: shows and compares results that were written as JSON, and makes pages of them.
 //!
 //! ```text
 //!   JSON ─▶ results ─┬──────────────▶ table, page, Markdown

@@ -31,7 +31,7 @@ pub(super) struct Taken {
     wanted: u64,
     received: u64,
     left_out: u64,
-    /// Times by the card.
+    /// Packets whose time the card recorded.
     timed: u64,
     buffers_max: usize,
     highest_fill: f64,

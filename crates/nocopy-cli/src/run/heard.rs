@@ -22,7 +22,7 @@ pub(super) struct Process {
     pub(super) program: String,
 }
 
-/// A handle, as far as it is known.
+/// What is known of a handle.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     /// Which channel it is of: handles of different processes have the same numbers.

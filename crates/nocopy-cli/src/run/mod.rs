@@ -185,7 +185,7 @@ fn spawn(
     command.spawn()
 }
 
-/// Nothing of a command is left that could not be run, or watched, as asked for.
+/// Kills a command that cannot be run or watched as asked for.
 fn stop(mut command: Child, why: Error) -> Error {
     let _ = command.kill();
     let _ = command.wait();

@@ -14,7 +14,7 @@ use super::kind::Kind;
 const SET_USER: u32 = libc::S_ISUID;
 const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
 
-/// The program of a command, as far as it can be looked at before it runs.
+/// The program of a command, and what can be found out before it runs.
 #[derive(Debug)]
 pub(super) struct Program {
     name: String,
@@ -51,7 +51,7 @@ impl Program {
         Some(format!("{}: nothing can be preloaded into it; {why}", self.name))
     }
 
-    /// Those it would get by being started: the loader preloads no library into such a process.
+    /// Whether the program would get privileges when it is started: the loader preloads no library into such a process. Returns the error text.
     fn privileges(&self) -> Option<&'static str> {
         let path = self.path.as_deref()?;
         let metadata = path.metadata().ok()?;

@@ -83,7 +83,7 @@ fn is_beside_us(command: Pid) -> bool {
     getpgid(Some(command)).is_ok_and(|group| group == getpgrp())
 }
 
-/// Not waited for yet, the command still has its number, also when it has ended.
+/// Sends a signal to the command. Its process number stays valid until it is waited for, even after its end.
 fn send(command: Pid, signal: i32) {
     if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
         let _ = kill_process(command, signal);

@@ -17,7 +17,7 @@ pub(super) struct Row {
 pub(super) enum Source {
     /// The kernel, for the interface.
     Link,
-    /// The device, for a queue: `rx` or `tx`, and its number.
+    /// The device, for one queue: the direction (`rx` or `tx`), and the queue's number.
     Queue(String, u32),
     /// The driver, under its own names.
     Driver,

@@ -25,9 +25,7 @@ impl Watch {
     }
 
     /// One report for each existing interface, with rates since the last refresh.
-    ///
-    /// # Errors
-    /// The interface does not exist, or the kernel refused to answer.
+    /// Errors: the interface does not exist, or the kernel refused to answer.
     pub(super) fn refresh(&mut self) -> Result<Vec<Report>, Failure> {
         let now = match &self.interface {
             Some(name) => vec![Snapshot::of(name)?],

@@ -749,7 +749,7 @@ fn a_killed_bench_leaves_no_process() {
     }
 }
 
-/// Proves that what was measured until Ctrl-C is printed and in the file, that the file says so, and that whatever started the bench
+/// After Ctrl-C, the rows measured so far are printed and in the file, the file says that the bench was interrupted, and the parent process
 /// learns of the signal.
 #[test]
 fn an_interrupted_bench_keeps_what_it_measured() {

@@ -413,7 +413,7 @@ fn sockets_that_are_too_many_are_counted_as_lost() {
     if !may_profile() {
         return;
     }
-    // What the machine allows, or as much as is needed, if that may be changed.
+    // The machine's limit, or what the test needs if that is more and this process may raise the limit.
     let hard = getrlimit(Resource::Nofile).maximum.map(|most| most.max(SOCKETS as u64 + 1_000));
     if setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).is_err() {
         skip(&Missing::Capability("18,000 descriptors"));

@@ -268,7 +268,7 @@ fn a_report_on_standard_error_steers_no_terminal() {
 fn programs_into_which_nothing_is_preloaded_are_told_of() {
     let directory = Directory::new("setuid");
     let path = directory.file("set-user-id");
-    // By another process: a child that another test starts could have it open for writing, and executing it would fail.
+    // Another process copies the file: a child that another test starts could inherit this process's open file, and executing would fail.
     assert!(Command::new("cp").args(["/bin/true", &path]).status().unwrap().success());
     let other = if rustix::process::geteuid().is_root() { Some(65_534) } else { None };
     if std::os::unix::fs::chown(&path, other, None).is_err() || other.is_none() {

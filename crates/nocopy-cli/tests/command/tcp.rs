@@ -361,7 +361,7 @@ struct Queued {
     received: u64,
 }
 
-/// Of the connections of this namespace with that local port, those received; of those to it, those sent.
+/// Queued bytes in this namespace: received ones of connections with this local port, and sent ones of connections to this port.
 fn queued_bytes(at: SocketAddr) -> Queued {
     let mut queued = Queued::default();
     for connection in connections() {

@@ -1,4 +1,4 @@
-//! Processes that ask for filters, and such as talk nonsense, against the listener.
+//! The listener with processes that ask for filters, and with processes that send invalid messages.
 
 use std::io::IoSlice;
 use std::net::UdpSocket;

@@ -12,7 +12,7 @@ use crate::stats::report::{Report, Row, Source};
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One counter, of all sources that have it.
+/// One counter, with its value for each source.
 #[derive(Debug)]
 struct Family {
     name: String,

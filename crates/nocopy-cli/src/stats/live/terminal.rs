@@ -16,7 +16,7 @@ use rustix::termios::{
 
 use nocopy_report::print::printable;
 
-/// The other screen, and no cursor; and back.
+/// Switches to the alternate screen and hides the cursor; [`LEAVE`] undoes both.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
@@ -60,8 +60,8 @@ struct Keyboard {
     before: Termios,
 }
 
-/// Whether these variables leave colours on, as <https://no-color.org> and <https://bixense.com/clicolors> have it, and clap. (The crate
-/// `console` takes an empty `NO_COLOR` for one that is set.)
+/// Whether the environment allows colours, by the rules of <https://no-color.org> and <https://bixense.com/clicolors>, as in clap. (The
+/// crate `console` treats an empty `NO_COLOR` as set.)
 fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let value = |name| variable(name).filter(|value| !value.is_empty());
     match (value("NO_COLOR"), value("CLICOLOR_FORCE"), value("CLICOLOR")) {
