@@ -32,9 +32,7 @@ pub const MARK: u8 = 0x80;
 /// One end of a conversation.
 pub trait Exchange: Send {
     /// Sends a message now.
-    ///
-    /// # Errors
-    /// The kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
+    /// Errors: the kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.
@@ -50,9 +48,7 @@ pub trait Exchange: Send {
 
     /// Passes received bytes of the next message to `take`, piece by piece; true if that was its last piece. False if there is nothing more
     /// now: at once, or after [`PATIENCE`], depending on how it waits; or if a signal arrived.
-    ///
-    /// # Errors
-    /// The kernel's error; `UnexpectedEof` if the other end has ended its direction.
+    /// Errors: the kernel's error; `UnexpectedEof` if the other end has ended its direction.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
     /// As [`receive`](Self::receive), for some `most` messages, by as few calls as possible: `take` gets the pieces of each, and `None` at its

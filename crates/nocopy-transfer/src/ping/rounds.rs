@@ -121,7 +121,7 @@ impl<'a> Rounds<'a> {
         self.ended.is_some()
     }
 
-    /// Waits until a message is due; false if the end is before that.
+    /// Waits until a message is due; returns false if the run ends before.
     fn pause(&mut self, exchange: &mut impl Exchange, due: Instant) -> io::Result<bool> {
         loop {
             let left = due.saturating_duration_since(Instant::now());

@@ -29,7 +29,7 @@ pub(super) struct Pacer {
     pace: Pace,
     /// Time of a packet or a bit, if there is a rate.
     ns_per_unit: f64,
-    /// Packets or bits sent, in total and by the last packet.
+    /// Packets or bits sent in total; `last_units` of them by the last packet.
     units: u64,
     last_units: u64,
     given_up_ns: u64,

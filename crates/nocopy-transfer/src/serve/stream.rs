@@ -249,7 +249,7 @@ impl Connection {
 struct Kept {
     /// Pieces of at most a fixed length: all but the last are full, and none is empty.
     pieces: VecDeque<Vec<u8>>,
-    /// How much of the first was sent.
+    /// How many bytes of the first piece were sent.
     gone: usize,
 }
 

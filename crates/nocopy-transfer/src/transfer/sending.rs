@@ -66,10 +66,7 @@ impl Sending {
     }
 
     /// Writes the header in front of the bytes in `datagram`, and counts it as sent.
-    ///
-    /// # Panics
-    ///
-    /// The buffer has no room for the header.
+    /// Panics if the buffer has no room for the header.
     pub(crate) fn seal(&mut self, datagram: &mut [u8]) {
         let Sent { datagrams, bytes, checksum } = self.sent;
         let sum = emit_data(datagram, self.run, datagrams, bytes, self.verify);

@@ -57,7 +57,7 @@ impl Kind {
         [Self::Data, Self::Question, Self::Answer, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// Flags that have a meaning in it.
+    /// The flags that a datagram of this kind may have.
     fn flags(self) -> u16 {
         match self {
             Self::Data => CHECKED,
@@ -173,10 +173,7 @@ impl Control {
 
 /// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum, if one is
 /// requested.
-///
-/// # Panics
-///
-/// If `buffer` has no room for the header.
+/// Panics if `buffer` has no room for the header.
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
     emit_header(buffer, Kind::Data, flags, [run, number, offset]);

@@ -76,7 +76,7 @@ impl<W: Write> Order<W> {
         Ok(())
     }
 
-    /// Skipped bytes, as far as known, and bytes that arrived after they had been skipped.
+    /// Bytes that are known to have been skipped, and bytes that arrived too late.
     pub(super) fn gaps(&self) -> (u64, u64) {
         (self.left_out, self.too_late)
     }
