@@ -27,8 +27,8 @@ pub(crate) fn takes() -> bool {
     variable(TAKE).is_some_and(|value| value == "1")
 }
 
-/// The socket that `nocopy run` had this process inherit. The program may have closed it, and have something else at its number: so the
-/// inode must be right, and the kind.
+/// The socket that this process inherited from `nocopy run`. The program may have closed it, and opened something else with the same
+/// descriptor, so this checks the inode and the kind of the file.
 pub(crate) fn run_socket() -> Option<BorrowedFd<'static>> {
     let value = variable(RUN_SOCKET)?;
     let (number, inode) = value.to_str()?.split_once(':')?;

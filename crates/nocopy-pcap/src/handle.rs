@@ -69,9 +69,7 @@ impl Handle {
     }
 
     /// Opens our capture.
-    ///
-    /// # Errors
-    /// The system's libpcap has to, and why.
+    /// The error is the reason why the system's libpcap has to capture instead.
     pub(crate) fn open(&self) -> Result<Opened, Refusal> {
         let settings = self.settings();
         Capture::open(&self.device, &settings)

@@ -13,9 +13,9 @@
 //!     capture::{Passive}      injection
 //! ```
 //!
-//! A program's `pcap_t*` is one of the system's libpcap. Our state for it is in `table`, from `pcap_create` to `pcap_close`; an
-//! unknown pointer is passed to the system's library, so that whatever that tolerates is tolerated. Texts of errors are written into
-//! the real handle's own buffer.
+//! A program's `pcap_t*` comes from the system's libpcap. `table` has this library's state for it, from `pcap_create` to `pcap_close`. An
+//! unknown pointer is passed to the system's library, which decides what to do with it. Texts of errors are written into the real
+//! handle's own buffer.
 //!
 //! * `exports`: the functions that programs call.
 //! * `system`: finding and loading the system's libpcap.

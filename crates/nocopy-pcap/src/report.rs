@@ -1,7 +1,7 @@
 //! Reports on each handle to `nocopy run`, if that has started the program, and requests for filters.
 //!
-//! None of this may disturb the program: only a request is waited for, and only if the runner has answered before; there
-//! is no signal, no output, and no error but that of a request. A report that does not arrive is ignored.
+//! None of this may disturb the program. It waits for nothing but the answer to a request, and only if the runner has answered before. It
+//! raises no signal, prints nothing, and returns no error but that of a request. A report that does not arrive is ignored.
 
 mod channel;
 
@@ -50,9 +50,7 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
 }
 
 /// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer.
-///
-/// # Errors
-/// It could not be installed; the earlier one is unchanged.
+/// Errors: it could not be installed; the earlier one is unchanged.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
         Refused(

@@ -1,4 +1,4 @@
-//! Packet sockets that are to receive nothing.
+//! Makes packet sockets that receive nothing.
 
 use std::ffi::c_int;
 

@@ -32,9 +32,7 @@ pub(crate) struct Filter {
 
 impl Filter {
     /// Checks a program's instructions: that they end, above all.
-    ///
-    /// # Errors
-    /// The kernel would not take them either, or only for their number, and libpcap not at all.
+    /// Fails if the kernel would refuse the instructions for anything but their number.
     pub(crate) fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
             return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });

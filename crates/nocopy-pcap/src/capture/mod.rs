@@ -103,8 +103,6 @@ pub(crate) enum Capture {
 
 impl Capture {
     /// Opens a capture on a device, with the program's settings.
-    ///
-    /// # Errors
     /// The error is the reason why nocopy cannot capture this, and the system's libpcap must.
     pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<Opened, Refusal> {
         settings.check()?;
@@ -183,9 +181,7 @@ pub(crate) enum Control {
 
 impl Control {
     /// Sets the filter: from the next packet on the program gets only packets that match.
-    ///
-    /// # Errors
-    /// In the words that libpcap uses. The old filter stays.
+    /// Errors are in libpcap's words; the old filter stays.
     pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         match self {
             Self::Passive(control) => control.set_filter(filter),
@@ -194,9 +190,7 @@ impl Control {
     }
 
     /// Sets the direction: from the next packet on the program gets only packets of that direction.
-    ///
-    /// # Errors
-    /// This capture cannot see that direction.
+    /// Errors: this capture cannot see that direction.
     pub(crate) fn set_direction(&self, direction: Direction) -> Result<(), String> {
         match self {
             Self::Passive(control) => {
@@ -224,9 +218,7 @@ impl Control {
     }
 
     /// The counts so far. May be called in a signal handler.
-    ///
-    /// # Errors
-    /// In the words that libpcap uses.
+    /// Errors are in libpcap's words.
     pub(crate) fn counts(&self) -> Result<Counts, String> {
         match self {
             Self::Passive(control) => control.counts(),

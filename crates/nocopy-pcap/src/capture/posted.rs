@@ -25,9 +25,7 @@ pub(super) struct Seen(u32);
 
 impl Posted {
     /// Sets a filter: `put` installs it, given the place of the previous one, and returns where it runs.
-    ///
-    /// # Errors
-    /// Those of `put`; the filter before stays.
+    /// Errors: those of `put`; the filter before stays.
     pub(super) fn set(
         &self,
         filter: Filter,

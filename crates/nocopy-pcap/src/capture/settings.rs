@@ -1,4 +1,4 @@
-//! What a program asked for before it activated the handle.
+//! The settings that a program made before it activated the handle.
 
 use std::ffi::c_int;
 
@@ -54,9 +54,7 @@ impl Settings {
     }
 
     /// Whether our captures, of any kind, support these settings.
-    ///
-    /// # Errors
-    /// What it cannot.
+    /// The error is the setting that nocopy does not support.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let why = match self {
             Self { monitor: true, .. } => "monitor mode is for wireless interfaces",

@@ -1,7 +1,7 @@
 //! Packets into capture files: by the system's libpcap, without locks that nobody else can want.
 //!
-//! It writes each packet by two calls of fwrite(3), each of which locks the file and lets it go: four atomic instructions, which were a
-//! quarter of what tcpdump took for a packet. A process of one thread, as glibc says of itself, needs none of them.
+//! libpcap writes each packet by two calls of fwrite(3), each of which locks and unlocks the file: four atomic instructions, a quarter of
+//! tcpdump's time for a packet. A process that has one thread (glibc tells) needs none of them.
 
 use std::ffi::{c_char, c_int, c_uchar};
 use std::sync::OnceLock;

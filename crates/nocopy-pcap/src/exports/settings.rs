@@ -1,4 +1,4 @@
-//! What a program sets and asks of a handle that is activated.
+//! Functions that set or query an activated handle.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null;

@@ -1,4 +1,4 @@
-//! A handle that is activated, and ours.
+//! An activated handle that this library captures for.
 
 use std::ffi::{CStr, c_int, c_uchar};
 use std::io;
@@ -181,7 +181,7 @@ impl Live {
         result
     }
 
-    /// Takes the right to read, which one call at a time has; sets the error text if another call has it. See [`super::reading`].
+    /// Takes the right to read, which only one call at a time can have. Sets the error text if another call has it. See [`super::reading`].
     pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
         let reader = self.reader.claim(footing);
         if reader.is_none() {
@@ -195,7 +195,7 @@ impl Live {
     /// Returns the right to read. If the handle was closed in between, the caller must free it.
     ///
     /// # Safety
-    /// The caller has it, and no longer uses what [`Self::begin_reading`] returned.
+    /// The caller has the right to read, and no longer uses the result of [`Self::begin_reading`].
     pub(super) unsafe fn end_reading(&self) -> ControlFlow<()> {
         // SAFETY: by contract.
         unsafe { self.reader.give_back() }
@@ -240,9 +240,7 @@ impl Live {
     }
 
     /// Lets calls return at once, or wait. The descriptor follows, as libpcap's does.
-    ///
-    /// # Errors
-    /// In libpcap's words.
+    /// Errors are in libpcap's words.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
         set_flag(self.control.descriptor(), on)?;
         self.nonblocking.store(on, Ordering::Relaxed);
@@ -276,7 +274,7 @@ impl Live {
         self.reader.abandon(from).is_break()
     }
 
-    /// Closes the capture; if it `is_inherited` the parent's does not change.
+    /// Closes the capture. `is_inherited`: this is a forked child, and its parent's capture must go on.
     pub(super) fn close(self, is_inherited: bool) {
         let Self { reader, sending, .. } = self;
         let capture = reader.into_inner().capture;
@@ -289,10 +287,7 @@ impl Live {
     }
 }
 
-/// Has a descriptor block, or not.
-///
-/// # Errors
-/// In libpcap's words.
+/// Makes calls on a descriptor wait, or not.
 pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
     let fd = descriptor.as_raw_fd();
     // SAFETY: takes numbers.

@@ -81,7 +81,7 @@ impl Footing {
     /// More than the stack frames between the program and any footing.
     const BYTES: usize = 2048;
 
-    /// Must stay in the local variable that it is created in: its address is what counts.
+    /// Must stay in the local variable that it is created in, because its address is compared.
     pub(crate) const fn new() -> Self {
         Self(MaybeUninit::uninit())
     }
@@ -117,8 +117,8 @@ impl<T> Exclusive<T> {
         Self { state: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE), value: UnsafeCell::new(value) }
     }
 
-    /// Claims the value until [`Self::give_back`]. `None` if another call has it; a call that the program has provably left does not
-    /// count.
+    /// Claims the value until [`Self::give_back`]. Returns `None` if another call has it, unless the program has provably left that
+    /// call.
     #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
     pub(super) fn claim(&self, footing: &Footing) -> Option<&mut T> {
         // Acquire: pairs with the release in `give_back`.

@@ -14,9 +14,6 @@ pub(crate) struct Sending {
 
 impl Sending {
     /// Sends a packet; the number of its bytes.
-    ///
-    /// # Errors
-    /// The kernel's error.
     #[inline]
     pub(crate) fn inject(
         &self,

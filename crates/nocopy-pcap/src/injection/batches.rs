@@ -64,9 +64,7 @@ impl Batches {
     }
 
     /// Queues a frame.
-    ///
-    /// # Errors
-    /// There is no room, and there was none for a while, or the program does not want to wait.
+    /// Errors: there is no room, and there was none for a while, or the program does not want to wait.
     #[inline]
     pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<Put> {
         if !self.lengths.contains(&packet.len()) {

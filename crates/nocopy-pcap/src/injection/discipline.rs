@@ -11,9 +11,6 @@ use nocopy_proto::discipline::{Entry, entries, request};
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The kind of a queueing discipline of the interface, in the thread's network namespace, that would do something to frames.
-///
-/// # Errors
-/// The kernel's.
 pub(super) fn find(index: u32) -> io::Result<Option<String>> {
     let socket = super::interface::open(libc::AF_NETLINK, libc::SOCK_RAW)?; // its protocol is 0: NETLINK_ROUTE
     let request = request();

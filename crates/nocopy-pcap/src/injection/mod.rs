@@ -146,9 +146,6 @@ impl Drop for Sending {
 
 impl Injector {
     /// For an interface; `capture` is the packet socket of the capture, if there is one, which does not receive what is sent on it.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn open(name: &str, capture: Option<BorrowedFd<'_>>) -> io::Result<Arc<Self>> {
         let socket = match capture {
             Some(capture) => capture.try_clone_to_owned()?,
@@ -176,9 +173,7 @@ impl Injector {
     }
 
     /// Sends a frame. It has left, or leaves within about a millisecond.
-    ///
-    /// # Errors
-    /// The kernel's, for this frame, or for an earlier one that was reported as sent. This frame was not sent.
+    /// Errors: the kernel's, for this frame, or for an earlier one that was reported as sent. This frame was not sent.
     #[inline]
     pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
         let Some((_sending, mut state)) = self.begin() else { return self.send(frame, nonblocking) };

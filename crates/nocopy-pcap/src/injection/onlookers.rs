@@ -11,9 +11,7 @@ const LIST: &str = "/proc/thread-self/net/packet";
 const EVERYTHING: &str = "0003";
 
 /// The inode of a packet socket, other than `own`, that would see what is sent on an interface.
-///
-/// # Errors
-/// The list cannot be read: nothing is known.
+/// Errors: the list cannot be read: nothing is known.
 pub(super) fn find(index: u32, own: u64) -> io::Result<Option<u64>> {
     Ok(find_in(&fs::read_to_string(LIST)?, index, own))
 }

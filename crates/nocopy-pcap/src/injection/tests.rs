@@ -45,7 +45,7 @@ fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, until: u32) {
     }
 }
 
-/// Sends frames of varied lengths in bursts, each when the one before has arrived, until there are batches, and some more.
+/// Sends bursts of frames of varied lengths, each after the previous one has arrived, until the injector batches, and ten more.
 fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>) -> u32 {
     let (started, mut number, mut more) = (Instant::now(), 1, 10);
     while more > 0 {
@@ -64,7 +64,7 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
     number
 }
 
-/// Sends until there are batches.
+/// Sends until the injector has begun to batch.
 fn begin_batches(injector: &Arc<Injector>) {
     let started = Instant::now();
     while injector.state.lock().begun == 0 {

@@ -1,4 +1,4 @@
-//! A process's own way to `nocopy run`.
+//! A process's own channel to `nocopy run`.
 
 use std::io::{self, IoSlice};
 use std::mem::{ManuallyDrop, MaybeUninit};

@@ -1,4 +1,4 @@
-//! The library in the place of libpcap, under programs that were linked with that.
+//! Programs that were linked with libpcap run with this library in its place.
 #![allow(missing_docs)]
 
 mod alone;

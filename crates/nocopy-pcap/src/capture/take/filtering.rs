@@ -64,9 +64,7 @@ impl Filtering {
     }
 
     /// Sets the filter of the receivers, or removes it when it is no longer needed.
-    ///
-    /// # Errors
-    /// Without it no packet may be received. The next call tries again.
+    /// After an error no packet may be received without the filter; the next call tries again.
     pub(super) fn apply(&mut self, queues: &mut Queues) -> Result<(), ToHostError> {
         if let Some((program, term)) = &self.next {
             queues.filter_in_user_space(Some(program))?;

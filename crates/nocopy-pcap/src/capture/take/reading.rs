@@ -8,15 +8,15 @@ use nocopy::port::Queues;
 /// The most packets claimed at a time.
 pub(super) const CLAIMED_MAX: u32 = 64;
 
-/// How many ahead of the one that is handed out are asked for from the other processor's caches. With more, or with all when they are
-/// claimed, they would drive each other out: frames lie at a distance of powers of two, so they share few places of a cache.
+/// How many frames ahead of the one being delivered are prefetched into this processor's cache. More would evict each other: frames lie
+/// at distances that are powers of two, so they share few sets of a cache.
 const AHEAD: usize = 12;
 
 /// The queues of an interface, and the claimed packets.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Of the queues below, and above them so that they are dropped first. Nothing but `queues` reaches those, mutably, and it puts the
-    /// packets back before.
+    /// Packets of `queues`. The field is declared before `queues`, so that packets are dropped first. Only [`Self::queues`] gives mutable access to
+    /// `queues`, and it puts the packets back before.
     held: Vec<Packet<'static>>,
     /// The first packet that was not handed out.
     next: usize,

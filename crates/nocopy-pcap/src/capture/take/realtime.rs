@@ -1,4 +1,4 @@
-//! Times of day of times by the monotonic clock, which packets have.
+//! Converts packets' times, which are by the monotonic clock, to times of day.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,7 +16,7 @@ pub(super) struct Realtime {
 }
 
 impl Realtime {
-    /// With the present difference of the clocks.
+    /// Reads the present difference of the clocks.
     pub(super) fn new() -> Self {
         // The thread may be kept waiting between two readings: the closest of some.
         let samples = (0..5).map(|_| {

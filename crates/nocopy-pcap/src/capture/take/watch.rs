@@ -13,13 +13,13 @@ use crate::text;
 /// Makes a descriptor readable when the interface is set down or removed.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Then has an error. It is bound to a protocol, because otherwise it would get no error, but to one that no packet has.
+    /// Has an error when the interface is set down or removed. It is bound to a protocol that no packet has; unbound it would get no error.
     socket: OwnedFd,
     device: CString,
 }
 
 impl Watch {
-    /// For an interface and the epoll descriptor that is to become readable.
+    /// Watches an interface; makes the epoll descriptor readable.
     pub(super) fn open(device: &CStr, epoll: BorrowedFd<'_>) -> io::Result<Self> {
         let socket = interface::packet_socket(device, NOBODYS_PROTOCOL)?;
         // Errors are reported without being requested, and are not read here.
@@ -33,9 +33,7 @@ impl Watch {
     }
 
     /// The meaning of an error of the ports: whether the interface is down, and may come up again.
-    ///
-    /// # Errors
-    /// In libpcap's words: it was removed, or something else failed.
+    /// The error is in libpcap's words: the interface was removed, or something else failed.
     pub(super) fn explain(&self, error: &io::Error) -> Result<bool, String> {
         match error.kind() {
             io::ErrorKind::NetworkDown => {

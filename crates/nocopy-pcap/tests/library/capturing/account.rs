@@ -38,7 +38,7 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Without the time, at which each library's socket got it.
+/// Compares everything but the time: each library's socket gets the packet at a different one.
 impl PartialEq for Packet {
     fn eq(&self, other: &Self) -> bool {
         (self.wire_bytes, &self.bytes) == (other.wire_bytes, &other.bytes)

@@ -9,7 +9,6 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 /// The port of the last frame in each direction.
 pub(crate) const LAST_PORT: u16 = 9999;
 
-/// The number of different frames.
 pub(crate) const KINDS: usize = 13;
 
 const ETHERNET_BYTES: usize = 14;

@@ -45,10 +45,10 @@ pub(crate) struct Case {
 pub(crate) enum End {
     /// It is asked to end after it has shown this many of the two last frames.
     Shown(usize),
-    /// The same, by Ctrl-C.
+    /// As `Shown`, but Ctrl-C ends it.
     Interrupted(usize),
     Itself,
-    /// The same, after a number of packets: how many more had been received by then is a matter of time.
+    /// The program ends by itself after a number of packets; how many more it had received by then depends on timing.
     Enough,
 }
 
