@@ -1,11 +1,13 @@
-//! The burst that is under way, and how it is handed over to the kernel. There is one of the process at a time.
+//! The burst, to which the process adds datagrams (it has one at a time), and how the kernel gets it.
 //!
-//! A signal handler may interrupt all of it, and hands over what has joined the burst. Nothing here blocks signals for that, which would be two
-//! system calls for each burst. A datagram joins by one instruction after its bytes are in place. And whether the kernel took a burst is
-//! found in memory that the kernel itself writes before its call returns (`msg_len` of sendmmsg(2)): a handler that interrupts a
-//! hand-over between the call and what follows knows by it that only the burst's end is left to be noted, and does so, because the
-//! interrupted code may never go on (siglongjmp(3)); one that comes before the call hands the burst over itself, and spoils the call for
-//! which the interrupted code is about to ask (`Message::spoil`).
+//! A signal handler may interrupt this code anywhere, and then hands over the datagrams in the burst. Blocking signals would prevent
+//! that, but costs two system calls for each burst. Instead:
+//!
+//! * A datagram joins by one instruction, after its bytes are in place.
+//! * The kernel itself writes whether it took the burst, into `msg_len` of sendmmsg(2), before the call returns. A handler that finds it
+//!   written only notes that the burst has ended: the interrupted code may never continue (siglongjmp(3)).
+//! * A handler that comes before the call hands the burst over itself, and makes the call fail that the interrupted code is about to
+//!   make (`Message::spoil`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -22,7 +24,7 @@ use crate::sys::{self, Message};
 /// Room for a burst, and for the kernel's answers while there is none.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Which burst is under way. Written while there is none.
+/// The properties of the burst. Written only while there is no burst.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) descriptor: i32,
@@ -56,7 +58,7 @@ pub(crate) enum Handed {
     All,
     /// There is no room: the rest waits.
     Rest,
-    /// It is of another process, whose memory this one shares, and is left to that.
+    /// Nothing: the burst belongs to another process, whose memory this one shares.
     Nothing,
 }
 
@@ -159,7 +161,7 @@ const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
 struct Handover {
-    /// The lock is held; otherwise this is a signal handler that interrupts the holder, and signals are blocked.
+    /// Whether the caller holds the lock. If not, it is a signal handler that interrupts the holder, and it has blocked signals.
     is_ours: bool,
     message: *mut Message,
 }

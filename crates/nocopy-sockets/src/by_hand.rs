@@ -1,6 +1,6 @@
-//! Bursts of equal datagrams without any of the rules: one socket, no deadline, nothing else hands them over. Only what the bench
-//! measures as the ceiling; `NOCOPY_BATCH_TUNING=by-hand` asks for it. With `by-hand-first` the first datagram of each burst goes alone, as
-//! `outgoing` sends it: the limit for what keeps that rule.
+//! Bursts of equal datagrams on one socket, without a deadline and without any other rule. The bench measures them as the upper limit
+//! (`NOCOPY_BATCH_TUNING=by-hand`). With `by-hand-first`, the first datagram of each burst goes alone, as `outgoing` sends it: the limit
+//! with that rule.
 
 use std::cell::UnsafeCell;
 

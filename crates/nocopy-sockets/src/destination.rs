@@ -1,4 +1,4 @@
-//! Where a datagram goes, in a form that is quick to compare and can be given to the kernel again.
+//! The destination of a datagram, in a form that is quick to compare and that the kernel accepts.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

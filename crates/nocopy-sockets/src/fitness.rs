@@ -1,4 +1,4 @@
-//! Whether a socket's datagrams may go as bursts: what its options and the queueing disciplines say.
+//! Checks by a socket's options and the queueing disciplines whether its datagrams may be sent as bursts.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

@@ -13,23 +13,23 @@
 //!         payoff: do bursts pay here?
 //! ```
 //!
-//! Descriptors stay the kernel's own: nothing stands in for a socket, so `fork`, `exec`, `dup`, `epoll` and the passing of descriptors need
-//! no thought. The only thing that this library holds back is a burst, for 100 us at most.
+//! Programs keep the kernel's own descriptors, so `fork`, `exec`, `dup`, `epoll` and the passing of descriptors work as always. The
+//! library delays nothing but a burst, by at most 100 us.
 //!
-//! What libraries of this kind stumble over is forks, signal handlers, descriptors that were closed unseen, and programs that look at their
-//! own threads. Hence: no memory is allocated and no lock of the C library's is taken after the start; a handler never waits for what it
-//! interrupted; the kernel is asked for a socket's cookie once for each burst; and the thread for the deadline exists
-//! only during bursts.
+//! Libraries of this kind often fail at forks, in signal handlers, when a descriptor is closed without their notice, and in programs that
+//! look at their own threads. So this one, after its start, allocates no memory and takes no lock of the C library; its signal handlers
+//! never wait for the code that they interrupt; it asks the kernel for the socket's cookie once for each burst; and its thread for the
+//! deadline exists only during bursts.
 //!
-//! * `entries`: what programs call.
-//! * `outgoing`: what becomes of a datagram.
-//! * `burst`: the burst, and how it is handed over.
+//! * `entries`: the functions that programs call.
+//! * `outgoing`: sends a datagram alone, or adds it to the burst.
+//! * `burst`: the burst, and its handover to the kernel.
 //! * `run`, `payoff`, `destination`: decisions, without any system call.
-//! * `slots`, `record`: what is known, and counted, of each socket.
+//! * `slots`, `record`: state and counters of each socket.
 //! * `fitness`: options and queueing disciplines that forbid bursts.
 //! * `ticker`: the thread for the deadline.
-//! * `process`: beginning, forks, end.
-//! * `by_hand`: the ceiling that the bench compares with.
+//! * `process`: start, forks and end of the process.
+//! * `by_hand`: the upper limit that the bench compares with.
 //! * `real`, `sys`, `shared`, `environment`: the C library's functions, system calls, the state that threads share, variables.
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).

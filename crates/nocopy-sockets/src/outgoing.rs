@@ -1,9 +1,9 @@
-//! What becomes of datagrams that programs send. There is one burst of the process at a time, so that datagrams leave in the order in which they
-//! were sent, whichever thread and socket they are of.
+//! Sends a program's datagram alone, or adds it to the burst. A process has one burst at a time, so that datagrams leave in the order in
+//! which they were sent, whichever thread and socket sent them.
 //!
-//! All of it may run in a signal handler, and in one that interrupts a call to it: it takes no memory, waits for no lock of its own
-//! thread, and calls the kernel only. A handler hands over what has joined the burst, and sends its own datagrams alone; how that is made
-//! safe is said in `burst`.
+//! All of this may run in a signal handler, even in one that interrupts it: it allocates no memory, never waits for a lock that its own
+//! thread holds, and calls nothing but the kernel. A handler hands the burst over, and sends its own datagrams alone; `burst` describes
+//! how that is safe.
 
 use std::sync::atomic::Ordering::Relaxed;
 

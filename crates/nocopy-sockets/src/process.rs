@@ -1,4 +1,4 @@
-//! The process: how the library begins in it, its forks and its end, and what makes the library do nothing any more.
+//! Start of the library in a process, forks, the end of the process, and conditions under which the library stops doing anything.
 
 use nocopy_proto::run::sockets::Flush;
 

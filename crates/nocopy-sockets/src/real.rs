@@ -1,4 +1,4 @@
-//! The functions of the C library that stand behind this library's own.
+//! The functions of the C library that this library's own functions replace, and call.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -86,7 +86,7 @@ macro_rules! call_at {
 
 pub(crate) use {call, call_at};
 
-/// For entry points in assembly: the function whose address is not known yet.
+/// Looks up the address of a function of the C library, for an entry point in assembly that does not know it yet.
 pub(crate) extern "C" fn resolve(real: &Real) -> *mut c_void {
     real.found()
 }

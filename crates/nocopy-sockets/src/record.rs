@@ -1,4 +1,4 @@
-//! What is counted of each socket: in the file that `nocopy run` shares with the library, where there is one.
+//! Counters of each socket, in the file that `nocopy run` shares with the library, if there is one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

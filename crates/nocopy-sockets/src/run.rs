@@ -1,5 +1,5 @@
-//! What one socket's datagrams do: which begin a run, which join a burst, when the socket is left alone. It decides only: it makes no
-//! system call and reads no clock.
+//! Decides for one socket which datagrams begin a run, which join a burst, and when the socket is left alone. It makes no system call and
+//! reads no clock.
 //!
 //! ```text
 //!                 8 quick equal sends          one more goes plainly        others join
@@ -210,9 +210,7 @@ impl Run {
     }
 
     /// Records whether the socket and the route allow bursts.
-    ///
-    /// # Errors
-    /// The number of datagrams for which to leave the socket alone.
+    /// Errors: the number of datagrams for which to leave the socket alone.
     pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
         match fit {
             Ok(()) => {

@@ -1,7 +1,7 @@
-//! The state that all threads of the process share: which burst is under way, who changes it, and the thread for the deadline.
+//! The state that all threads of the process share: the burst, the holder of the lock, and the thread for the deadline.
 //!
-//! It lies on a page of its own, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`): a child has no burst, no holder of
-//! the lock and no thread, also where no handler of the C library's was called.
+//! It lies on a page of its own, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst,
+//! a holder of the lock and a thread, even after a fork of which the C library calls no handlers.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -78,7 +78,7 @@ impl Word {
         self.0
     }
 
-    /// Which burst it is, of all that there were.
+    /// The number of the burst, among all bursts of the process.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         (self.0 >> 32) as u32
@@ -169,7 +169,7 @@ pub(crate) struct Lock {
 pub(crate) enum Hold {
     /// The lock, held until this is dropped.
     Ours(Guard),
-    /// This thread has it: the caller is a signal handler that interrupted a call, or comes after a call that was left by siglongjmp(3).
+    /// This thread holds the lock already: the caller is a signal handler that interrupted a call, or an earlier call was left by siglongjmp(3).
     Interrupted,
 }
 

@@ -1,5 +1,5 @@
-//! What is known of each descriptor: a cache. A descriptor may be closed and opened again without any call that this library sees, so what
-//! matters is asked of the kernel when a burst is handed over, and when one begins that does not follow at once: the socket's cookie.
+//! A cache of what is known of each descriptor. A descriptor may be closed and opened again without a call that this library sees. So the
+//! kernel is asked for the socket's cookie when a burst is handed over, and when a burst begins some time after the previous one.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -57,7 +57,7 @@ static ALL: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// How a datagram on a descriptor is treated without looking further.
+/// What can be said of a send on a descriptor without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Not a UDP socket, or a descriptor that is not tracked.
@@ -126,7 +126,7 @@ impl Slot {
         }
     }
 
-    /// A datagram of a socket that is left alone; after some it is looked at again.
+    /// Counts datagrams of a socket that is left alone. After a number of them, the socket is examined again.
     #[inline]
     pub(crate) fn pass(&self, datagrams: u32) {
         let remaining = self.remaining.load(Relaxed);

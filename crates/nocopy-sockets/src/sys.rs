@@ -1,5 +1,5 @@
 //! System calls without the C library: they set no `errno`, are no cancellation points, and run in a thread that the C library does not
-//! know of. What they return is what the kernel returns: a negative number is an error.
+//! know. They return the kernel's result; a negative number is an error.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -144,8 +144,8 @@ pub(crate) fn wait_on(word: &std::sync::atomic::AtomicU32, value: u32, timeout_n
     plain(libc::SYS_futex, [address, operation, value as usize, (&raw const time) as usize]);
 }
 
-/// The signal that wakes the thread of the deadline: one that the C library keeps for itself, so that no program waits for it. It is sent to
-/// that thread only, which has it blocked, and so runs no handler.
+/// The signal that wakes the thread for the deadline. The C library reserves it, so no program waits for it. It is sent only to that
+/// thread, which blocks it, so no handler runs.
 const TICK: i32 = 32;
 
 /// Wakes a thread of this process that [waits for it](wait_for_signal).

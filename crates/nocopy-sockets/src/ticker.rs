@@ -1,14 +1,13 @@
 //! The thread for the deadline: hands over a burst that has waited for company for 90 us.
 //!
-//! It exists only while there are bursts. The C library does not know of it: starting a thread by `pthread_create` takes memory, which a
-//! function that a signal handler may call must not do. So it must not use anything of the C library's either, not even `errno`: system
-//! calls only. All signals are blocked in it. It is ended before what asks for a process of one thread, or changes threads one by one
-//! ([`end`]).
+//! The thread exists only while there are bursts. The C library does not know it: `pthread_create` allocates memory, which a function that
+//! a signal handler may call must not do. So the thread makes system calls only, and uses nothing of the C library, not even `errno`. All
+//! signals are blocked in it. It ends before calls that require a process of one thread, or that change all threads one by one ([`end`]).
 //!
-//! It sleeps until a timer of the kernel's signals it, and whoever begins a burst moves that timer away when it is about to fire ([`arm`]). So a
-//! sender that fills its bursts quickly never wakes it: a wake-up costs tens of microseconds on a virtual machine, moving the timer
-//! one, and it is moved once for each deadline that passes, not for each burst. (The timer is one of `timer_create`, not a timerfd: that
-//! would be a descriptor among the program's.)
+//! The thread sleeps until a timer signals it. Code that begins a burst postpones the timer when it is about to expire ([`arm`]). So a sender
+//! that fills its bursts quickly never wakes the thread: on a virtual machine, a wake-up costs tens of microseconds, and postponing costs
+//! one, once for each deadline that passes and not for each burst. (The timer is made by `timer_create`, because a timerfd would be a
+//! descriptor among the program's.)
 
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;

@@ -201,7 +201,7 @@ fn only_full_bursts_vouch_for_their_own_socket() {
 }
 
 #[test]
-fn a_burst_longer_than_the_path_takes_leaves_singly_and_owes_nothing() {
+fn a_too_long_burst_leaves_singly_and_owes_nothing() {
     for errno in [libc::EMSGSIZE, libc::EINVAL, libc::EIO] {
         let burst = Burst::begin(3);
         let (word, ours) = burst.prepare_call(3);

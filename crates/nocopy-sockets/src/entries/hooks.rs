@@ -1,4 +1,4 @@
-//! What is done before a function: the burst is handed over, and what is known of a descriptor is forgotten.
+//! Steps before a function of the C library: hand over the burst, and forget what is known of a descriptor.
 
 use nocopy_proto::run::sockets::Flush;
 

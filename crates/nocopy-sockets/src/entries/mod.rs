@@ -1,6 +1,7 @@
-//! What programs call: functions of the C library, each of which does something for the burst before or instead.
+//! The functions that programs call in place of the C library's. Each does something for the burst before the C library's function, or
+//! instead of it.
 //!
-//! Most are a few instructions: if no burst is under way they jump to the C library's own function, with the registers and the stack as they
+//! Most are a few instructions: if there is no burst, they jump to the C library's function, and leave the registers and the stack as they
 //! are. So a function may have any parameters, return twice (`vfork`), not return, or be cancelled. `exports.txt` is the reviewed list.
 
 #[allow(non_snake_case, reason = "the C library's names")]

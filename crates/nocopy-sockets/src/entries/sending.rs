@@ -1,4 +1,4 @@
-//! Functions that send: a datagram of a UDP socket joins others, or goes as it always did; other output is preceded by the burst.
+//! Functions that send: a UDP datagram joins the burst or is sent as usual; before other output, the burst is sent.
 
 use std::ffi::c_void;
 
@@ -206,10 +206,10 @@ fn failed(errno: i32) -> isize {
     -1
 }
 
-/// Nothing where there is no address.
+/// The bytes of an address; `None` if there is none.
 ///
 /// # Safety
-/// The address is as long as said, or null.
+/// `address` is null or points to `bytes` bytes.
 #[inline]
 unsafe fn bytes_of<'a>(address: *const c_void, bytes: socklen_t) -> Option<&'a [u8]> {
     if address.is_null() {

@@ -1,5 +1,5 @@
-//! Functions that wait, and the one that asks for errors. While a burst is under way, they first do what can be done without waiting: a
-//! program that looks for answers between its datagrams does not end the burst each time. If they would wait, it leaves first.
+//! Functions that wait, and `getsockopt`, which returns errors. While there is a burst, they first try without waiting, so that a program
+//! may look for answers between its datagrams without ending the burst. If they have to wait, they hand the burst over first.
 
 use std::ffi::c_void;
 
@@ -148,7 +148,7 @@ unsafe extern "C-unwind" fn in_recvmmsg(
     }
 }
 
-/// Reads what can be read without waiting; a negative number if that is nothing, or cannot be said.
+/// Reads without waiting. A negative result: nothing is there, or the file does not support such reads.
 fn read_at_once(descriptor: i32, parts: *const iovec, count: i32) -> isize {
     let current = usize::MAX; // where the descriptor is
     let flags = libc::RWF_NOWAIT as usize;

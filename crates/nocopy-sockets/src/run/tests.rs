@@ -3,7 +3,7 @@ use super::*;
 const TO: Destination = Destination::CONNECTED;
 const SHAPE: Shape = Shape { bytes: 1400, destination: TO };
 
-/// What happens to a row of equal datagrams that take `gap_ns` each, with bursts handed over when they are full.
+/// Plays a program that sends equal datagrams, one each `gap_ns`; bursts are handed over when they are full.
 struct Player {
     run: Run,
     queued: usize,

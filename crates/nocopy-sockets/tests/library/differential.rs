@@ -5,7 +5,7 @@ use crate::common::{How, Program, arrived, receiver_at, run, text};
 /// Programs: one run of each for every tuning, and one without.
 const PROGRAMS: u64 = 12;
 
-/// Bursts of whatever is equal, with deadlines of several lengths and none; and as users have it.
+/// The library joins all equal datagrams, without a deadline, with a short one and with a long one; at last, the defaults.
 const TUNINGS: [&str; 4] =
     ["entry=1,always,deadline=0", "entry=1,always,deadline=5", "entry=2,always,deadline=100", ""];
 

@@ -1,4 +1,4 @@
-//! What the library exports is what was reviewed, and what the C library has.
+//! The library exports exactly the reviewed functions, and the C library has all of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The library as programs meet it: preloaded, on real traffic.
+//! The library preloaded into programs, on real traffic.
 
 mod common;
 mod differential;

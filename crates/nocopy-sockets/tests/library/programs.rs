@@ -51,7 +51,7 @@ fn number(datagram: &[u8]) -> i64 {
     number
 }
 
-/// The same without the library and with it, in three ways: bursts at once, at the usual pace, and each datagram by itself.
+/// Checks that the results are the same without the library and with it: bursts at once, at the usual pace, and each datagram by itself.
 #[track_caller]
 fn same(count: u32, what: &str) {
     let plain = send(count, what, How::Plainly);
