@@ -100,9 +100,7 @@ impl FromStr for Seed {
 
 impl RandomArguments {
     /// The arguments with a seed: of the command line, of the environment, or the fixed one.
-    ///
-    /// # Errors
-    /// When the environment's is none.
+    /// Fails if the environment's seed is not valid.
     pub(crate) fn settled(self) -> Result<Self, String> {
         let of_environment = || match std::env::var(SEED_VARIABLE) {
             Ok(text) => text.parse().map_err(|error| format!("{SEED_VARIABLE}: {error}")),

@@ -1,4 +1,4 @@
-//! A program with a port, made to be killed.
+//! A program with a port, which tests kill.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -1,7 +1,7 @@
 //! Whether machines run by hardware virtualisation.
 //!
-//! That `/dev/kvm` can be opened says little: where it is emulated by the hypervisor below, a stock kernel may hang while it boots. So one
-//! machine is booted, once for each kernel of the host and each QEMU.
+//! It does not suffice that `/dev/kvm` can be opened: if the hypervisor below emulates it, a stock kernel may hang while it boots. So one
+//! machine is booted as a test, once for each kernel of the host and each QEMU.
 
 use std::fs;
 use std::time::Duration;

@@ -60,7 +60,7 @@ pub(crate) struct Outcome {
     pub(crate) log: Log,
     /// Why it was started again, each time.
     pub(crate) restarts: Vec<String>,
-    /// Whether it ended because something stood still.
+    /// Whether it ended in a way that proves nothing about the tests ([`Ending::excuse`]).
     is_excused: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// Why a failure there proves nothing, if so.
+    /// Why a failure during such an end proves nothing about the test; `None` if it does.
     fn excuse(&self) -> Option<&'static str> {
         match self {
             Self::Silent(_) => Some("the machine said nothing more"),
@@ -93,8 +93,8 @@ impl Ending {
     }
 }
 
-/// Runs every machine, [`machines_max`] at a time; then, alone, what failed while something stood still. Outcomes in the order of
-/// `boots`.
+/// Runs every machine, [`machines_max`] at a time. Then repeats, one at a time, what failed during a stall. Returns the outcomes in the
+/// order of `boots`.
 pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outcome> {
     // A run has machines of one architecture.
     let machines_max = boots.first().map_or(0, |(_, boot)| machines_max(boot.kernel.architecture()));

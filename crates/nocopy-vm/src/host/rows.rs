@@ -1,7 +1,7 @@
 //! The result of each test on its machine, over all its runs.
 //!
-//! A test that fails while the machine stood still has shown nothing. It runs once more, alone; when it passes then, it is *flaky*:
-//! reported, and no failure of the run unless there are too many of them.
+//! A test that fails while the machine stalled has shown nothing. It runs once more, alone. If it passes then, it is *flaky*: it is
+//! reported, and the run fails only if there are too many of them.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Row {
         }
     }
 
-    /// Whether its only run failed while something stood still.
+    /// Whether it has run once, and failed during a stall.
     pub(crate) fn is_to_run_again(&self) -> bool {
         matches!(&self.runs[..], [run] if !run.ended.passed() && run.stall.is_some())
     }

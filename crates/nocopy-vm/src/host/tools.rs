@@ -1,4 +1,4 @@
-//! The programs the lab needs on the host, and how they are had.
+//! The programs that the lab needs on the host, and how to install them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

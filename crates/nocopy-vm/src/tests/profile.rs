@@ -145,7 +145,6 @@ fn find_nothing(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(false)
 }
 
-/// Returns the number of calls.
 fn send(mut stream: TcpStream) -> std::io::Result<u64> {
     let (mut sent, mut calls) = (0, 0);
     while sent < BYTES {
