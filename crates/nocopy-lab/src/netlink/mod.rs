@@ -24,7 +24,7 @@ impl Connection {
         namespace.run(|| Self::open(protocol))
     }
 
-    /// In the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
