@@ -4,12 +4,12 @@ use super::figure::Figure;
 use super::result::{Copies, Machine, Report, Row, SCHEMA};
 use super::result_lines;
 
-/// A measured run: the one of docs/performance.md.
+/// The measured run of docs/performance.md.
 pub(crate) fn whole_run() -> Report {
     result_lines::read(include_bytes!("../../../docs/performance.jsonl")).expect("results of a bench")
 }
 
-/// The other: the run that docs/founding.md shows.
+/// The measured run of docs/founding.md.
 pub(crate) fn founding_run() -> Report {
     result_lines::read(include_bytes!("../../../docs/founding.jsonl")).expect("results of a bench")
 }

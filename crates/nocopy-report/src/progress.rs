@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, and elsewhere a line for each part that is done.
+//! Progress: a bar on a terminal, and elsewhere a line for each part that is done.
 
 use std::fmt::Display;
 

@@ -55,7 +55,7 @@ pub struct Arguments {
     pub workloads: Vec<String>,
     /// Empty: all.
     pub methods: Vec<String>,
-    /// At most.
+    /// The most rounds.
     pub rounds: u32,
 }
 
@@ -145,7 +145,7 @@ mod tests {
         Header::new(command, arguments, measured_at, machine)
     }
 
-    /// The file of a run, as far as `write` gets before it stops.
+    /// The text of the file that `write` writes, complete or not.
     fn written(name: &str, write: impl FnOnce(ResultLines)) -> String {
         let name = format!("nocopy-lines-{name}-{}", std::process::id());
         let path: PathBuf = std::env::temp_dir().join(name);

@@ -49,7 +49,7 @@ impl Scale {
         if is_far && !has_zero { decades } else { Self::even(values) }
     }
 
-    /// For ratios: around 1, twice as good as far from it as half as good.
+    /// A scale of ratios around 1, on which 2 and 0.5 are equally far from 1.
     pub fn around_one(values: impl IntoIterator<Item = f64>) -> Self {
         Self::by_ratio(Steps::Decades, values.into_iter().chain([0.97, 1.03]))
     }

@@ -29,7 +29,7 @@ const LINES: [(&str, Method, Method, &str); 4] = [
     ),
 ];
 
-/// The baseline.
+/// The method that the others are compared with.
 const WAITING: &str = "tcp-blocking";
 const POLLING: &str = "tcp-spinning";
 
