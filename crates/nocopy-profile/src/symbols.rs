@@ -12,9 +12,7 @@ pub(crate) struct Symbols(Vec<(u64, String)>);
 
 impl Symbols {
     /// Symbols of the running kernel, its modules and its BPF programs.
-    ///
-    /// # Errors
-    /// [`Error::SymbolsHidden`] if the kernel shows no addresses to this process.
+    /// Errors: [`Error::SymbolsHidden`] if the kernel shows no addresses to this process.
     pub(crate) fn read() -> Result<Self, Error> {
         let text = fs::read_to_string(PATH).map_err(|source| Error::Proc { path: PATH.into(), source })?;
         Self::parse(&text).ok_or(Error::SymbolsHidden)

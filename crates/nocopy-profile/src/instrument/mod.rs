@@ -87,9 +87,7 @@ struct Before {
 
 impl<'a> Instrument<'a> {
     /// Opens a window for these targets.
-    ///
-    /// # Errors
-    /// Only if nothing can work without the refused part; other refusals are part of the measurement.
+    /// Fails only if nothing can work without the refused part; other refusals are part of the measurement.
     pub(crate) fn attach(
         kernel: &'a Kernel,
         targets: &Targets,
@@ -119,9 +117,6 @@ impl<'a> Instrument<'a> {
     }
 
     /// Closes the window, and returns its measurement.
-    ///
-    /// # Errors
-    /// The kernel does not allow to read a map.
     pub(crate) fn read(mut self) -> Result<Measured, Error> {
         if let Some(error) = Sums(&self.programs).read_sockets().map_err(Error::Read)? {
             self.absent.push(Absent { what: load::OPEN_COUNTERS, why: error.to_string() });
