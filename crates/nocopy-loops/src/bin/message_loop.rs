@@ -1,9 +1,9 @@
-//! What a message costs the program, counted in instructions: `cargo xtask instructions` runs this under callgrind with collection on only
-//! inside the functions named `measured_*`, and divides by the messages. All of a message is in it, sending, receiving and
-//! acknowledging at both ends, but what the kernel does.
+//! Counts the instructions of a message. `cargo xtask instructions` runs this under callgrind, collects only inside the functions named
+//! `measured_*`, and divides by the messages. The count includes sending, receiving and acknowledging at both ends, and no work of the
+//! kernel.
 //!
-//! The loops by hand show what is the least: they carry the same bytes by the same socket, find the connection, and check that the packet
-//! is the next one. Nothing is kept to be sent again, no time is measured, no window is kept, and nobody else may send.
+//! The loops by hand are the lower limit: they move the same bytes by the same socket, find the connection, and check that the packet is
+//! the next one. They keep nothing for retransmission, measure no time, have no window, and expect packets from one peer only.
 #![allow(missing_docs)]
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! What the library costs over a ring loop written by hand: counted in instructions, which noise does not touch.
+//! Counts the instructions that the library takes beyond those of a ring loop written by hand; a busy machine does not change them.
 //!
 //! `cargo xtask instructions` runs this under callgrind with collection on only inside the functions named `measured_*`
 //! (and off again inside the memory port's stand-in for the kernel), and prints instructions per packet. Run by itself it
