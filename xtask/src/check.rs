@@ -1,4 +1,4 @@
-//! What needs no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects.
+//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects.
 
 use crate::gate::{Gate, Outcome};
 use crate::step::{Failed, Step, files};

@@ -142,7 +142,6 @@ pub(crate) fn programs_for_tests() -> Outcome {
     if outcome.is_good() { installed(Needed::Tests) } else { outcome }
 }
 
-/// Installs the compiler for aarch64.
 pub(crate) fn aarch64_compiler() -> Outcome {
     installed(Needed::Aarch64)
 }

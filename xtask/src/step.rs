@@ -75,9 +75,7 @@ impl Step {
     }
 
     /// Runs the command and shows its messages; returns its standard output.
-    ///
-    /// # Errors
-    /// The command failed; the error has all messages.
+    /// Errors: the command failed; the error has all messages.
     pub(crate) fn captured(&self) -> Result<String, Failed> {
         let (printed, messages, status) = self.run_to_end(false)?;
         if status.success() { Ok(printed) } else { Err(self.failed(&messages)) }

@@ -143,7 +143,7 @@ struct Row {
     measured: Vec<Measured>,
 }
 
-/// The rows of a test, as far as they are of test programs.
+/// A row of a test's results; only rows of test programs have these fields.
 #[derive(Deserialize)]
 struct Measured {
     program: Option<String>,

@@ -1,7 +1,7 @@
 //! Nightly suites of tests that others wrote for their own programs: each test has the same verdict with the library of
 //! `nocopy run --batch-udp` as without.
 //!
-//! The library joins from the second equal datagram on, whether that pays or not, and its deadline is none at all, or a random one.
+//! The library joins datagrams from the second equal one on, whether that pays or not, without a deadline or with a random one.
 
 mod libuv;
 mod python;
@@ -101,7 +101,7 @@ fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
     names.filter(|name| plain.get(*name) != ours.get(*name)).cloned().collect()
 }
 
-/// A test with different verdicts is repeated alone, in both ways: such tests fail now and then even without the library.
+/// Repeats one test whose verdicts differ, with the library and without, because such a test may fail now and then even without it.
 fn once_more(tests: &impl Tests, name: &str, how: How) -> Outcome {
     eprintln!("xtask: {name} differs ({how:?}); once more, alone");
     let mut seen = String::new();
@@ -124,7 +124,7 @@ mod tests {
         all.iter().map(|(name, verdict)| ((*name).into(), (*verdict).into())).collect()
     }
 
-    /// Tests whose verdicts depend on how they run, and how often.
+    /// A test that fails in its first `fails_with` runs, if it runs with the library.
     struct Made {
         fails_with: usize,
         runs: std::sync::atomic::AtomicUsize,

@@ -28,10 +28,8 @@ const LIBRARY: &str = "libnocopy_sockets.so";
 /// The largest cost of the library, as a share of the program's own instructions.
 const MORE_MAX: f64 = 0.02;
 
-/// A program, and its loads.
 struct Guest {
     program: &'static Program,
-    /// What is counted.
     unit: &'static str,
     loads: [u32; 2],
     /// Whether each unit of the load is one request; otherwise the library has counted the datagrams.

@@ -16,7 +16,6 @@ fn begin(suite: &str) -> String {
     format!("<!-- cargo xtask nightly {suite} -->")
 }
 
-/// One process of a program.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) program: &'static str,

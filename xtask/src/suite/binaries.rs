@@ -47,7 +47,6 @@ pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Ve
     }
 }
 
-/// Cargo's message about one artifact.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,

@@ -12,7 +12,6 @@ const LIBPCAP: &str = "libpcap.so.0.8";
 const DT_NULL: u64 = 0;
 const DT_SYMBOLIC: u64 = 16;
 
-/// The section's segment.
 const PT_DYNAMIC: u64 = 2;
 
 /// Files that programs are started with that were not built for the sanitizer.
