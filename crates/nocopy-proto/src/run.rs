@@ -11,9 +11,9 @@
 //!                 ◀────────────────────────────────────────── Reply
 //! ```
 //!
-//! All processes of a command inherit one socket, so an answer there could be read by any of them: hence the channels. Whatever
-//! comes is checked here, since a process that reads packets may have been taken over by one: a message that is parsed has no
-//! text that is too long and no more instructions than a filter has.
+//! All processes of a command inherit one socket, and any of them could read an answer there: hence the channels. This module checks each
+//! message, because an attacker's packet may have taken over a process that reads packets: a parsed message has no text that is too long,
+//! and no more instructions than a filter may have.
 
 mod instructions;
 #[doc(hidden)]

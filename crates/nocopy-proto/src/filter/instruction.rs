@@ -87,7 +87,7 @@ pub(super) enum Arithmetic {
     Xor = 0xa0,
 }
 
-/// Conditions, unsigned, by their bits in a code.
+/// Conditions of jumps, with their bits in an instruction's code; comparisons are unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     Equal = 0x10,

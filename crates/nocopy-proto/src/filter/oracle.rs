@@ -1,4 +1,4 @@
-//! Filters and packets to try everything with, for the property tests here and in `nocopy`, and the fuzz targets in `fuzz/`.
+//! Filters and packets for the property tests here and in `nocopy`, and for the fuzz targets in `fuzz/`.
 //!
 //! Not part of the interface.
 
@@ -128,8 +128,8 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
     instruction
 }
 
-/// Every load at every offset around the tag and the headers, constant and from X, and a packet for each: X is certain, or comes
-/// from the packet as a byte or a word, so that it may be anything.
+/// Every load at every offset around the tag and the headers, with a constant offset and relative to X, and a packet for each. X is a
+/// constant of the program, or a byte or a word of the packet, so that it may have any value.
 pub fn loads() -> Vec<(Program, Vec<u8>)> {
     let mut loads = Vec::new();
     for (offset, base) in (0..24).flat_map(|offset| [0, LINK, NETWORK].map(|base| (offset, base))) {

@@ -1,4 +1,4 @@
-//! Programs that are none, and the words for it.
+//! Invalid programs, and their error texts.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,11 +1,11 @@
-//! What the library of `nocopy run --batch-udp` counts of each UDP socket: a file in memory that it shares with `nocopy run`.
+//! The counters of each UDP socket of `nocopy run --batch-udp`: a file in memory that the preloaded library shares with `nocopy run`.
 //!
-//! The library writes there, and `nocopy run` reads it when the command has ended, however that ended. So counting needs no message, no
-//! lock and no memory of the program's, and nothing is missing after `kill -9`. The file is a row of records of [`WORDS`] words of
-//! 64 bits, in the byte order of the machine; the first describes the file.
+//! The library writes the file, and `nocopy run` reads it when the command has ended, for any reason. So counting needs no message, no
+//! lock and no memory of the program, and nothing is missing after `kill -9`. The file is a sequence of records of [`WORDS`] words of
+//! 64 bits, in the byte order of the machine; the first record describes the file.
 //!
-//! The programs of the command can write into it what they like. What is read is therefore numbers, and texts of a fixed length: a
-//! reason that is not known is shown as `unknown`, and a count may be a lie of the program that it is about.
+//! A program of the command can write anything into the file. So the reader takes only numbers, and texts of a fixed length from it, shows
+//! an unknown reason as `unknown`, and cannot tell whether a program's counts are true.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -31,7 +31,7 @@ pub mod head {
     pub const SOCKETS_AT: usize = 1;
     /// Programs into which the library was loaded.
     pub const PROGRAMS_AT: usize = 2;
-    /// Of these, those in which it does nothing, because they run under a filter of system calls (seccomp).
+    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp) confines them.
     pub const CONFINED_AT: usize = 3;
 }
 
@@ -210,11 +210,11 @@ pub struct Socket {
 pub struct Sockets {
     /// In the order in which they first sent.
     pub sockets: Vec<Socket>,
-    /// Those for which there was no record.
+    /// Sockets without a record, because the file had no room for more.
     pub left_out: u64,
     /// Programs into which the library was loaded.
     pub programs: u64,
-    /// Of these, those in which it does nothing because they run under a filter of system calls.
+    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp) confines them.
     pub confined: u64,
 }
 

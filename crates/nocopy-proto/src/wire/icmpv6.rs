@@ -88,7 +88,7 @@ pub enum Body<'a> {
         /// Which; unspecified in a general query.
         group: Ipv6Addr,
     },
-    /// About several multicast groups.
+    /// A report about several multicast groups.
     ListenerReportV2 {
         /// How many records follow.
         records: u16,

@@ -261,7 +261,7 @@ pub enum TcpOption<'a> {
 pub struct SackBlocks<'a>(&'a [[u8; 8]]);
 
 impl SackBlocks<'_> {
-    /// First place and the one after the last, of each block.
+    /// Iterates over the blocks: the first sequence number of each, and the one after its last.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, u32)> {
         self.0.iter().map(|[a, b, c, d, e, f, g, h]| {
             (u32::from_be_bytes([*a, *b, *c, *d]), u32::from_be_bytes([*e, *f, *g, *h]))
