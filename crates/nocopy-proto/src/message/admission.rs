@@ -1,11 +1,11 @@
-//! Whose packets are kept when memory gets short (docs/protocol.md §8).
+//! Which packets are kept when memory gets short (docs/protocol.md §8).
 //!
-//! * As long as more than half of the memory is free, everybody's.
-//! * Then each address keeps at most as many packets as are free, so that there is always memory for one more address; and each network of
-//!   IPv6 three times as many, since one host may have all of its addresses.
-//! * The last window, the *reserve*, is one connection's at a time, as is what an address wants beyond its share. In its *turn* a message
-//!   gets whole, is read, and leaves the memory to the next. Without that, many halves of messages could fill it for ever.
-//! * Who has its turn and does not use it, or keeps a part of a message and does not go on with it, is found here by time that passes
+//! * While more than half of the memory is free, all packets are kept.
+//! * Otherwise each address keeps at most as many packets as are free, so that there is always memory for one more address, and each
+//!   IPv6 network three times as many, since one host may have all addresses of a network.
+//! * The last window, the *reserve*, belongs to one connection at a time, as does memory beyond an address's share. In its *turn* a message
+//!   becomes complete, is read, and leaves the memory to the next. Otherwise parts of many messages could fill it for ever.
+//! * Connections that do not use their turn, or that keep a part of a message without progress, are found here by the time that passes
 //!   while packets of others are refused.
 
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use super::shortage::Shortage;
 use super::time::Span;
 use super::waiting::Waiting;
 
-/// How long the next packet of a connection may fail to come while it keeps memory that others need. A sender that has no answer sends
-/// it again after a second at most (docs/protocol.md §7.3).
+/// How long a connection may keep memory that others need while its next packet in order does not arrive. A sender without an answer
+/// repeats it after a second at most (docs/protocol.md §7.3).
 const STALL: Span = Span::from_secs(3);
 /// How long a connection may go without progress in its turn.
 const TURN: Span = Span::from_secs(10);
-/// What counts as progress of a message that is not whole: so many of these parts make a window. There are no more of them in a turn, so it
-/// ends, however few packets come at a time.
+/// An incomplete message makes progress with each such part of a window. A turn has no more parts than this, so it ends, however few
+/// packets arrive at a time.
 const PARTS: usize = 4;
 
 #[derive(Debug)]
@@ -31,12 +31,12 @@ pub(super) struct Admission {
     pub(super) shares: Shares,
     /// Datagrams that the caller can hold.
     free: usize,
-    /// While more than this are free, all packets are kept: half of all memory, and no less than the reserve.
+    /// While more packets than this are free, all packets are kept: half of the memory, and at least the reserve.
     plenty: usize,
     reserve: usize,
     turn: Option<Turn>,
-    /// The connection that has the turn, or had it last. It may go on until others ask: that they have a place is not enough, since a
-    /// sender with no answer asks only once a second.
+    /// The connection that has the turn, or had it last. It may continue until others ask. That others have a place is not enough, since a
+    /// sender without an answer asks only once a second.
     last: Option<u32>,
     /// Another connection has asked for its turn since then.
     others_wait: bool,
@@ -45,20 +45,20 @@ pub(super) struct Admission {
     shortage: Shortage,
     /// A packet was refused since [`overdue`](Self::overdue) was asked.
     is_short: bool,
-    /// What the clock was when each connection's next packet in order came last, kept or not, or one of its messages was read.
+    /// By connection: when its next packet in order last arrived, kept or not, or one of its messages was read, by the clock of `shortage`.
     asked: Vec<Time>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     index: u32,
-    /// When it began or last made progress, or there was last a message to read: that takes the program's time.
+    /// When it began, last made progress, or last had a message to read: reading takes the program's time.
     since: Time,
-    /// Packets that were kept then.
+    /// Packets that were kept at `since`.
     kept: usize,
-    /// A message has become whole. When others wait, no more is kept than it takes to come to the end of one.
+    /// A message is complete. If others wait, no more is kept than the rest of the message that has begun.
     has_whole: bool,
-    /// That is here, and others wait: nothing more is kept until all was read.
+    /// That rest has arrived and others wait: nothing more is kept until everything was read.
     is_ending: bool,
 }
 
@@ -85,7 +85,7 @@ impl Admission {
         self.plenty = self.plenty.max(packets / 2);
     }
 
-    /// A connection is open, to a peer there; `accepted`: the peer made it.
+    /// Adds a connection to a peer at `ip`; `accepted`: the peer made it.
     pub(super) fn joined(&mut self, index: u32, ip: IpAddr, accepted: bool) {
         self.shares.join(index, ip, accepted);
         if self.asked.len() <= index as usize {
@@ -94,13 +94,13 @@ impl Admission {
         self.asked[index as usize] = self.shortage.now();
     }
 
-    /// Whether everybody's packets are kept, and none was refused of late.
+    /// Whether all packets are kept, and none was refused lately.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
         self.free > self.plenty && !self.is_short
     }
 
-    /// Whether a connection's packet is kept; counts it, if so.
+    /// Whether to keep a connection's packet; if so, counts it.
     #[inline]
     pub(super) fn admit(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
         if arrival == Arrival::InOrder
@@ -126,7 +126,7 @@ impl Admission {
         self.shares.keep(index);
     }
 
-    /// Counts a unit of a connection, for which there is other memory, among what it keeps; `is_next`: it goes on with that.
+    /// Counts a unit, whose memory is separate, among the packets that the connection keeps; `is_next`: it is next in order.
     pub(super) fn keep_unit(&mut self, index: u32, is_next: bool) {
         if is_next {
             self.note_progress(index);
@@ -134,21 +134,21 @@ impl Admission {
         self.shares.keep(index);
     }
 
-    /// Takes note that a connection goes on with what is next in order.
+    /// Notes that a connection continues with what is next in order.
     pub(super) fn note_progress(&mut self, index: u32) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
             *asked = self.shortage.now();
         }
     }
 
-    /// Takes note that there is no memory for a unit.
+    /// Notes that there was no memory for a unit.
     pub(super) fn refuse_unit(&mut self, now: Time) {
         self.shortage.go_on(now);
         self.is_short = true;
     }
 
-    /// Takes note of such a packet that is read at once, not of the connection that has the turn. Its memory counts as taken until the caller
-    /// says [how much is free](Self::set_free), as that of one that was kept and read.
+    /// Notes the next packet in order that is read at once, of a connection without the turn. Its memory counts as taken until the caller
+    /// states [how much is free](Self::set_free), as if it had been kept and read.
     #[inline]
     pub(super) fn pass(&mut self, index: u32) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
@@ -157,13 +157,12 @@ impl Admission {
         self.free -= 1;
     }
 
-    /// Whether it is the turn of a connection.
     #[inline]
     pub(super) fn has_turn(&self, index: u32) -> bool {
         self.turn.is_some_and(|turn| turn.index == index)
     }
 
-    /// Takes note of such a packet of whole messages, where nothing is unfinished.
+    /// Notes the next packet in order if it holds only whole messages, and no message is incomplete.
     #[inline]
     pub(super) fn has_whole(&mut self, index: u32, kept: usize) {
         if self.has_turn(index) {
@@ -171,7 +170,7 @@ impl Admission {
         }
     }
 
-    /// Takes note of a message that was read, of a packet in which there are more.
+    /// Notes that a message was read, and that its packet holds more.
     #[inline]
     pub(super) fn read_part(&mut self, index: u32, kept: usize, is_unfinished: bool) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
@@ -182,7 +181,7 @@ impl Admission {
         }
     }
 
-    /// The same for what is left, when that is no more than half.
+    /// As [`admit`](Self::admit), when no more than half of the memory is free.
     fn admit_to_rest(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
         // What is kept of a share would be the beginning of one more message in a turn that is to end.
         let is_ending = self.turn.is_some_and(|turn| turn.index == index && turn.is_ending);
@@ -195,7 +194,7 @@ impl Admission {
         is_kept
     }
 
-    /// Whether it is a connection's turn; begins it, if it can.
+    /// Whether the connection has the turn; begins its turn if that is possible.
     fn is_turn_of(&mut self, index: u32, arrival: Arrival) -> bool {
         if let Some(turn) = self.turn {
             let is_last_part = turn.has_whole && self.others_wait;
@@ -224,7 +223,7 @@ impl Admission {
         }
     }
 
-    /// Takes note of a connection's packet: how many are kept now, and whether there are messages to read.
+    /// Notes that a packet of a connection was kept: how many it keeps now, and whether it has messages to read.
     #[inline]
     pub(super) fn came(&mut self, index: u32, kept: usize, has_message: bool, is_unfinished: bool) {
         self.shares.set_kept(index, kept);
@@ -233,7 +232,7 @@ impl Admission {
         }
     }
 
-    /// Takes note of a message that was read.
+    /// Notes that a message was read.
     #[inline]
     pub(super) fn read(&mut self, index: u32, kept: usize, is_unfinished: bool) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
@@ -242,7 +241,7 @@ impl Admission {
         self.came(index, kept, true, is_unfinished);
     }
 
-    /// What follows from that for the turn.
+    /// Updates the turn after packets were kept or read.
     fn go_on(&mut self, kept: usize, has_message: bool, is_unfinished: bool) {
         let Some(turn) = &mut self.turn else { return };
         turn.has_whole |= has_message;
@@ -256,7 +255,7 @@ impl Admission {
         }
     }
 
-    /// A connection is no more.
+    /// Removes a connection.
     pub(super) fn left(&mut self, index: u32) {
         if self.has_turn(index) {
             self.turn = None;
@@ -266,7 +265,7 @@ impl Admission {
         self.shares.leave(index);
     }
 
-    /// Entries of all tables, for a bound on memory.
+    /// The allocated entries of all tables, to check a bound on memory.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.shares.capacity() + self.waiting.capacity()
@@ -278,8 +277,8 @@ impl Admission {
         self.is_short
     }
 
-    /// Connections that have kept memory for too long without going on, while packets of others were refused. Of one that goes on with
-    /// nothing because all that came is to be read first this says nothing.
+    /// The connections that kept memory for too long without progress, while packets of others were refused. A connection whose messages
+    /// wait for the program to read them is not among them.
     pub(super) fn overdue(&mut self) -> Vec<u32> {
         self.is_short = false;
         if !self.shortage.looks() {
@@ -299,7 +298,7 @@ impl Admission {
 mod tests {
     use super::*;
 
-    /// Some memory, and connections: one of the first address, and one more of the next with each number.
+    /// An admission with four connections, each from an address of its own.
     fn admission(reserve: usize, free: usize) -> Admission {
         let mut admission = Admission::new(reserve);
         admission.set_free(free);
@@ -313,7 +312,7 @@ mod tests {
         Time::from_ns(ms * 1_000_000)
     }
 
-    /// Proves that what comes behind a gap does not put off the end of who keeps memory.
+    /// Units after a gap do not save a connection that keeps memory.
     #[test]
     fn units_behind_a_gap_are_no_progress() {
         for is_next in [false, true] {
@@ -343,7 +342,6 @@ mod tests {
         assert!(!admit(3, Arrival::Ahead), "nothing is left");
     }
 
-    /// Proves that one address leaves to others as much as it takes.
     #[test]
     fn an_address_keeps_at_most_as_many_packets_as_are_left() {
         let mut admission = admission(10, 100);
@@ -353,7 +351,6 @@ mod tests {
         assert_eq!([1, 2, 3, 4].map(&mut taken), [50, 25, 13, 2], "the rest is the reserve");
     }
 
-    /// Proves that a host which has all addresses of a network leaves memory to others.
     #[test]
     fn a_network_keeps_at_most_three_times_the_packets_left() {
         let mut admission = Admission::new(10);
@@ -382,7 +379,7 @@ mod tests {
         assert!(admission.admit(at(0), 2, Arrival::InOrder), "nobody else has asked meanwhile");
     }
 
-    /// Proves that two that ask all the time do not pass the turn to each other while a third one waits.
+    /// Two that ask all the time do not pass the turn to each other while a third waits.
     #[test]
     fn the_turn_comes_to_each_network_that_waits() {
         let mut admission = admission(4, 4);
@@ -418,7 +415,7 @@ mod tests {
         assert!(admission.admit(at(2_001), 1, Arrival::InOrder));
     }
 
-    /// Proves that a stream of messages ends its turn at the end of one, though gaps hide where that is.
+    /// A stream of messages ends its turn at the end of a message, even if gaps hide where that is.
     #[test]
     fn a_turn_is_for_one_message() {
         let mut admission = admission(4, 4);
@@ -434,7 +431,7 @@ mod tests {
         assert!(!admission.admit(at(0), 1, Arrival::InOrder));
     }
 
-    /// Proves that a turn which is to end begins no other message, and that one which began outside of it still comes to its end.
+    /// A turn that must end begins no other message, and a message that began outside of the turn is still completed.
     #[test]
     fn a_turn_that_is_to_end_is_not_blocked_by_its_next_message() {
         let mut admission = admission(4, 10);
@@ -450,7 +447,7 @@ mod tests {
         assert!(admission.admit(at(0), 1, Arrival::InOrder), "what is kept can be ended only so");
     }
 
-    /// Proves that delays count while others are refused, and that a pause of the caller is nobody's delay.
+    /// A pause of the caller does not count as a delay of the peers.
     #[test]
     fn time_counts_while_packets_are_refused() {
         let mut admission = admission(4, 4);
@@ -467,7 +464,7 @@ mod tests {
         assert_eq!(admission.overdue(), [1]);
     }
 
-    /// Proves that a turn lasts for as long as a message makes progress, but not for a packet a second, and not for ever.
+    /// A turn lasts as long as its message makes progress; a packet a second is not enough.
     #[test]
     fn a_turn_ends_ten_seconds_after_the_last_progress() {
         for (fast_seconds, ends_after_seconds) in [(0, 10), (30, 32)] {

@@ -1,4 +1,4 @@
-//! Packets that came behind a missing one, until that one comes.
+//! Keeps packets that arrived after a missing one, until the missing one arrives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// the place of one packet, and whether a packet is here is found among the runs, without a look at the packets.
 #[derive(Debug)]
 pub(super) struct Ahead<R> {
-    /// Slots as the window has them, so that a run is moved there whole; empty are only the further ones of a unit.
+    /// Slots as in the window, so that a whole run can be moved there. Only the further slots of a unit are empty.
     runs: BTreeMap<u64, VecDeque<Option<R>>>,
 }
 
@@ -23,7 +23,7 @@ impl<R> Ahead<R> {
         self.runs.is_empty()
     }
 
-    /// The sequence number behind the last packet.
+    /// The sequence number after the last packet.
     #[inline]
     pub(super) fn end(&self) -> Option<u64> {
         self.runs.last_key_value().map(|(start, run)| start + run.len() as u64)
@@ -34,18 +34,18 @@ impl<R> Ahead<R> {
         before.is_some_and(|(start, run)| sequence - start < run.len() as u64)
     }
 
-    /// Whether any of these packets is here.
+    /// Whether any of these packets is stored.
     pub(super) fn overlaps(&self, numbers: Range<u64>) -> bool {
         let before = self.runs.range(..numbers.end).next_back();
         before.is_some_and(|(start, run)| start + run.len() as u64 > numbers.start)
     }
 
-    /// Keeps a packet that is not here yet.
+    /// Stores a packet that is not stored yet.
     pub(super) fn insert(&mut self, sequence: u64, packet: R) {
         self.insert_run(sequence, packet, 1);
     }
 
-    /// Keeps something that takes so many numbers, none of which is here yet: it lies in the place of the first.
+    /// Stores a unit of `span` numbers, none of which is stored yet, in the slot of the first.
     pub(super) fn insert_run(&mut self, sequence: u64, packet: R, span: u64) {
         let behind = self.runs.remove(&(sequence + span));
         let rest = (1..span).map(|_| None);
@@ -67,7 +67,7 @@ impl<R> Ahead<R> {
         }
     }
 
-    /// Takes the run out that begins with this sequence number.
+    /// Removes and returns the run that begins with this sequence number.
     pub(super) fn take_run(&mut self, start: u64) -> Option<VecDeque<Option<R>>> {
         self.runs.remove(&start)
     }
@@ -77,19 +77,19 @@ impl<R> Ahead<R> {
         self.runs.iter().map(|(start, run)| *start..start + run.len() as u64)
     }
 
-    /// Takes everything out.
+    /// Removes and returns all packets.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = R> + use<R> {
         std::mem::take(&mut self.runs).into_values().flatten().flatten()
     }
 
-    /// Places for packets that memory is taken for.
+    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.runs.values().map(VecDeque::capacity).sum()
     }
 }
 
-/// Two runs as one. The shorter one is moved, so that no order of arrival makes it expensive to close many gaps.
+/// Joins two runs. The shorter one is moved, so that closing many gaps is cheap in any order of arrival.
 fn joined<R>(mut before: VecDeque<R>, mut behind: VecDeque<R>) -> VecDeque<R> {
     if before.len() >= behind.len() {
         before.append(&mut behind);
@@ -110,7 +110,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Proves that packets are where they belong and that ranges are whole, in whatever order packets come.
         #[test]
         fn runs_hold_what_came(sequences in prop::collection::vec(0u64..60, 0..80), start in 0u64..60) {
             let (mut ahead, mut model) = (Ahead::new(), BTreeSet::new());
@@ -136,7 +135,6 @@ mod tests {
             prop_assert!(ahead.is_empty());
         }
 
-        /// Proves the same of things that take several numbers.
         #[test]
         fn runs_hold_units(units in prop::collection::vec((0u64..60, 1u64..5), 0..40)) {
             let (mut ahead, mut model) = (Ahead::new(), BTreeSet::new());

@@ -1,10 +1,9 @@
-//! When connections are looked at again: alarms that are due soon in two queues, all others in the wheel.
+//! Alarms of connections: two queues for the next ones, and a timer wheel for all others.
 //!
-//! With nearly every packet something becomes due after the same short time, the delay of acknowledgements, and nearly always it is done
-//! before. In the order in which such alarms are set they are due, so a queue is enough, and costs a tenth of what the wheel does. What is due
-//! somewhat later, probes above all, is looked at after a time that is always the same, too, so that another queue is enough for it: it
-//! leads to one look too many at most where acknowledgements take longer. The wheel keeps meanwhile when the silence of the peer is to be
-//! ended, and has not to be touched.
+//! Nearly every packet sets an alarm for its acknowledgement, always after the same short delay, and nearly always the acknowledgement
+//! is sent before. Such alarms expire in the order in which they are set, so a queue suffices, at a tenth of the wheel's cost. Later work,
+//! mostly probes, is checked after a constant time as well, by another queue; if acknowledgements take longer, one check is too early.
+//! The wheel holds the alarms for the peer's silence, and rarely changes.
 
 use std::collections::VecDeque;
 
@@ -14,11 +13,11 @@ use super::timers::Timers;
 
 /// Alarms later than this after they are set go into the wheel.
 const SOON: Span = Span::from_millis(4);
-/// Alarms not later than this go into the first queue: half more than the delay of acknowledgements that is preset.
+/// Alarms no later than this go into the first queue: 1.5 times the default delay of acknowledgements.
 const NEXT: Span = Span::from_nanos(750_000);
-/// The others are in the second queue, and go off after this, if that is earlier.
+/// Later alarms are in the second queue, and go off after this time at the latest.
 const LATER: Span = Span::from_millis(1);
-/// An alarm of the wheel that is farther away is not moved to a later time: that would cost more than the look it leads to.
+/// An alarm of the wheel that is farther away is not moved to a later time, because that costs more than the early check that it causes.
 const FAR: Span = Span::from_secs(1);
 /// No alarm.
 const NEVER: Time = Time::from_ns(u64::MAX);
@@ -26,14 +25,14 @@ const NEVER: Time = Time::from_ns(u64::MAX);
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     wheel: Timers,
-    /// Alarms by their time, and of which connections. Those that were taken away are still here, but never at the front.
+    /// Alarms ordered by time, with their connections. Cleared alarms are still here, but never at the front.
     queues: [VecDeque<(Time, u32)>; 2],
     /// By the number of the connection: its alarm in one of those, or [`NEVER`].
     soon: Vec<Time>,
 }
 
 impl Alarms {
-    /// When to look: never later than the earliest alarm.
+    /// When to check: never later than the earliest alarm.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
         let front = |queue: &VecDeque<(Time, u32)>| queue.front().map_or(NEVER, |(time, _)| *time);
@@ -41,7 +40,6 @@ impl Alarms {
         set(soon.min(self.wheel.next().unwrap_or(NEVER)))
     }
 
-    /// The earliest alarm of a connection.
     #[inline(always)]
     pub(super) fn of(&self, index: u32) -> Option<Time> {
         set(self.soon_of(index).min(self.wheel.of(index).unwrap_or(NEVER)))
@@ -101,7 +99,7 @@ impl Alarms {
         self.queues[queue].push_back((alarm, index));
     }
 
-    /// Whether more alarms are in the queues than connections have, by far: those that were taken away are many.
+    /// Whether the queues hold far more alarms than there are connections, so that many are cleared ones.
     #[inline]
     fn is_full(&self) -> bool {
         self.queues[0].len() + self.queues[1].len() > 64 + 2 * self.soon.len()
@@ -124,7 +122,7 @@ impl Alarms {
         soon != NEVER || far.is_some()
     }
 
-    /// Takes the alarms of a connection away.
+    /// Clears the alarms of a connection.
     pub(super) fn clear(&mut self, index: u32) {
         self.take_soon(index);
         self.wheel.clear(index);
@@ -147,7 +145,7 @@ impl Alarms {
     }
 }
 
-/// An alarm, if it is one.
+/// `None` if the time stands for no alarm.
 #[inline]
 fn set(alarm: Time) -> Option<Time> {
     (alarm != NEVER).then_some(alarm)
@@ -179,8 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that each alarm comes up when it is due or before, that none comes up that was taken away, and that whoever looks when it
-        /// is said to misses none.
+        /// Each alarm goes off when it is due or before, cleared ones never do, and checking at the announced times misses none.
         #[test]
         fn no_alarm_is_late(steps in steps()) {
             let (mut alarms, mut now) = (Alarms::default(), Time::default());

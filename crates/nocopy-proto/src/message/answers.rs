@@ -1,15 +1,15 @@
-//! Answers that wait to be sent, to addresses that are no peers (yet, or any more): docs/protocol.md §13.
+//! Answers to addresses that are not peers, or not yet, or no longer, queued until they are sent (docs/protocol.md §13).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// Answers of each sort that wait, at most.
+/// The most answers of each sort that wait.
 const PLACES: usize = 512;
 
-/// What is answered. Each sort has places of its own, so that none is crowded out by one that is cheaper to cause.
+/// The sorts of answers. Each has its own places, so that answers that are cheap to provoke do not displace others.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answered {
-    /// A Connect with a good cookie, or a peer whose connection ends: the address receives what is sent to it.
+    /// A Connect with a valid cookie, or a peer whose connection ends: the address is proven to receive.
     Proven,
     /// A Hello, from an address that may be forged.
     Hello,
@@ -17,7 +17,6 @@ pub(super) enum Answered {
     Stray,
 }
 
-/// Answers by sort.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     sorts: [Waiting; 3],
@@ -28,12 +27,12 @@ pub(super) struct Answers {
 #[derive(Debug, Default)]
 struct Waiting {
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// How many of them go to each address.
+    /// The number of waiting answers for each address.
     by_ip: HashMap<IpAddr, usize>,
 }
 
 impl Answers {
-    /// Keeps an answer. Like memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
+    /// Queues an answer. As with memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
     pub(super) fn push(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Self { sorts, count } = self;
         let Waiting { answers, by_ip } = &mut sorts[sort as usize];
@@ -50,7 +49,6 @@ impl Answers {
         true
     }
 
-    /// The next one to send.
     pub(super) fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         let Waiting { answers, by_ip } = self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
         let answer = answers.pop_front()?;
@@ -69,7 +67,7 @@ impl Answers {
         self.count == 0
     }
 
-    /// Entries of all tables, for a bound on memory.
+    /// The allocated entries of all tables, to check a bound on memory.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.sorts.iter().map(|sort| sort.answers.capacity() + sort.by_ip.capacity()).sum()

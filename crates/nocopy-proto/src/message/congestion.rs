@@ -1,51 +1,51 @@
-//! How much may be on its way (docs/protocol.md §9): slow start and congestion avoidance of RFC 5681, in packets, with one reduction a
-//! round as RFC 9002 section 7 has it, and by the share of marked packets as in RFC 8257 (DCTCP), where the network marks.
+//! How much may be in flight (docs/protocol.md §9): slow start and congestion avoidance of RFC 5681, in packets, with one reduction per
+//! round as in RFC 9002 section 7, and by the share of marked packets as in RFC 8257 (DCTCP), where the network marks.
 //!
-//! Rounds are told by the *order* of transmissions, which are counted: what was sent before a reduction says nothing of the time after it.
+//! Transmissions are numbered, and a round ends when a packet sent after its start is acknowledged: packets sent before a
+//! reduction say nothing about the time after it.
 
 /// RFC 6928.
 const INITIAL_WINDOW: usize = 10;
 /// RFC 9002 section 7.2, kMinimumWindow.
 const MINIMUM_WINDOW: usize = 2;
 
-/// [`Congestion::share`] of all packets.
+/// [`Congestion::share`] if all packets are marked.
 const ALL: u64 = 1 << 20;
 /// The weight of a round in the share is 1/16 (RFC 8257 section 4.2, DCTCP.g).
 const GAIN_SHIFT: u32 = 4;
 
-/// The congestion window of one connection.
 #[derive(Debug)]
 pub(super) struct Congestion {
     window: usize,
     /// Below it, slow start.
     threshold: usize,
-    /// Packets acknowledged in congestion avoidance that have not made the window grow yet.
+    /// Packets acknowledged in congestion avoidance since the window last grew.
     growth: usize,
-    /// Transmissions up to here are of a round whose losses and marks were paid for.
+    /// Up to this transmission, losses and marks have already reduced the window.
     paid: u64,
-    /// Of how many packets in [`ALL`] the network says that they met congestion, smoothed (RFC 8257's DCTCP.Alpha).
+    /// The smoothed share of packets marked by the network, in units of 1/[`ALL`] (RFC 8257's DCTCP.Alpha).
     share: u64,
     round: Round,
 }
 
-/// What was seen since the round began: the time until something sent in it is acknowledged.
+/// Counts since the round began. A round lasts until something sent in it is acknowledged.
 #[derive(Debug, Default)]
 struct Round {
-    /// The round ends when a transmission behind this one has arrived.
+    /// The round ends when a later transmission than this one has arrived.
     end: u64,
     packets: usize,
     marked: usize,
     in_flight_most: usize,
 }
 
-/// What an acknowledgement says.
+/// What an acknowledgement reports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acknowledged {
     /// Packets that were not acknowledged before.
     pub(super) packets: usize,
-    /// Packets that the peer has got with marks since the last acknowledgement.
+    /// Packets that reached the peer with marks since the last acknowledgement.
     pub(super) marked: usize,
-    /// Packets on their way before it came.
+    /// Packets in flight before it came.
     pub(super) in_flight: usize,
     /// The latest transmission that is known to have arrived.
     pub(super) arrived: u64,
@@ -65,7 +65,7 @@ impl Congestion {
         }
     }
 
-    /// Packets that may be on their way; never below 2.
+    /// How many packets may be in flight; never below 2.
     #[inline]
     pub(super) fn window(&self) -> usize {
         self.window
@@ -95,8 +95,8 @@ impl Congestion {
         }
     }
 
-    /// Nothing gets through any more (RFC 9002 section 7.6, RFC 5681 section 3.1). That it happens again before the window has grown says
-    /// nothing more about how far it may grow.
+    /// Reduces the window to its minimum because nothing gets through any more (RFC 9002 section 7.6, RFC 5681 section 3.1). If this
+    /// happens again before the window has grown, the threshold stays.
     pub(super) fn collapse(&mut self) {
         if self.window > MINIMUM_WINDOW {
             self.threshold = (self.window / 2).max(MINIMUM_WINDOW);
@@ -104,8 +104,8 @@ impl Congestion {
         (self.window, self.growth) = (MINIMUM_WINDOW, 0);
     }
 
-    /// Whether the window is what keeps the sender from sending more (RFC 9002 section 7.8). In slow start half of it is enough: it
-    /// is about to be twice as long, and acknowledgements that come together would look as if the sender had paused.
+    /// Whether the window limits the sender (RFC 9002 section 7.8). In slow start half of it is enough: it will soon have doubled, and
+    /// acknowledgements that arrive together would look like a pause of the sender.
     #[inline]
     fn is_used(&self) -> bool {
         let most = self.round.in_flight_most;
@@ -132,7 +132,7 @@ impl Congestion {
         (self.threshold, self.growth, self.paid) = (self.window, 0, transmissions);
     }
 
-    /// Takes the round into the share of marked packets (RFC 8257 section 3.3).
+    /// Ends a round: updates the share of marked packets (RFC 8257 section 3.3).
     fn end_round(&mut self, transmissions: u64) {
         let Round { packets, marked, .. } = self.round;
         // Marked duplicates are counted as well, so there can be more.
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// A sender that always has something to send, over a way that takes one round for all.
+    /// A sender that always has data, over a path on which everything takes one round.
     struct Sender {
         congestion: Congestion,
         transmissions: u64,
@@ -162,7 +162,7 @@ mod tests {
             Self { congestion: Congestion::new(), transmissions: 0 }
         }
 
-        /// Sends a window, of which `marked` are marked and `in_flight` count as on their way, acknowledged in runs of `run`.
+        /// Sends a window; `marked` packets are marked, `in_flight` count as in flight, and `run` are acknowledged at a time.
         fn round(&mut self, marked: usize, in_flight: usize, run: usize) {
             let (window, before) = (self.congestion.window(), self.transmissions);
             self.transmissions += window as u64;

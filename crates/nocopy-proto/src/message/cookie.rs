@@ -1,4 +1,4 @@
-//! Cookies: what proves that a client receives at its address, without a state for it (docs/protocol.md §3.2).
+//! Cookies, which prove that a client receives at its address; the server keeps no state for them (docs/protocol.md §3.2).
 
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use super::Time;
 use super::wire::COOKIE_BYTES;
 
-/// How long a cookie is good at least; at most twice as long.
+/// How long a cookie is valid at least; at most twice as long.
 const EPOCH_NS: u64 = 10_000_000_000;
 
-/// Makes cookies and knows them again: SipHash-2-4-128 (Aumasson and Bernstein, 2012) of a secret, the time, and who asked.
+/// Makes and checks cookies: SipHash-2-4-128 (Aumasson and Bernstein, 2012) of a secret, the time, and the client.
 pub(super) struct Cookies {
     secret: [u8; 16],
 }
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Cookies {
 }
 
 impl Cookies {
-    /// `secret` has to be random. Cookies of another are not good here.
+    /// `secret` must be random. Cookies made with another secret are invalid.
     pub(super) fn new(secret: [u8; 16]) -> Self {
         Self { secret }
     }

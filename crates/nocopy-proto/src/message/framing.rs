@@ -15,7 +15,7 @@ pub const CHUNK_HEADER_BYTES_MAX: usize = 12;
 
 const LENGTH_BITS: u32 = 28;
 
-/// Kind and place of whole messages, in front of their length.
+/// The kind and place of a whole message, which precede its length.
 const WHOLE: u32 = 0;
 const WHOLE_REQUEST: u32 = 1 << 2;
 const WHOLE_RESPONSE: u32 = 2 << 2;
@@ -55,12 +55,12 @@ pub enum Malformed {
     /// The payload ends in a chunk's header.
     #[error("the payload ends in the header of a chunk")]
     Cut,
-    /// A chunk is longer than what is left of the payload.
+    /// A chunk is longer than the rest of the payload.
     #[error("a chunk of {bytes} B has {left_bytes} B left in its packet")]
     TooLong {
         /// What it claims.
         bytes: usize,
-        /// What there is.
+        /// The length of the rest.
         left_bytes: usize,
     },
     /// No such kind of message.
@@ -164,7 +164,7 @@ pub(super) fn whole_messages(payload: &[u8], bytes_max: usize) -> Option<usize> 
     (messages > 0 && rest.is_empty()).then_some(messages)
 }
 
-/// How many bytes of a message a payload holds that is nothing but a middle chunk of it.
+/// The message bytes in a payload that is a single middle chunk.
 #[inline]
 pub(super) fn middle(payload: &[u8]) -> Option<usize> {
     let (word, rest) = payload.split_first_chunk()?;
@@ -173,7 +173,7 @@ pub(super) fn middle(payload: &[u8]) -> Option<usize> {
     (is_middle && !rest.is_empty()).then_some(rest.len())
 }
 
-/// The bytes of the chunk that a payload begins with, which is not the first of its message; `None` if there is none.
+/// The bytes of the first chunk of a payload if it continues a message; `None` if it does not.
 #[inline]
 pub(super) fn continuation(payload: &[u8]) -> Option<&[u8]> {
     let (word, rest) = payload.split_first_chunk()?;
@@ -215,7 +215,7 @@ impl Placed {
         &self.header[..usize::from(self.header_bytes)]
     }
 
-    /// The same with zeros behind it, and how many of those bytes it is: cheaper to copy where there is room for the longest.
+    /// The header padded with zeros, and its length: cheaper to copy if there is room for the longest header.
     #[inline]
     pub fn padded_header(&self) -> (&[u8; CHUNK_HEADER_BYTES_MAX], usize) {
         (&self.header, self.header_bytes.into())
@@ -270,7 +270,7 @@ pub fn put_whole_header(kind: Kind, bytes: usize, room: &mut [u8]) -> usize {
     8
 }
 
-/// Packets that a message takes for itself, if it does not fit into one that is being filled.
+/// How many packets a message takes if it does not fit into the packet being filled.
 #[inline]
 pub(super) fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
     let whole = whole_header_bytes(kind);
@@ -281,11 +281,11 @@ pub(super) fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usi
     }
 }
 
-/// How messages that were put into packets one behind the other fill them (docs/protocol.md §4.3).
+/// How consecutive messages fill packets (docs/protocol.md §4.3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Laid {
     packets: usize,
-    /// Bytes of payload that are left in the last one.
+    /// Payload bytes left in the last packet.
     room: usize,
 }
 
@@ -329,7 +329,7 @@ pub fn lay_unit(unit: &[u8], payload_bytes_max: usize, mut each: impl FnMut(&[&[
     }
 }
 
-/// The longest message of any kind that so many packets hold.
+/// The longest message of any kind that fits into this many packets.
 pub(super) fn bytes_in(packets: usize, payload_bytes_max: usize) -> usize {
     packets.saturating_mul(payload_bytes_max.saturating_sub(4)).saturating_sub(8)
 }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that what is laid into packets is read again, that packets are full but the last one, and nothing is split without need.
+        /// Packets are full except the last one, and messages are split only if needed.
         #[test]
         fn what_is_laid_into_packets_is_read_again(
             kind in kinds(), bytes in 0usize..5000, room in 0usize..600, max in 13usize..600
@@ -425,7 +425,6 @@ mod tests {
             oracle::check_payload(&payload);
         }
 
-        /// Proves that whole messages are found by the short way as by the long one, whatever the payload is.
         #[test]
         fn whole_messages_are_found_alike(
             chunks in prop::collection::vec((0u32..16, 0u32..12, 0usize..12), 0..8), bytes_max in 0usize..12
@@ -452,8 +451,7 @@ mod tests {
             prop_assert_eq!(&room[..header_bytes], placed.header());
         }
 
-        /// Proves that what was laid into packets is counted as it was laid, also behind a long message, and that a unit becomes
-        /// the same packets.
+        /// Packets are counted as they were laid, also after a long message, and a unit becomes the same packets.
         #[test]
         fn packets_of_several_messages_are_counted(
             messages in prop::collection::vec((kinds(), 0usize..700), 0..20), max in 16usize..300
@@ -487,7 +485,6 @@ mod tests {
             prop_assert_eq!(again, packets);
         }
 
-        /// Proves that the packets of a message are as many as is said, and that as many hold it.
         #[test]
         fn packets_are_counted(kind in kinds(), bytes in 0usize..5000, max in 16usize..600) {
             let count = packets(kind, bytes, max);
@@ -496,14 +493,13 @@ mod tests {
             prop_assert!(bytes_in(count + 1, max) >= bytes);
         }
 
-        /// As above, with chunks that are likely to be ones.
+        /// As above, with chunks that are likely to be valid.
         #[test]
         fn any_words_are_read_without_harm(words in prop::collection::vec((0u32..16, 0u32..12), 0..8)) {
             let words = words.into_iter().map(|(kind, length)| (kind << LENGTH_BITS | length).to_be_bytes());
             oracle::check_payload(&words.collect::<Vec<_>>().concat());
         }
 
-        /// Proves that messages that share packets are told apart.
         #[test]
         fn messages_come_back(
             messages in prop::collection::vec((kinds(), prop::collection::vec(any::<u8>(), 0..200)), 0..20),

@@ -1,7 +1,7 @@
 //! The message protocol, `docs/protocol.md`: reliable, ordered messages between peers, in UDP datagrams.
 //!
-//! An [`Endpoint`] is told what comes in and what time it is, and says what goes out; it has no socket and no clock, and the memory is
-//! the caller's. What is sent stays where it is until the peer has it, and what came stays where it is until it is read:
+//! An [`Endpoint`] has no socket and no clock, and uses the caller's memory. The caller gives it received datagrams and the time, and sends
+//! the datagrams that it returns. Sent packets stay in place until the peer has acknowledged them, and received ones until they are read:
 //!
 //! ```text
 //!   queue(peer, S) ──► send window ──► poll_transmit() ──► the network ──► handle_datagram(R) ──► receive window ──► receive()
@@ -13,8 +13,8 @@
 //! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
 //!
 //! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in
-//! front. Packets that came or go as a run are checked one by one only until the rest says nothing but the continuation; `twins` tests
-//! that this changes nothing.
+//! front. In a run of packets, those that merely continue the one before are not checked one by one; `twins` tests that this changes
+//! nothing.
 
 mod admission;
 mod ahead;

@@ -1,26 +1,27 @@
-//! How fast it may go (docs/protocol.md §9.4): a bucket of tokens (RFC 9002 section 7.7), kept as the time at which it is full again.
+//! How fast packets may be sent (docs/protocol.md §9.4): a token bucket (RFC 9002 section 7.7), stored as the time at which it will be
+//! full.
 
 use super::Time;
 use super::time::Span;
 
-/// Packets that may go at once, however slow the rate: as many as one system call sends.
+/// How many packets may be sent at once, however low the rate: as many as one system call sends.
 const BURST_PACKETS: u64 = 64;
-/// What the rate allows in this time may go at once too: a sender that sleeps does not wake up more exactly, and would lose what the time
-/// between was good for.
+/// What the rate allows in this time may also be sent at once: a sleeping sender does not wake up more exactly, and would lose the time in
+/// between.
 const BURST_NS: u64 = 1_000_000;
-/// On their way at a time these are no burst: an initial window (RFC 9002 section 7.2). So questions and answers never wait, even if a
-/// round trip that took long made the rate low.
+/// Up to this many packets in flight are not paced: an initial window (RFC 9002 section 7.2). So questions and answers never wait, even if
+/// a slow round trip made the rate low.
 pub(super) const UNPACED_PACKETS: usize = 10;
 
-/// Lets packets go at 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so that pacing never
-/// is what limits the sender for long, and spread enough that a window does not come as one burst.
+/// Allows 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so that pacing never limits the
+/// sender for long, and spread enough that a window is not sent as one burst.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     /// The window and round-trip time that `interval_ns` is of.
     rate: (usize, Span),
     /// Time that one packet takes.
     interval_ns: u64,
-    /// When all that was sent will have taken its time.
+    /// When the time of everything that was sent will have passed.
     full_ns: u64,
 }
 
@@ -29,28 +30,28 @@ impl Pacer {
         Self::default()
     }
 
-    /// Whether a packet may go now, at a rate of so many packets in that time; always before the round-trip time is known.
+    /// Whether a packet may be sent now at this rate; always before the round-trip time is known.
     #[inline]
     pub(super) fn is_ready(&mut self, now: Time, rate: (usize, Span)) -> bool {
         self.set_rate(now, rate);
         self.opens_ns() <= now.ns()
     }
 
-    /// A packet goes, also if it had to without being ready.
+    /// Notes that a packet is sent, whether it was ready or had to be.
     #[inline(always)] // for each packet
     pub(super) fn sent(&mut self, now: Time, rate: (usize, Span)) {
         self.set_rate(now, rate);
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
     }
 
-    /// When the next packet may go, if not now.
+    /// When the next packet may be sent; `None`: now.
     #[inline]
     pub(super) fn ready_at(&self, now: Time) -> Option<Time> {
         let opens_ns = self.opens_ns();
         (opens_ns > now.ns()).then_some(Time::from_ns(opens_ns))
     }
 
-    /// From when on a packet may go: as soon as there is room for one more in the bucket.
+    /// When a packet may be sent: as soon as there is room for one more in the bucket.
     #[inline]
     fn opens_ns(&self) -> u64 {
         match self.interval_ns {
@@ -59,13 +60,13 @@ impl Pacer {
         }
     }
 
-    /// Time that so many packets take, or that a sleeper may have lost.
+    /// The time that this many packets take, but at least what a sleeping thread may lose.
     #[inline]
     fn burst_ns(&self, packets: u64) -> u64 {
         (packets * self.interval_ns).max(BURST_NS)
     }
 
-    /// The division is made when the rate changes, not for each packet.
+    /// Sets the rate; divides only when it changes, not for each packet.
     #[inline(always)]
     fn set_rate(&mut self, now: Time, rate: (usize, Span)) {
         if rate != self.rate {
@@ -89,7 +90,7 @@ mod tests {
 
     const MS: Span = Span::from_millis(1);
 
-    /// Packets that a sender gets through which asks at these times, and takes all it may.
+    /// The packets that a sender sends which asks at these times and uses all it may.
     fn sent(rate: (usize, Span), times: impl Iterator<Item = Time>) -> Vec<(Time, u64)> {
         let mut pacer = Pacer::new();
         let all_at = |now| {

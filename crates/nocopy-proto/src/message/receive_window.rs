@@ -1,4 +1,4 @@
-//! What has arrived and was not read yet: put into order, checked, and read as messages where it lies (docs/protocol.md §4, §8).
+//! Keeps packets that arrived and were not read yet; orders and checks them, and reads their messages in place (docs/protocol.md §4, §8).
 
 mod units;
 
@@ -12,32 +12,31 @@ use super::framing::{self, Chunk, Place};
 use super::wire::{self, Flags, HEADER_BYTES};
 use super::{Kind, Violation, sequence};
 
-/// Places that a new connection has.
+/// The slots of a new connection.
 const FIRST_SLOTS: usize = 2;
-/// Places for packets that a connection without any keeps memory for.
+/// The slots that an idle connection keeps allocated.
 pub(super) const IDLE_SLOTS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct ReceiveWindow<R> {
-    /// From the oldest packet that is not released to the last one in order. One that was taken out has left its place empty.
+    /// The packets from the oldest one not released to the last one in order. Packets that were taken out leave empty slots.
     slots: VecDeque<Option<R>>,
     first: u64,
-    /// What came behind a missing packet.
+    /// Packets after a missing one.
     ahead: Ahead<R>,
-    /// The next one in order: everything below has arrived.
+    /// The next packet in order: everything below has arrived.
     expected: u64,
     /// Packets that may be kept at a time.
     window: u64,
-    /// Packets kept.
     kept: usize,
-    /// Bytes behind the payload of each packet.
+    /// Bytes after the payload of each packet (the CRC).
     trailer_bytes: usize,
     message_bytes_max: usize,
-    /// The shortest that packets of a message may be which are not its last.
+    /// The shortest payload that a packet of a message may have unless it is the message's last.
     payload_bytes_max: usize,
-    /// The message of which the last packet in order is a part, but not the end.
+    /// The message that continues after the last packet in order.
     open: Option<Open>,
-    /// Messages that are complete and in order.
+    /// Complete messages, in order.
     ready: usize,
     /// Those of them that were placed elsewhere.
     placed: usize,
@@ -45,31 +44,31 @@ pub(super) struct ReceiveWindow<R> {
     ends: VecDeque<u64>,
     /// Where the next message begins.
     cursor: Cursor,
-    /// The packet that is the last one.
+    /// The last packet of this direction.
     last: Option<u64>,
 }
 
-/// A message that is not complete.
+/// An incomplete message.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     bytes_left: usize,
 }
 
-/// A place in what arrived: a byte of a packet's payload.
+/// A position in the received packets: a byte of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
     sequence: u64,
     at: u32,
 }
 
-/// What a sequence number is to the window.
+/// How a sequence number relates to the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The one that everything waits for.
+    /// The next one in order.
     InOrder,
-    /// Behind one that is missing; the first time that this is seen of it.
+    /// After a missing packet, the first time that this gap is seen.
     OpensGap,
-    /// Behind one that is missing.
+    /// After a missing packet.
     Ahead,
     Duplicate,
     /// Beyond the credit.
@@ -77,23 +76,23 @@ pub(super) enum Arrival {
 }
 
 impl Cursor {
-    /// The beginning of the packet behind.
+    /// The beginning of the next packet.
     #[inline]
     fn next_packet(self) -> Self {
         Self { sequence: self.sequence + 1, at: 0 }
     }
 }
 
-/// The next message: what it is and where it ends.
+/// The next message: its kind and its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Complete {
     pub(super) kind: Kind,
     pub(super) bytes: u32,
     pub(super) begin: Cursor,
-    /// Where its first piece lies in the payload of the packet that it begins in.
+    /// The place of its first piece in the payload of its first packet.
     first: (u32, u32),
     pub(super) end: Cursor,
-    /// More lies behind it in its last packet.
+    /// More data follows in its last packet.
     has_more_behind: bool,
 }
 
@@ -112,7 +111,7 @@ impl Complete {
 }
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
-    /// A window of so many packets, for messages in payloads of up to `payload_bytes_max`.
+    /// A window of this many packets, for messages in payloads of up to `payload_bytes_max`.
     pub(super) fn new(
         first: u64,
         window: usize,
@@ -155,7 +154,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.kept
     }
 
-    /// Messages that can be read.
     #[inline]
     pub(super) fn ready(&self) -> usize {
         self.ready
@@ -172,17 +170,17 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         !self.ahead.is_empty()
     }
 
-    /// Whether packets are kept that cannot be read before others come: behind a gap, or of a message that is not complete.
+    /// Whether packets are kept that cannot be read yet: after a gap, or of an incomplete message.
     pub(super) fn is_unfinished(&self) -> bool {
         self.has_gap() || self.open.is_some()
     }
 
-    /// Everything that will ever come is here, and some of it was not read.
+    /// Everything the peer will ever send has arrived, and some of it is unread.
     pub(super) fn is_whole_but_unread(&self) -> bool {
         self.last.is_some_and(|last| self.expected > last) && self.ready > 0
     }
 
-    /// Everything that will ever come was read.
+    /// Everything the peer will ever send was read.
     #[inline]
     pub(super) fn is_finished(&self) -> bool {
         self.last.is_some_and(|last| self.cursor.sequence > last)
@@ -205,15 +203,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Payloads are shorter than was said, from the beginning.
+    /// Reduces the length of payloads, before any has arrived.
     pub(super) fn shorten(&mut self, payload_bytes_max: usize) {
         self.payload_bytes_max = payload_bytes_max;
     }
 
-    /// Keeps a packet that is neither a duplicate nor outside, and looks at what is in order now.
-    ///
-    /// # Errors
-    /// What it says cannot be: the connection is of no use any more.
+    /// Keeps a packet that is neither a duplicate nor outside, and checks what is in order now.
+    /// Errors: the packet contradicts the protocol, so the connection cannot go on.
     pub(super) fn insert(&mut self, sequence: u64, datagram: R) -> Result<(), Violation> {
         self.kept += 1;
         if sequence != self.expected {
@@ -224,7 +220,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.take_in_order(sequence + 1)
     }
 
-    /// Looks at what is in order now, with what has come from `next` on.
+    /// Checks the packets that are in order now, from `next` on.
     fn take_in_order(&mut self, next: u64) -> Result<(), Violation> {
         if self.has_gap()
             && let Some(mut run) = self.ahead.take_run(next)
@@ -270,8 +266,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Ok(())
     }
 
-    /// How many messages the datagram with this sequence number holds, if it is the next one in order, all of them are whole, and there is
-    /// nothing else to find out about it.
+    /// How many messages this datagram holds, if it is the next in order, all of them are whole, and nothing else needs to be checked.
     #[inline(always)] // for each packet
     pub(super) fn whole_messages(&self, sequence: u32, datagram: &[u8]) -> Option<usize> {
         let is_next = sequence == sequence::narrow(self.expected)
@@ -300,7 +295,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         (range.end == datagram.len() && range.len() <= self.message_bytes_max).then_some((kind, range))
     }
 
-    /// Goes past the next packet in order, in which there is a [lone message](Self::lone_message): it is read where it lies.
+    /// Skips the next packet in order, whose [lone message](Self::lone_message) is read in place.
     #[inline(always)] // for each packet
     pub(super) fn pass_lone(&mut self) {
         self.expected += 1;
@@ -308,7 +303,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
-    /// Keeps the next packet in order, in which so many [whole messages](Self::whole_messages) are.
+    /// Keeps the next packet in order, which holds this many [whole messages](Self::whole_messages).
     #[inline(always)] // for each packet
     pub(super) fn push_whole(&mut self, datagram: R, messages: usize) {
         self.slots.push_back(Some(datagram));
@@ -317,10 +312,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.ready += messages;
     }
 
-    /// Keeps the next packet in order, if there is nothing to find out about it: all packets before it are here and none behind it, and it
-    /// holds no more than a middle part of the message that is open. Asks last whether there is memory to keep it.
-    ///
-    /// # Errors
+    /// Keeps the next packet in order, if nothing needs to be checked: all packets before it have arrived and none after it, and it holds
+    /// only a middle part of the open message. Asks last whether there is memory to keep it.
     /// Gives the packet back: see [`insert`](Self::insert).
     #[inline]
     pub(super) fn extend(&mut self, datagram: R, admit: impl FnOnce() -> bool) -> Result<(), R> {
@@ -343,8 +336,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Ok(())
     }
 
-    /// Checks that a part of a message lies where it has to (docs/protocol.md §4.3), and that the window can hold all of them: otherwise
-    /// the message would never get whole, and keep what it holds for ever.
+    /// Checks that a part of a message is where it must be (docs/protocol.md §4.3), and that the window can hold the whole message:
+    /// otherwise it would never become complete, and keep its memory for ever.
     #[inline]
     fn check_place(&self, chunk: &Chunk, payload_bytes: usize) -> Result<(), Violation> {
         if chunk.place == Place::Whole {
@@ -366,7 +359,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.has_gap() || self.first + self.slots.len() as u64 > sequence + 1
     }
 
-    /// Goes past packets without payload.
+    /// Skips packets without payload.
     #[inline]
     fn skip_empty(&mut self) {
         while self.cursor.sequence < self.expected {
@@ -389,12 +382,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         &bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes]
     }
 
-    /// What has arrived behind the first missing packet, from the lowest on.
+    /// The ranges that have arrived after the first missing packet, the lowest first.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ahead.ranges()
     }
 
-    /// The next message, if it is complete.
     #[inline(always)] // for each message
     pub(super) fn next_message(&self) -> Option<Complete> {
         if self.ready == 0 {
@@ -412,8 +404,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Some(Complete { kind, bytes, begin, first, end, has_more_behind })
     }
 
-    /// Gives the next messages, as far as they are whole and lie in one packet, and goes behind them; returns how many those are and their
-    /// bytes. What is read of packets goes to `released`.
+    /// Passes on the next messages that are whole and lie in one packet, and consumes them; returns their number and bytes. Packets that
+    /// were read go to `released`.
     #[inline]
     pub(super) fn read_whole(
         &mut self,
@@ -441,7 +433,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         (messages, bytes)
     }
 
-    /// The same of a message in several packets.
+    /// As [`next_message`](Self::next_message), for a message in several packets.
     #[cold]
     fn next_of_several(&self) -> Option<Complete> {
         if let Some(complete) = self.next_placed() {
@@ -456,13 +448,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Some(Complete { kind: chunk.kind, bytes, begin: self.cursor, first, end, has_more_behind })
     }
 
-    /// The chunk at a place, which moves behind it.
+    /// The chunk at the cursor, which then moves past it.
     #[inline]
     fn chunk(&self, cursor: &mut Cursor) -> Option<Chunk> {
         self.chunk_and_rest(cursor).map(|(chunk, _)| chunk)
     }
 
-    /// The same, and whether something follows in the same packet.
+    /// As [`chunk`](Self::chunk), and whether something follows in the same packet.
     #[inline]
     fn chunk_and_rest(&self, cursor: &mut Cursor) -> Option<(Chunk, bool)> {
         loop {
@@ -478,7 +470,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// The bytes of a message, piece by piece.
+    /// The bytes of a message, in pieces.
     pub(super) fn pieces(&self, message: &Complete) -> impl Iterator<Item = &[u8]> {
         let index = |cursor: Cursor| (cursor.sequence - self.first) as usize;
         let behind = index(message.begin) + 1..index(message.end) + 1;
@@ -487,7 +479,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.first_piece(message).into_iter().chain(rest)
     }
 
-    /// The bytes of the first piece.
     #[inline]
     fn first_piece(&self, message: &Complete) -> Option<&[u8]> {
         let (start, end) = message.first;
@@ -500,7 +491,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         if message.is_whole() { self.first_piece(message) } else { None }
     }
 
-    /// Moves the pieces of a message out: whole packets where they hold nothing else, and copies where they do.
+    /// Moves the pieces of a message out: whole packets if they hold nothing else, otherwise copies.
     pub(super) fn take(&mut self, message: &Complete, mut each: impl FnMut(Taken<'_, R>)) {
         let mut at = message.begin;
         if message.is_placed() {
@@ -526,7 +517,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Goes behind a message that is one piece and is followed by others in its packet, and returns whether it is such a one.
+    /// Consumes a message that is one piece and is followed by others in its packet; returns whether it is one.
     #[inline]
     pub(super) fn consume_part(&mut self, message: &Complete) -> bool {
         let is_part = message.has_more_behind && message.is_whole();
@@ -537,7 +528,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         is_part
     }
 
-    /// Goes behind a message; packets that are read go to `released`.
+    /// Consumes a message; packets that were read go to `released`.
     #[inline]
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.placed -= usize::from(message.is_placed());
@@ -569,7 +560,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.release(released);
     }
 
-    /// Gives packets back that are read.
+    /// Releases packets that were read.
     #[inline]
     pub(super) fn release(&mut self, released: &mut Vec<R>) {
         let read = (self.cursor.sequence - self.first) as usize;
@@ -586,7 +577,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.first = self.cursor.sequence;
     }
 
-    /// Gives back everything.
+    /// Returns all packets.
     pub(super) fn clear(&mut self, released: &mut Vec<R>) {
         released.extend(self.slots.drain(..).flatten().chain(self.ahead.drain()));
         (self.kept, self.ready, self.placed) = (0, 0, 0);
@@ -595,7 +586,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
-    /// Gives the memory back that a burst took, if nothing is kept any more.
+    /// Frees the memory that a burst took, once nothing is kept any more.
     pub(super) fn shrink(&mut self) {
         if self.slots.is_empty() && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS {
             self.slots.shrink_to(IDLE_SLOTS);
@@ -603,23 +594,23 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Places for packets that memory is taken for.
+    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.slots.capacity() + self.ahead.capacity()
     }
 }
 
-/// A piece of a message that is taken.
+/// A piece of a message that the caller takes.
 #[derive(Debug)]
 pub(super) enum Taken<'a, R> {
-    /// A datagram that is nobody else's, and where in it the piece lies.
+    /// A datagram that holds nothing else, and the place of the piece in it.
     Packet(R, Range<usize>),
-    /// A part of a datagram that holds more.
+    /// A part of a datagram that also holds other data.
     Part(&'a [u8]),
 }
 
-/// Checks that a chunk may follow, and says whether it ends a message.
+/// Checks that a chunk may follow; returns whether it ends a message.
 #[inline]
 fn follow(open: &mut Option<Open>, chunk: Chunk, message_bytes_max: usize) -> Result<bool, Violation> {
     let bytes = chunk.range.len();
@@ -654,7 +645,7 @@ mod tests {
         ReceiveWindow::new(0, packets, 0, 10_000, PAYLOAD_BYTES)
     }
 
-    /// The packets of a message, laid into payloads of so many bytes.
+    /// The packets of a message with payloads of this length.
     fn packets(bytes: usize, payload_bytes: usize) -> Vec<Vec<u8>> {
         let packet = |header: &[u8], bytes| [&[0; HEADER_BYTES], header, &vec![7; bytes][..]].concat();
         chunks(Kind::Plain, bytes, 0, payload_bytes)
@@ -697,7 +688,7 @@ mod tests {
         assert_eq!(followed.ready(), 2);
     }
 
-    /// Proves that memory follows from what came: neither the width of the window nor that of a gap takes any.
+    /// Memory depends on the packets that arrived, not on the width of the window or of a gap.
     #[test]
     fn a_packet_at_the_end_of_the_credit_takes_the_memory_of_one() {
         const WINDOW: usize = 1 << 16;
@@ -713,7 +704,6 @@ mod tests {
         assert!(window.capacity() <= 2 * window.kept(), "{} for {}", window.capacity(), window.kept());
     }
 
-    /// Proves that a connection which once was busy and now is idle keeps no memory of that.
     #[test]
     fn memory_of_a_burst_is_given_back() {
         let mut window = window(10_000);

@@ -1,19 +1,18 @@
 //! Round-trip times, smoothed (docs/protocol.md §6).
 //!
-//! A sample is a packet's time there and its acknowledgement's time back, without the time that the peer held it; so a late
-//! acknowledgement does not look like a long way.
+//! A sample is the time of a packet to the peer and of its acknowledgement back, without the time that the peer held it; so a late
+//! acknowledgement does not look like a long path.
 
 use super::time::Span;
 
-/// What is taken for a round trip before the first one was measured.
+/// The round trip assumed before the first measurement.
 const INITIAL_NS: u64 = 100_000_000;
-/// Variation below this is the clock's and the scheduler's (RFC 9002 section 6.1.2, kGranularity).
+/// Variation below this comes from the clock and the scheduler (RFC 9002 section 6.1.2, kGranularity).
 const GRANULARITY_NS: u64 = 1_000_000;
-/// A sample above this counts as this, so that no claim of a peer overflows.
+/// The largest sample; longer ones count as this, so that a peer cannot cause an overflow.
 const SAMPLE_MAX_NS: u64 = 1 << 40;
 
-/// The estimate of RFC 6298 section 2, with the minimum and the sample that RFC 9002 section 5 keeps besides. All are 0 before the
-/// first sample.
+/// The estimate of RFC 6298 section 2, and the minimum and latest sample of RFC 9002 section 5. All are 0 before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundTrip {
     smoothed_ns: u64,
@@ -42,32 +41,30 @@ impl RoundTrip {
         self.smoothed_ns = ((7 * self.smoothed_ns + sample) / 8).max(1);
     }
 
-    /// The mean, with more weight on what is newer.
+    /// The smoothed round-trip time.
     #[inline]
     pub(super) fn smoothed(&self) -> Span {
         Span::from_nanos(self.smoothed_ns)
     }
 
-    /// The mean distance from the mean.
+    /// The mean deviation from the smoothed round trip.
     #[cfg(test)]
     pub(super) fn variation(&self) -> Span {
         Span::from_nanos(self.variation_ns)
     }
 
-    /// The last sample.
     #[inline]
     pub(super) fn latest(&self) -> Span {
         Span::from_nanos(self.latest_ns)
     }
 
-    /// The shortest sample.
     #[inline]
     pub(super) fn minimum(&self) -> Span {
         Span::from_nanos(self.minimum_ns)
     }
 
-    /// After how long without a word to probe, with a peer that holds acknowledgements for up to `ack_delay` (RFC 9002 section 6.2.1, RFC 8985
-    /// section 7.2).
+    /// After how much silence to probe a peer that delays acknowledgements by up to `ack_delay` (RFC 9002 section 6.2.1, RFC 8985 section
+    /// 7.2).
     #[inline]
     pub(super) fn probe_timeout(&self, ack_delay: Span) -> Span {
         match self.smoothed_ns {

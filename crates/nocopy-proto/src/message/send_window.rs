@@ -1,8 +1,8 @@
-//! What was given to be sent and is not acknowledged yet, and which of it is lost (docs/protocol.md §5, §7).
+//! Packets that were queued and are not acknowledged yet, and which of them are lost (docs/protocol.md §5, §7).
 //!
-//! A packet keeps its sequence number when it is sent again. What tells transmissions apart is their *order*: they are counted, and a
-//! packet is lost when one that was sent after it has arrived, and enough others or enough time lie between (RFC 9002 section 6.1; by
-//! transmissions and not by sequence, as RFC 8985 section 6.2). So a packet that is lost for the second time is found like any other.
+//! A packet keeps its sequence number when it is sent again; *transmissions* have numbers of their own. A packet is lost when one that was
+//! transmitted later has arrived, and enough others or enough time lie between (RFC 9002 section 6.1, with transmissions in place of
+//! sequence numbers, as in RFC 8985 section 6.2). So the loss of a repeated packet is found like any other.
 
 mod units;
 
@@ -15,10 +15,10 @@ use super::time::Span;
 
 pub(super) use units::UnitPlace;
 
-/// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
+/// A packet is lost when one has arrived that was sent this many transmissions later (RFC 9002 section 6.1.1).
 const ORDER_THRESHOLD: u64 = 3;
 
-/// Places that a new connection has: the first packets wait for no memory.
+/// The slots of a new connection: the first packets do not wait for memory.
 const FIRST_SLOTS: usize = 2;
 
 #[derive(Debug)]
@@ -26,26 +26,26 @@ pub(super) struct SendWindow<S> {
     slots: VecDeque<Slot<S>>,
     /// The sequence number of the first slot: everything below is acknowledged.
     first: u64,
-    /// The first one that was never sent.
+    /// The first packet that was never sent.
     fresh: u64,
     in_flight: usize,
-    /// Transmissions up to here; the first is number 1.
+    /// The number of transmissions so far; the first is number 1.
     transmissions: u64,
-    /// The latest one that is known to have arrived; 0: none.
+    /// The latest transmission known to have arrived; 0: none.
     arrived: u64,
-    /// First transmissions below it are judged: arrived or lost.
+    /// First transmissions below this number are known to have arrived or be lost.
     judged: u64,
-    /// Later transmissions that are not judged, with their sequence numbers.
+    /// Repeated transmissions whose outcome is not known, with their sequence numbers.
     repeated: VecDeque<(u64, u64)>,
-    /// To be sent again.
+    /// Packets to be sent again.
     lost: VecDeque<u64>,
-    /// What the last acknowledgement said of packets beyond the first missing one.
+    /// The ranges of the last acknowledgement after the first missing packet.
     known: Vec<Range<u64>>,
     /// Units that are not acknowledged, in order.
     units: VecDeque<UnitPlace>,
-    /// The last ones of them, that were not sent.
+    /// How many units at the end were not sent yet.
     units_queued: usize,
-    /// Numbers of units that are not acknowledged.
+    /// Sequence numbers of units that are not acknowledged.
     unit_numbers: usize,
 }
 
@@ -65,18 +65,18 @@ enum State {
     InFlight,
     Lost,
     Acknowledged,
-    /// A unit, sent or not: it is neither in flight nor lost, since the stream sees to it.
+    /// A unit, sent or not. It counts neither as in flight nor as lost, since the stream delivers it.
     Unit,
 }
 
-/// What an acknowledgement brought.
+/// The result of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Acknowledged {
     /// Packets that were not acknowledged before.
     pub(super) packets: usize,
-    /// Of those, packets that had been taken for lost, and were not.
+    /// How many of them had been considered lost by mistake.
     pub(super) late: usize,
-    /// The latest transmission of them that is known to have arrived; 0: none.
+    /// The latest of their transmissions known to have arrived; 0: none.
     arrived: u64,
     /// Numbers of units that were not acknowledged before.
     pub(super) of_units: usize,
@@ -102,13 +102,13 @@ impl Acknowledged {
     }
 }
 
-/// What a look for losses found.
+/// The result of a search for losses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) packets: usize,
-    /// The latest transmission among them.
+    /// The latest lost transmission.
     pub(super) newest: u64,
-    /// When to look again, if nothing arrives.
+    /// When to search again, if nothing arrives.
     pub(super) look_again: Option<Time>,
 }
 
@@ -137,7 +137,7 @@ impl<S> SendWindow<S> {
         self.slots.len()
     }
 
-    /// The same without units, which are not kept in the memory for packets.
+    /// As [`len`](Self::len), without units, which are not kept in the memory for packets.
     pub(super) fn packets(&self) -> usize {
         self.slots.len() - self.unit_numbers
     }
@@ -159,19 +159,19 @@ impl<S> SendWindow<S> {
         self.first + self.slots.len() as u64
     }
 
-    /// The first one that is not acknowledged.
+    /// The first packet that is not acknowledged.
     #[inline]
     pub(super) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Transmissions up to here.
+    /// The number of transmissions so far.
     #[inline]
     pub(super) fn transmissions(&self) -> u64 {
         self.transmissions
     }
 
-    /// The latest one that is known to have arrived; 0: none.
+    /// The latest transmission known to have arrived; 0: none.
     #[inline]
     pub(super) fn arrived(&self) -> u64 {
         self.arrived
@@ -188,7 +188,7 @@ impl<S> SendWindow<S> {
         self.slots.extend(packets.map(Slot::new));
     }
 
-    /// Gives the memory back that a burst took, if nothing waits to be sent or acknowledged any more.
+    /// Frees the memory that a burst took, once nothing waits to be sent or acknowledged.
     pub(super) fn shrink(&mut self) {
         if self.slots.is_empty()
             && self.slots.capacity().max(self.repeated.capacity()).max(self.lost.capacity()) > IDLE_SLOTS
@@ -200,7 +200,7 @@ impl<S> SendWindow<S> {
         }
     }
 
-    /// Places for packets that memory is taken for.
+    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         let slots = self.slots.capacity() + self.units.capacity();
@@ -211,25 +211,25 @@ impl<S> SendWindow<S> {
         self.slots.get_mut(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
     }
 
-    /// Everything is on its way.
+    /// Whether everything was sent.
     #[inline]
     pub(super) fn has_nothing_to_send(&self) -> bool {
         self.lost.is_empty() && self.fresh == self.end()
     }
 
-    /// All that was sent has arrived, so that nothing can be lost.
+    /// Whether everything that was sent has arrived, so that nothing can be lost.
     #[inline]
     pub(super) fn has_all_arrived(&self) -> bool {
         self.first == self.fresh && self.repeated.is_empty()
     }
 
-    /// Packets may be lost, and wait to be sent again.
+    /// Whether packets are lost and wait to be sent again.
     #[inline]
     pub(super) fn has_losses(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// The packet to send again next, if any is lost.
+    /// The next lost packet to send again.
     #[inline]
     pub(super) fn next_lost(&mut self) -> Option<u64> {
         while let Some(&sequence) = self.lost.front() {
@@ -241,23 +241,21 @@ impl<S> SendWindow<S> {
         None
     }
 
-    /// The packet to send for the first time next.
+    /// The next packet to send for the first time.
     #[inline]
     pub(super) fn next_fresh(&self) -> Option<u64> {
         (self.fresh < self.end() && self.next_unit().is_none()).then_some(self.fresh)
     }
 
-    /// The highest one in flight: what a probe repeats.
+    /// The highest packet in flight, which a probe repeats.
     pub(super) fn newest_in_flight(&self) -> Option<u64> {
         let sent = usize::try_from(self.fresh - self.first).unwrap_or(usize::MAX);
         let newest = self.slots.iter().take(sent).rposition(|slot| slot.state == State::InFlight)?;
         Some(self.first + newest as u64)
     }
 
-    /// Books a transmission and gives the packet, with whether it is not the first one of it.
-    ///
-    /// # Panics
-    /// The sequence number came from none of the three above.
+    /// Records a transmission; returns the packet, and whether it was sent before.
+    /// Panics if the sequence number came from none of the three methods above.
     #[inline]
     pub(super) fn send(&mut self, sequence: u64, now: Time) -> (&mut S, bool) {
         self.transmissions += 1;
@@ -277,10 +275,7 @@ impl<S> SendWindow<S> {
         (slot.packet.as_mut().expect("kept until it is acknowledged"), repeated)
     }
 
-    /// Books the first transmission of the next packet that was never sent, and gives it.
-    ///
-    /// # Panics
-    /// There is none.
+    /// Records the first transmission of the next packet that was never sent, and returns it.
     #[inline]
     pub(super) fn send_next(&mut self, now: Time) -> &mut S {
         let place = (self.fresh - self.first) as usize;
@@ -292,7 +287,7 @@ impl<S> SendWindow<S> {
         slot.packet.as_mut().expect("kept until it is acknowledged")
     }
 
-    /// Books a packet that is sent as it comes, and gives it: nothing waits to be sent.
+    /// Records a packet that is sent without being queued, and returns it: nothing waits to be sent.
     #[inline]
     pub(super) fn push_sent(&mut self, packet: S, now: Time) -> &mut S {
         self.transmissions += 1;
@@ -304,8 +299,8 @@ impl<S> SendWindow<S> {
         slot.expect("it was put there")
     }
 
-    /// Books first transmissions of the next packets that were never sent, for as long as `each` sends one, and of `most` at most.
-    /// Returns how many that were.
+    /// Records the first transmissions of the next packets that were never sent, as long as `each` sends one, and of `most` at most.
+    /// Returns their number.
     #[inline]
     pub(super) fn send_fresh(
         &mut self,
@@ -327,8 +322,8 @@ impl<S> SendWindow<S> {
         (sequence - before) as u32
     }
 
-    /// Books that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if that is no more than one packet,
-    /// which was sent once, and nothing is known of those behind it. `None`, and no change, otherwise.
+    /// Records that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if that acknowledges only one
+    /// packet, which was sent once, and no later packet is acknowledged. `None`, and no change, otherwise.
     #[inline(always)] // with nearly each acknowledgement
     pub(super) fn acknowledge_one(&mut self, expected: u64, free: &mut Vec<S>) -> Option<Acknowledged> {
         if expected != self.first + 1 || !self.known.is_empty() {
@@ -413,7 +408,7 @@ impl<S> SendWindow<S> {
         all
     }
 
-    /// Looks for packets that are lost, since others have arrived that were sent later.
+    /// Finds packets that are lost, because others have arrived that were sent later.
     #[inline]
     pub(super) fn find_losses(&mut self, now: Time, patience: Span) -> Losses {
         let mut losses = Losses::default();
@@ -460,7 +455,7 @@ impl<S> SendWindow<S> {
         self.lost.push_back(sequence);
     }
 
-    /// Takes everything in flight for lost: nothing at all is heard any more (RFC 8985 section 6.3).
+    /// Considers everything in flight lost, because no acknowledgement arrives any more (RFC 8985 section 6.3).
     pub(super) fn lose_all(&mut self) -> Losses {
         let mut losses = Losses::default();
         for sequence in self.first..self.fresh {
@@ -474,7 +469,7 @@ impl<S> SendWindow<S> {
         losses
     }
 
-    /// Gives all packets back, acknowledged or not.
+    /// Returns all packets, acknowledged or not.
     pub(super) fn clear(&mut self, free: &mut Vec<S>) {
         free.extend(self.slots.drain(..).filter_map(|slot| slot.packet));
         (self.first, self.in_flight) = (self.fresh, 0);
@@ -486,12 +481,12 @@ impl<S> SendWindow<S> {
     }
 }
 
-/// What is known of a packet in flight.
+/// What is known about a packet in flight.
 enum Verdict {
     Lost,
     /// Nothing sent after it has arrived.
     Unknown,
-    /// Lost then, if nothing is heard of it.
+    /// Lost at this time, unless it is acknowledged before.
     At(Time),
 }
 
@@ -501,12 +496,12 @@ impl<S> Slot<S> {
         Self { packet: Some(packet), state: State::Queued, repeated: false, order: 0, sent: Time::default() }
     }
 
-    /// One of the numbers of a unit; the first has the unit.
+    /// A slot for one of the numbers of a unit; the first of them holds the unit.
     fn of_unit(unit: Option<S>) -> Self {
         Self { packet: unit, state: State::Unit, repeated: false, order: 0, sent: Time::default() }
     }
 
-    /// What is there of the slot, which is an acknowledged one from here on.
+    /// Takes the content, and marks the slot as acknowledged.
     #[inline]
     fn acknowledged(&mut self) -> Self {
         let slot = Self { packet: self.packet.take(), ..*self };

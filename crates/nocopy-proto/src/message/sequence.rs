@@ -1,7 +1,7 @@
 //! Sequence numbers: 32 bits on the wire, 64 bits everywhere else (docs/protocol.md §4.1).
 //!
-//! A number on the wire means the one nearest to what the reader expects, as in RFC 9000 appendix A.3. Windows are far
-//! shorter than 2^31, so that is the right one, and inside nothing ever wraps.
+//! The 32 bits stand for the number nearest to the one that the reader expects, as in RFC 9000 appendix A.3. This is right because windows
+//! are far shorter than 2^31. Numbers of 64 bits never wrap.
 
 /// The first sequence of a direction, from the number that set-up agreed on.
 ///
@@ -19,7 +19,7 @@ pub fn widen(wire: u32, expected: u64) -> u64 {
     expected.wrapping_add_signed(i64::from(wire.wrapping_sub(narrow(expected)).cast_signed()))
 }
 
-/// The sequence as it goes on the wire.
+/// The sequence number as sent on the wire.
 #[inline]
 pub fn narrow(sequence: u64) -> u32 {
     sequence as u32 // the low half is what the wire has

@@ -1,4 +1,4 @@
-//! How an endpoint behaves, and what it tells.
+//! The settings, events, errors and counters of an endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ pub struct Settings {
     pub datagram_bytes: u16,
     /// The longest message this end takes (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]).
     pub max_message_bytes: u32,
-    /// Packets from one peer that are kept until they are read, and packets to one peer until they are acknowledged
-    /// (default: 1024). The longest message has to fit.
+    /// Packets from one peer that are kept until they are read, and packets to one peer that are kept until they are acknowledged (default:
+    /// 1024). The longest message must fit.
     pub window_packets: usize,
-    /// Whether each datagram has a CRC32C besides UDP's checksum; if one end wants it, both use it (default: no).
+    /// Whether each datagram has a CRC32C in addition to UDP's checksum; if one end asks for it, both use it (default: no).
     pub crc: bool,
     /// Whether peers may connect (default: yes).
     pub accept: bool,
@@ -192,12 +192,12 @@ pub enum Violation {
     /// A piece of a message that does not follow from the one before.
     #[error("a piece of a message does not follow from the one before")]
     OutOfPlace,
-    /// Something behind the end.
+    /// Data after the end of the direction.
     #[error("something came behind the end")]
     AfterTheEnd,
 }
 
-/// The peer is not there (any more); [`Event::Lost`] or [`Event::Closed`] told it.
+/// There is no such peer, or not any more; [`Event::Lost`] or [`Event::Closed`] reported its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer is gone: the connection was closed, or lost")]
 pub struct Gone;
@@ -206,7 +206,7 @@ pub struct Gone;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// There is no room for all of them behind those that wait, or no connection yet; [`Event::Writable`] tells when there is.
+    /// There is no room for all of them in the queue, or no connection yet; [`Event::Writable`] reports when there is.
     #[error("no room: the peer has not acknowledged enough yet; wait for it to be writable")]
     Full,
     /// This direction was ended.
@@ -229,7 +229,7 @@ pub enum ConnectError {
     },
 }
 
-/// Makes a struct of counters that can also be gone through by name.
+/// Makes a struct of counters that can also be listed by name.
 macro_rules! counters {
     ($(#[$about:meta])* pub struct $group:ident { $(#[doc = $meaning:literal] $name:ident,)+ }) => {
         $(#[$about])*
@@ -255,45 +255,45 @@ counters! {
         messages_received,
         /// Bytes of messages that were read.
         message_bytes_received,
-        /// Messages that were complete and thrown away unread, since their connection ended by force.
+        /// Complete messages that were discarded unread because their connection was aborted.
         messages_discarded,
         /// Packets that were sent, each counted once.
         packets_sent,
-        /// Transmissions beyond the first one of a packet.
+        /// Transmissions of packets after their first.
         packets_sent_again,
         /// Units that were given to streams.
         units_sent,
-        /// Units that came over streams and were kept.
+        /// Units that arrived over streams and were kept.
         units_received,
         /// Packets that were kept.
         packets_received,
         /// Acknowledgements sent by themselves.
         acks_sent,
-        /// Packets that were taken for lost.
+        /// Packets that were considered lost.
         lost,
-        /// Packets that were taken for lost, and had only been late.
+        /// Packets that were considered lost and had only been late.
         spurious,
-        /// Probes sent because no datagram came.
+        /// Probes sent because no datagram arrived.
         probes,
-        /// Datagrams of peers whose process runs, though their program did not call its endpoint.
+        /// Datagrams from peers whose process runs although their program did not call its endpoint.
         signs_of_life,
-        /// Packets that were there already.
+        /// Packets that had arrived before.
         duplicates,
         /// Packets that the peer had no credit for.
         beyond_credit,
-        /// Packets that were not kept for want of memory; they are sent again.
+        /// Packets that were dropped because there was no memory; they are sent again.
         no_memory,
         /// Datagrams that do not follow the protocol.
         malformed,
         /// Datagrams whose CRC was wrong.
         bad_crc,
-        /// Datagrams to connections that are not known here, or from another address than theirs.
+        /// Datagrams for unknown connections, or from another address than the peer's.
         unknown,
-        /// Acknowledgements of what was never sent.
+        /// Acknowledgements of packets that were never sent.
         impossible_acks,
         /// Cookies that this endpoint did not make, or that are too old.
         bad_cookies,
-        /// Connections that were refused: no place was left, or their events were not taken.
+        /// Connections that were refused because no place was left, or because their events were not read.
         refused,
         /// Connections that were ended because others needed their memory or their place.
         evicted,
@@ -302,7 +302,7 @@ counters! {
     }
 }
 
-/// What is known of the path to a peer, and how many packets are where.
+/// The state of the path to a peer, and the numbers of its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
@@ -312,12 +312,12 @@ pub struct PeerStats {
     pub round_trip: Duration,
     /// The shortest one.
     pub round_trip_min: Duration,
-    /// Packets that may be on their way.
+    /// The congestion window: how many packets may be in flight.
     pub window_packets: usize,
-    /// Packets that are on their way.
+    /// Packets in flight.
     pub in_flight: usize,
     /// Packets that wait to be sent.
     pub queued: usize,
-    /// Packets that came and were not read.
+    /// Packets that arrived and were not read.
     pub unread: usize,
 }

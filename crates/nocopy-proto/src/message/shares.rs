@@ -1,11 +1,11 @@
-//! What each address and each IPv6 network has of an endpoint: connections that it made, and packets that are kept of it
+//! Counts what each address and each IPv6 network uses of an endpoint: the connections that it made, and the memory that its packets take
 //! (docs/protocol.md §8.1, §8.3).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Packets of a network for each packet that is free, at most. Hosts of a LAN share a network, so it gets more than an address; and less
-/// than everything, since one host may have all of its addresses.
+/// The most packets kept for a network, as a multiple of the free ones. Hosts of a LAN share a network, so it gets more than an address;
+/// but not everything, since one host may have all of its addresses.
 const NETWORK_SHARE: usize = 3;
 
 /// Counts by address and by network, and which address a connection belongs to.
@@ -13,15 +13,15 @@ const NETWORK_SHARE: usize = 3;
 pub(super) struct Shares {
     networks: Table<Network>,
     addresses: Table<Address>,
-    /// By the number of a connection. Of one that is not open, nothing is kept.
+    /// By connection number; empty for connections that are not open.
     members: Vec<Member>,
-    /// Networks by how many connections they made.
+    /// Networks by the number of connections that they made.
     by_connections: BTreeSet<(usize, u32)>,
-    /// Connections that were made to us, ever.
+    /// The number of connections accepted so far.
     accepted: u64,
 }
 
-/// What there is of each address or network, which it has a number for.
+/// Numbered entries, one for each address or network.
 #[derive(Debug)]
 struct Table<T> {
     numbers: HashMap<IpAddr, u32>,
@@ -32,11 +32,11 @@ struct Table<T> {
 /// An IPv4 address alone, or the IPv6 addresses with the same first 64 bits.
 #[derive(Debug, Default)]
 struct Network {
-    /// Its addresses that have connections.
+    /// Its addresses with connections.
     members: usize,
     /// Connections that its addresses made.
     accepted: usize,
-    /// Its addresses by how many connections they made.
+    /// Its addresses by the number of connections that they made.
     by_connections: BTreeSet<(usize, u32)>,
     kept: usize,
 }
@@ -45,18 +45,18 @@ struct Network {
 struct Address {
     ip: IpAddr,
     network: u32,
-    /// Connections, whoever made them.
+    /// Connections, whichever end made them.
     members: usize,
-    /// Those that it made, in their order.
+    /// Connections that it made, the oldest first.
     accepted: BTreeMap<u64, u32>,
-    /// Packets that are kept of all of its connections.
+    /// Kept packets of all its connections.
     kept: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Member {
     address: Option<u32>,
-    /// Its number among all that were accepted.
+    /// Its number among all accepted connections.
     accepted: Option<u64>,
     kept: u32,
 }
@@ -96,7 +96,8 @@ impl<T> Table<T> {
     }
 }
 
-/// The network of an address, whose hosts share what one peer may have: all of an IPv6 subnet (RFC 4291, 2.5.1), of IPv4 the address alone.
+/// The network of an address, whose hosts share the limits of one peer: the subnet of an IPv6 address (RFC 4291, 2.5.1), or a single IPv4
+/// address.
 pub fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.into(),
@@ -112,7 +113,7 @@ fn reorder(set: &mut BTreeSet<(usize, u32)>, number: u32, before: usize, after: 
 }
 
 impl Shares {
-    /// A connection is open, to a peer there; `accepted`: the peer made it.
+    /// Adds a connection to a peer at `ip`; `accepted`: the peer made it.
     pub(super) fn join(&mut self, index: u32, ip: IpAddr, accepted: bool) {
         let network = self.networks.insert(network_of(ip), Network::default);
         let number = self.addresses.insert(ip, || Address {
@@ -138,7 +139,7 @@ impl Shares {
         self.members[index as usize] = Member { address: Some(number), accepted, kept: 0 };
     }
 
-    /// A connection is no more, and nothing of it is kept.
+    /// Removes a connection, of which nothing is kept any more.
     pub(super) fn leave(&mut self, index: u32) {
         self.set_kept(index, 0);
         let Some(member) = self.members.get_mut(index as usize).map(std::mem::take) else { return };
@@ -161,7 +162,7 @@ impl Shares {
         }
     }
 
-    /// An address has made more or fewer connections than before.
+    /// Updates the order after an address has made or lost a connection.
     fn recount(&mut self, number: u32, before: usize) {
         let address = &self.addresses.places[number as usize];
         let (after, network_number) = (address.accepted.len(), address.network);
@@ -172,9 +173,9 @@ impl Shares {
         reorder(&mut self.by_connections, network_number, network_before, network.accepted);
     }
 
-    /// The connection that has to make room for one from `ip` when there is no place left: the newest one of the address that made the
-    /// most, in the network that made the most, or in that of `ip` if this would then have as many. `None` if `ip` would then have as many
-    /// as that address.
+    /// The connection that must end to make room for one from `ip`: the newest of the address that made the most connections, in the
+    /// network that made the most, or in the network of `ip` if that would then have as many. `None` if `ip` would then have as many as
+    /// that address.
     pub(super) fn surplus(&self, ip: IpAddr) -> Option<u32> {
         let own_network = self.networks.get(network_of(ip));
         let &(most, largest) = self.by_connections.last()?;
@@ -190,18 +191,16 @@ impl Shares {
         newest.filter(|_| fewer < most).map(|(_, index)| *index)
     }
 
-    /// Which address a connection is of.
     #[inline]
     fn address(&self, index: u32) -> Option<u32> {
         self.members.get(index as usize)?.address
     }
 
-    /// Which network a connection is of.
     pub(super) fn network(&self, index: u32) -> Option<u32> {
         self.address(index).map(|number| self.addresses.places[number as usize].network)
     }
 
-    /// Whether one packet more of a connection is within the shares of its address and network, when so many are free.
+    /// Whether one more packet of a connection is within the shares of its address and network, if `free` packets are free.
     pub(super) fn has_share(&self, index: u32, free: usize) -> bool {
         self.address(index).is_none_or(|number| {
             let address = &self.addresses.places[number as usize];
@@ -210,7 +209,7 @@ impl Shares {
         })
     }
 
-    /// One packet more of a connection is kept.
+    /// Counts one more kept packet of a connection.
     #[inline]
     pub(super) fn keep(&mut self, index: u32) {
         let Some(member) = self.members.get_mut(index as usize) else { return };
@@ -221,7 +220,7 @@ impl Shares {
         self.networks.places[address.network as usize].kept += 1;
     }
 
-    /// So many packets of a connection are kept now, not more than before.
+    /// Sets how many packets of a connection are kept, which is not more than before.
     #[inline]
     pub(super) fn set_kept(&mut self, index: u32, kept: usize) {
         let Some(member) = self.members.get_mut(index as usize) else { return };
@@ -236,12 +235,12 @@ impl Shares {
         self.networks.places[address.network as usize].kept -= fewer;
     }
 
-    /// Connections of which something is kept.
+    /// Connections with kept packets.
     pub(super) fn keeping(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.members).filter(|(_, member)| member.kept > 0).map(|(index, _)| index)
     }
 
-    /// Entries of all tables, for a bound on memory.
+    /// The allocated entries of all tables, to check a bound on memory.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.networks.capacity() + self.addresses.capacity() + self.members.capacity()
@@ -308,7 +307,7 @@ mod tests {
         assert!(shares.keeping().eq([0, 2]));
     }
 
-    /// An address with the last number, in a network of its own for each of the first.
+    /// An address in the network with the first number.
     fn ip_of(network: u16, host: u16) -> IpAddr {
         [0x2001, 0xdb8, 0, network, 0, 0, 0, host].into()
     }

@@ -1,4 +1,4 @@
-//! Two endpoints on a table: everything sent arrives in the next step.
+//! Two endpoints without a network: everything sent arrives in the next step.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ struct Table {
     hosts: [Host; 2],
     /// Datagrams carried so far.
     carried: usize,
-    /// What was to go by a stream, and of whom.
+    /// The units for streams, and the host that sent each.
     units: Vec<(usize, Vec<u8>)>,
     /// The round trip that the first host's echoes claim, if it forges them.
     forged_round_trip: Option<Duration>,
@@ -56,7 +56,7 @@ impl Table {
         (table, client, server)
     }
 
-    /// Carries datagrams until there are none, but those that `passes` holds back.
+    /// Delivers datagrams until there are none, except those that `passes` holds back.
     fn settle(&mut self, mut passes: impl FnMut(usize, &[u8]) -> bool) {
         loop {
             let mut quiet = true;
@@ -117,7 +117,7 @@ impl Table {
     }
 }
 
-/// Proves that after a stall, which makes the smoothed round-trip time long, a conversation goes on at its own pace.
+/// After a stall, which makes the smoothed round-trip time long, a conversation continues at its own pace.
 #[test]
 fn a_round_trip_that_took_long_delays_no_answer_after_it() {
     let (mut table, client, server) = Table::connected(&Settings::default());
@@ -221,7 +221,7 @@ fn both_ends_end() {
     assert_eq!(table.hosts[0].room(client), Err(Gone));
 }
 
-/// Proves that two that connect to each other at once have one connection, whichever of their first datagrams are lost.
+/// Two ends that connect to each other at once have one connection, whichever of their first datagrams are lost.
 #[test]
 fn connecting_from_both_ends_gives_one_connection() {
     for lost in 0..1_u32 << 8 {
@@ -245,7 +245,7 @@ fn connecting_from_both_ends_gives_one_connection() {
     }
 }
 
-/// Proves that ends which accept nobody are connected all the same if both asked for it.
+/// Ends that accept no peers are connected if both asked for it.
 #[test]
 fn connecting_from_both_ends_needs_no_acceptance() {
     let mut table = Table::new(&Settings { accept: false, ..Settings::default() });
@@ -257,7 +257,7 @@ fn connecting_from_both_ends_needs_no_acceptance() {
     }
 }
 
-/// Proves that an end which answered, and then hears nothing, tells its caller.
+/// An end that answered, and then receives nothing, reports the loss to its caller.
 #[test]
 fn a_connection_from_both_ends_that_breaks_is_lost() {
     let mut table = Table::new(&Settings::default());
@@ -273,7 +273,7 @@ fn a_connection_from_both_ends_that_breaks_is_lost() {
     }
 }
 
-/// Finishes both directions, of which nothing is unread.
+/// Finishes both directions; nothing may be unread.
 fn finish(table: &mut Table, peers: [Peer; 2]) {
     for (host, peer) in peers.into_iter().enumerate() {
         table.hosts[host].finish(peer, Vec::new()).unwrap();
@@ -375,8 +375,7 @@ fn a_peer_that_is_not_heard_is_lost() {
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
 }
 
-/// Proves that a peer which acknowledges nothing, though it says that it is there, keeps the memory of what it was sent only for as long
-/// as nobody else needs it.
+/// A peer that sends signs of life but acknowledges nothing keeps its packets only as long as no other peer needs the memory.
 #[test]
 fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
     for is_wanted in [false, true] {
@@ -403,7 +402,7 @@ fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
     }
 }
 
-/// Proves the same of a peer that acknowledges every packet and grants no credit for others: those are kept, though nothing is on its way.
+/// The same for a peer that acknowledges every packet but grants no credit, so that nothing is in flight.
 #[test]
 fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
     for is_wanted in [false, true] {
@@ -430,7 +429,7 @@ fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
     }
 }
 
-/// Proves that no more peers are ended than it takes: the one that keeps most of the address that keeps most, and then the next.
+/// No more peers are ended than needed: first the one that keeps most of the address that keeps most, then the next.
 #[test]
 fn the_peer_that_keeps_most_is_ended_first() {
     let mut server: Host = Endpoint::new(Settings::default(), [1; 32]);

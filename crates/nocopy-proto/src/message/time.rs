@@ -1,9 +1,9 @@
-//! Time as the protocol sees it: given from outside, so that a test can make it pass.
+//! The protocol's time, which the caller passes in, so that tests can control it.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// Nanoseconds since a moment that the caller chose, the same for all calls to one endpoint. Lasts for 584 years.
+/// Nanoseconds since a moment that the caller chooses, which is the same for all calls to one endpoint. Lasts for 584 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
@@ -11,7 +11,7 @@ pub struct Time(u64);
 const TICK_NS_SHIFT: u32 = 6;
 
 impl Time {
-    /// That many nanoseconds after the moment.
+    /// This many nanoseconds after that moment.
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
@@ -29,27 +29,26 @@ impl Time {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same for computing with.
+    /// As [`since`](Self::since), as a [`Span`].
     #[inline]
     pub(super) const fn span_since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// As a header has it: in ticks, of which the upper bits are left out.
+    /// The time as in a header: in ticks, without the upper bits.
     #[inline]
     pub(super) const fn ticks(self) -> u32 {
         (self.0 >> TICK_NS_SHIFT) as u32
     }
 }
 
-/// The time between two clocks' readings in ticks, of the same clock.
+/// The time between two readings of one clock, in ticks.
 #[inline]
 pub(super) const fn between_ticks(earlier: u32, later: u32) -> Span {
     Span::from_nanos((later.wrapping_sub(earlier) as u64) << TICK_NS_SHIFT)
 }
 
-/// A time between two moments, in nanoseconds: where it is computed with for each packet, a `Duration`'s two fields cost several times
-/// as much.
+/// A duration in nanoseconds: where it is used for each packet, `Duration` with its two fields costs several times as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Span(u64);
 
@@ -74,13 +73,11 @@ impl Span {
         self.0
     }
 
-    /// Half as long.
     #[inline]
     pub(super) const fn half(self) -> Self {
         Self(self.0 / 2)
     }
 
-    /// So many times as long.
     #[inline]
     pub(super) const fn times(self, count: u32) -> Self {
         Self(self.0.saturating_mul(count as u64))

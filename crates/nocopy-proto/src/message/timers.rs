@@ -1,18 +1,16 @@
-//! One alarm for each connection, in a wheel: to set one, to move it and to take it away cost the same however many there are.
+//! A hierarchical timer wheel with one alarm for each connection: to set, move or clear an alarm takes the same time however many there are.
 //!
-//! Time is counted in ticks, and a tick's number is read in digits of six bits. An alarm lies in the level of the highest digit in which
-//! its tick differs from the tick up to which the wheel was turned, among those with the same digit there. So whatever lies in a lower
-//! level comes earlier, and alarms that are far away are looked at again only when their digit's turn comes. An alarm keeps its exact
-//! time; no alarm comes early or late by what a tick is long.
+//! Time is counted in ticks, and a tick's number is written in digits of six bits. An alarm lies in the level of the highest digit in which
+//! its tick differs from the current tick, in the slot of that digit. So all alarms of a lower level expire earlier, and alarms far in the
+//! future are looked at again only when the wheel reaches their slot. Each alarm keeps its exact time, and is not rounded to ticks.
 
 use super::Time;
 
 /// Nanoseconds of a tick, as a power of two: 16 us.
 const TICK_NS_SHIFT: u32 = 14;
-/// Bits of a digit.
 const DIGIT_BITS: u32 = 6;
 const DIGITS: usize = 1 << DIGIT_BITS;
-/// So many digits hold every time there is.
+/// Enough digits for every time.
 const LEVELS: usize = (u64::BITS - TICK_NS_SHIFT).div_ceil(DIGIT_BITS) as usize;
 
 const NOWHERE: u32 = u32::MAX;
@@ -21,13 +19,13 @@ const NOWHERE: u32 = u32::MAX;
 pub(super) struct Timers {
     /// The first alarm of each list: [`DIGITS`] of each level.
     lists: Box<[u32]>,
-    /// Which lists of a level hold something.
+    /// For each level, which of its lists hold an alarm.
     filled: [u64; LEVELS],
-    /// By the number of the connection.
+    /// By connection number.
     alarms: Vec<Alarm>,
-    /// The tick up to which the wheel was turned: no list that holds something begins before it, but the one that it is in.
+    /// The tick up to which the wheel was turned: no list with alarms begins before it, except the current one.
     turned: u64,
-    /// The earliest alarm, or when the list begins that holds it.
+    /// The earliest alarm, or the start of its list.
     next: Option<Time>,
 }
 
@@ -55,19 +53,18 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// When to look: never later than the earliest alarm, and earlier only if that one is far away.
+    /// When to check: never later than the earliest alarm, and earlier only if that is far away.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
         self.next
     }
 
-    /// The alarm of a connection.
     #[inline]
     pub(super) fn of(&self, index: u32) -> Option<Time> {
         self.alarms.get(index as usize).filter(|alarm| alarm.list != NOWHERE).map(|alarm| alarm.time)
     }
 
-    /// The connection whose alarm is due, the earliest first, which is taken away.
+    /// Removes the earliest alarm that is due; returns its connection.
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
         while self.next.is_some_and(|next| next <= now) {
             let (level, list) = self.first_list()?;
@@ -82,8 +79,7 @@ impl Timers {
         None
     }
 
-    /// Sets the alarm of a connection, unless an earlier one is set: that one leads to a new look, which costs less than to move
-    /// the alarm with each packet.
+    /// Sets the alarm of a connection, unless an earlier one is set: its early check costs less than moving the alarm with each packet.
     #[inline]
     pub(super) fn set(&mut self, now: Time, index: u32, time: Time) {
         if self.alarms.len() <= index as usize {
@@ -106,7 +102,7 @@ impl Timers {
         self.next = Some(self.next.map_or(begin, |next| next.min(begin)));
     }
 
-    /// Moves the alarm of a connection to a later time, if one is set: nothing is due before any more.
+    /// Moves the alarm of a connection, if one is set, to a later time, before which nothing is due.
     pub(super) fn put_off(&mut self, index: u32, time: Time) {
         let Some(before) = self.of(index).filter(|before| *before < time) else { return };
         let begin = self.begin_of(self.alarms[index as usize].list, before);
@@ -118,7 +114,7 @@ impl Timers {
         }
     }
 
-    /// Takes the alarm of a connection away.
+    /// Clears the alarm of a connection.
     pub(super) fn clear(&mut self, index: u32) {
         if self.of(index).is_some() {
             self.unlink(index);
@@ -131,7 +127,7 @@ impl Timers {
         self.alarms[index as usize].time
     }
 
-    /// Puts an alarm into the list of its time.
+    /// Adds an alarm to the list of its time.
     #[inline]
     fn link(&mut self, index: u32) {
         let tick = tick(self.time(index)).max(self.turned);
@@ -148,7 +144,7 @@ impl Timers {
         (alarm.list, alarm.before, alarm.behind) = (list, NOWHERE, behind);
     }
 
-    /// Takes an alarm out of its list.
+    /// Removes an alarm from its list.
     #[inline]
     fn unlink(&mut self, index: u32) {
         let Alarm { list, before, behind, .. } = self.alarms[index as usize];
@@ -173,7 +169,6 @@ impl Timers {
         Some((level, (level * DIGITS) as u32 + self.filled[level].trailing_zeros()))
     }
 
-    /// The earliest alarm of a list.
     #[inline]
     fn earliest_of(&self, list: u32) -> Option<u32> {
         let following =
@@ -194,7 +189,7 @@ impl Timers {
         Time::from_ns((above | u64::from(digit)) << shift << TICK_NS_SHIFT)
     }
 
-    /// When to look at the first list that holds something.
+    /// When to look at the first list that is not empty.
     #[inline]
     fn begin_of_first(&self) -> Option<Time> {
         let (_, list) = self.first_list()?;
@@ -203,7 +198,7 @@ impl Timers {
         Some(self.begin_of(list, earliest))
     }
 
-    /// Turns the wheel to where a list begins, before which there is nothing, and puts its alarms into those of lower levels.
+    /// Turns the wheel to the start of a list, before which there is no alarm, and moves its alarms to lists of lower levels.
     fn turn_to(&mut self, level: usize, list: u32) {
         self.turned = tick(self.begin_of(list, Time::default()));
         self.filled[level] &= !(1 << (list as usize % DIGITS));
@@ -235,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that alarms come in order and once, against a sorted map, and that who looks when it is said misses none.
+        /// Alarms go off in order and once, compared with a sorted map, and checking at the announced times misses none.
         #[test]
         fn alarms_come_in_order(steps in prop::collection::vec((0u32..20, times(), 0..5), 0..200)) {
             let (mut timers, mut model) = (Timers::default(), BTreeMap::new());
@@ -288,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Proves that an alarm of a few milliseconds comes by the first look, and one of seconds by a few.
+    /// An alarm of a few milliseconds goes off at the first check, one of seconds after a few.
     #[test]
     fn looks_are_few() {
         for (delay_ns, looks_max) in [(500_000, 1), (5_000_000, 2), (10_000_000_000, 4)] {

@@ -1,4 +1,4 @@
-//! Datagrams sent and handled one by one and the general way, and in runs and by the short ways: both are the same, byte for byte.
+//! Tests that the short ways, for runs of datagrams and common cases, have the same effect as the general way, byte for byte.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn address(host: usize) -> SocketAddr {
     ([10, 0, 0, host as u8 + 1], 7000).into()
 }
 
-/// What becomes of a datagram on its way.
+/// What happens to a datagram on its way.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Arrives,
@@ -39,12 +39,12 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 #[derive(Debug, Clone)]
 enum Step {
     Send(usize, usize),
-    /// So many messages in one packet.
+    /// A packet with this many messages.
     Short(usize, u8, u8),
-    /// The same, sent at once.
+    /// As `Short`, sent at once.
     AtOnce(usize, u8, u8, Vec<Fate>),
     Carry(usize, bool, Vec<Fate>),
-    /// A packet of so many messages, read where it arrives.
+    /// A packet with this many messages, read in place.
     InPlace(usize, bool, u8, u8),
     Read(usize, u8),
     Sleep(u16),
@@ -70,18 +70,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The same two hosts twice.
+/// Two copies of two hosts: one handles everything the general way, the other the short way.
 struct Twins {
     now: Time,
     single: [Host; 2],
     runs: [Host; 2],
     followers: usize,
-    /// Packets that were sent the short way, which every other time is taken.
+    /// Packets sent the short way, which is used every other time.
     fresh: usize,
-    /// Acknowledgements, and packets that were never queued, that were sent the short way.
+    /// Acknowledgements, and packets that were never queued, sent the short way.
     acks: usize,
     at_once: usize,
-    /// Messages that were read where they arrived.
+    /// Messages that were read in place.
     in_place: usize,
     /// How often time passed.
     passed: usize,
@@ -115,7 +115,7 @@ impl Twins {
         [&mut self.single[host], &mut self.runs[host]]
     }
 
-    /// Sends what there is, and takes it to the other host.
+    /// Sends everything there is, and delivers it to the other host.
     fn carry(&mut self, from: usize, marked: bool, fates: &[Fate]) {
         let sent = self.sent_single(from);
         self.carried += 1;
@@ -222,7 +222,7 @@ impl Twins {
         }
     }
 
-    /// A packet with messages of each kind, one behind the other.
+    /// A packet with messages of each kind.
     fn short_packet(count: u8, bytes: u8) -> Vec<u8> {
         let kinds = [Kind::Plain, Kind::Request(7), Kind::Response(9)].into_iter().cycle();
         let packet = kinds.take(count.into()).flat_map(|kind| {
@@ -238,7 +238,7 @@ impl Twins {
         }
     }
 
-    /// Sends such a packet at once, and whatever else there is to send, and takes it to the other host.
+    /// Sends such a packet at once, and everything else there is to send, and delivers it to the other host.
     fn send_at_once(&mut self, from: usize, to: Peer, count: u8, bytes: u8, fates: &[Fate]) {
         let _ = self.single[from].queue(to, Self::short_packet(count, bytes));
         let sent = self.sent_single(from);
@@ -261,7 +261,7 @@ impl Twins {
         self.deliver(from, false, fates, sent);
     }
 
-    /// Sends such a packet, and reads it where it arrives, if it is one that can be.
+    /// Sends such a packet, and reads it in place if that is possible.
     fn read_in_place(&mut self, from: usize, to: Peer, marked: bool, count: u8, bytes: u8) {
         self.send_short(from, to, count, bytes);
         let sent = self.sent_single(from);
@@ -420,7 +420,7 @@ fn questions_and_answers_go_at_once() {
 }
 
 proptest! {
-    /// Proves that runs are nothing but a cheaper way, whatever is lost, repeated, late or damaged.
+    /// Runs have the same effect as single datagrams, whatever is lost, repeated, late or damaged.
     #[test]
     fn runs_and_single_datagrams_do_the_same(steps in steps()) {
         let mut twins = Twins::new();

@@ -1,15 +1,15 @@
-//! Networks that wait for a turn (docs/protocol.md §8.1), in rounds: whoever asks later waits until all of this round had theirs.
+//! Networks that wait for a turn (docs/protocol.md §8.1), in rounds: a network that asks during a round has its turn in the next one.
 //!
-//! Within a round the turn goes to the one that asks first. A strict order would leave the memory unused until the one at the front
+//! Within a round, a free turn goes to the first network that asks again. In a fixed order, the memory would be unused until the network in front
 //! repeats its packet, up to a second each time.
 
 use super::Time;
 use super::shortage::STEP;
 use super::time::Span;
 
-/// Networks that wait at a time; when there are more, the others ask again. So the list costs little to look through.
+/// The most networks that wait; others ask again. So searching the list is cheap.
 const NETWORKS_MAX: usize = 1 << 10;
-/// How long a place is kept for a connection that does not ask again: a sender that has no answer asks each second.
+/// How long a connection that does not ask again keeps its place: a sender without an answer asks each second.
 const KEPT: Span = STEP.times(2);
 
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Place {
 }
 
 impl Waiting {
-    /// A connection asks for a turn, and another one has it.
+    /// Notes that a connection asks for a turn while another one has it.
     pub(super) fn ask(&mut self, network: u32, index: u32, now: Time) {
         let place = Place { network, index, asked: now };
         let is_full = self.round.len() + self.later.len() >= NETWORKS_MAX;
@@ -46,7 +46,7 @@ impl Waiting {
         }
     }
 
-    /// Whether a connection may have the turn that is free now: nobody waits, or it does so in this round.
+    /// Whether a connection may take the free turn: none waits, or it waits in this round.
     pub(super) fn may_begin(&mut self, index: u32, now: Time) -> bool {
         self.round.retain(|place| !place.is_stale(now));
         if self.round.is_empty() {
@@ -56,13 +56,13 @@ impl Waiting {
         self.round.is_empty() || self.round.iter().any(|place| place.index == index)
     }
 
-    /// A connection has its turn, or is no more.
+    /// Removes a connection that has its turn now, or has ended.
     pub(super) fn leave(&mut self, index: u32) {
         self.round.retain(|place| place.index != index);
         self.later.retain(|place| place.index != index);
     }
 
-    /// Entries that memory is taken for.
+    /// Allocated entries.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.round.capacity() + self.later.capacity()

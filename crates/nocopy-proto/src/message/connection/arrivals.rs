@@ -1,4 +1,4 @@
-//! What a connection makes of what arrives: acknowledgements of its packets, and packets of the peer.
+//! How a connection handles received datagrams: acknowledgements of its packets, and packets of the peer.
 
 use super::Connection;
 use crate::message::congestion;
@@ -10,15 +10,15 @@ use crate::message::{Counters, Time, Violation, sequence};
 
 /// Packets after which an acknowledgement is sent at once.
 pub(super) const ACK_PACKETS: u32 = 16;
-/// The same while packets are missing: that many later ones make a packet lost.
+/// As [`ACK_PACKETS`], while packets are missing: after this many later ones a packet counts as lost.
 const ACK_PACKETS_IN_GAP: u32 = 3;
-/// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
+/// The shortest time that distinguishes a loss from reordering (RFC 9002 section 6.1.2, kGranularity).
 const GRANULARITY: Span = Span::from_millis(1);
-/// The longest round trip that is believed.
+/// The longest round trip that is accepted as a sample.
 const ROUND_TRIP_MAX: Span = Span::from_secs(60);
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
-    /// Takes the acknowledgement that every packet carries.
+    /// Handles the acknowledgement that every packet carries.
     #[inline(always)] // what nearly all of them say is little, and what is not is a call
     pub(in crate::message) fn handle_acknowledgement(
         &mut self,
@@ -36,7 +36,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.take_acknowledgement(now, header, ranges, counters, free);
     }
 
-    /// The same of one that does not say whether the peer is there.
+    /// As [`handle_acknowledgement`](Self::handle_acknowledgement), for a datagram that does not prove that the peer is alive.
     #[inline(always)] // as above
     pub(super) fn take_acknowledgement(
         &mut self,
@@ -68,7 +68,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// The same, whatever it says.
+    /// Handles an acknowledgement of several packets, or with ranges.
     #[inline(never)]
     fn take_any_news(
         &mut self,
@@ -144,7 +144,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             .max(GRANULARITY)
     }
 
-    /// What became of a packet that arrived: kept, or not and why.
+    /// Handles a packet that arrived; returns whether it was kept, or why not.
     #[inline]
     pub(in crate::message) fn handle_data(
         &mut self,
@@ -196,7 +196,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.announced && self.refused == 0 && !self.agreed.crc && !self.is_beside
     }
 
-    /// Notes the next packet in order, in front of which nothing is missing, and which asks for nothing.
+    /// Notes the next packet in order if no packet is missing and it asks for nothing.
     #[inline]
     pub(in crate::message) fn note_next(&mut self, now: Time, header: &Header, congested: bool) {
         self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
@@ -206,9 +206,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.acks.now |= self.acks.packets >= ACK_PACKETS;
     }
 
-    /// Keeps packets of a run behind one with this header, as [`handle_data`](Self::handle_data) would, for as long as there is nothing
-    /// to decide about them: each is the next in order, a middle part of a message, and says nothing that the one before did not.
-    /// Returns the first one that is not like that.
+    /// Keeps the packets of a run that follow one with this header, as [`handle_data`](Self::handle_data) would, as long as nothing needs a
+    /// decision: each is the next in order, a middle part of a message, and has no other news than the one before. Returns the first packet
+    /// that is different.
     #[inline]
     pub(in crate::message) fn handle_followers(
         &mut self,
@@ -238,14 +238,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         other
     }
 
-    /// Whether what a header says of our packets is known already.
+    /// Whether the acknowledgement in a header is known already.
     #[inline]
     pub(in crate::message) fn is_old_news(&self, header: &Header) -> bool {
         sequence::widen(header.expected, self.send.first()) <= self.send.first()
             && sequence::widen(header.credit, self.send.first()) <= self.credit
     }
 
-    /// An acknowledgement was asked for by a datagram without a packet.
+    /// Handles a datagram without a packet that asks for an acknowledgement.
     pub(in crate::message) fn handle_question(&mut self, now: Time, header: &Header) {
         if header.flags.contains(Flags::ANSWER) {
             self.acks.now = true;

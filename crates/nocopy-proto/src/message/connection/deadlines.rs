@@ -1,22 +1,22 @@
-//! What falls due when nothing arrives: acknowledgements, losses, probes, keep-alives, the end.
+//! What a connection must do when nothing arrives: acknowledgements, losses, probes, keep-alives, the end.
 
 use super::Connection;
 use crate::message::alarms::Alarms;
 use crate::message::time::Span;
 use crate::message::{Counters, LostReason, Time};
 
-/// No probe is sent sooner, whatever the delay of acknowledgements is.
+/// The shortest time before a probe, whatever the delay of acknowledgements.
 const PROBE_FIRST: Span = Span::from_millis(1);
 /// The longest time between two probes.
 const PROBE_TIMEOUT_MAX: Span = Span::from_secs(1);
-/// From that many probes in a row without an answer on everything in flight is taken for lost.
+/// After this many unanswered probes in a row everything in flight counts as lost.
 const PROBES_TO_COLLAPSE: u32 = 2;
-/// How long a connection that is over still answers (docs/protocol.md §11).
+/// How long a closed connection still answers, at least (docs/protocol.md §11).
 ///
 /// The peer may have no round-trip time yet, and then repeats its end after 200 ms, 600 ms, 1.4 s and 2.4 s.
 const LINGER: Span = Span::from_secs(3);
 
-/// How long a connection that is over still answers.
+/// The time in which a closed connection still answers.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::message) struct Linger {
     pub(in crate::message) since: Time,
@@ -24,7 +24,7 @@ pub(in crate::message) struct Linger {
 }
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
-    /// Whether an alarm comes before anything can be due, so that it need not be moved.
+    /// Whether an alarm is so early that it need not be moved.
     #[inline]
     pub(in crate::message) fn is_early_enough(&self, alarm: Time) -> bool {
         // What is looked for in the whole deadline, but that of the probe: that comes later than what it waits for may be delayed.
@@ -36,8 +36,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.send.has_nothing_to_send()
     }
 
-    /// Sees to the alarm where a packet came or was sent just now, with nothing on its way before and nothing that waits to be sent: nothing is
-    /// due by that before some time, nor anything else that an alarm is not set for. False: it is not like that.
+    /// Sets the alarm in the simple case that a packet has just arrived or was just sent, nothing was in flight before, and nothing waits
+    /// to be sent. Returns false if the case is not that simple.
     #[inline(always)] // for each packet
     pub(in crate::message) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
         let is_simple = self.losses_look_again.is_none()
@@ -52,8 +52,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         true
     }
 
-    /// How long after a packet was sent to look first: when the answer to it has come by then, it is acknowledged, too, by the alarm that is
-    /// set already.
+    /// How long after sending a packet to check first. If its answer has arrived by then, the alarm that is already set also sends the
+    /// acknowledgement.
     #[inline]
     pub(super) fn look_delay(&self) -> Span {
         self.ack_delay.min(PROBE_FIRST)
@@ -73,14 +73,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         is_at_rest.then(|| self.quiet_until())
     }
 
-    /// When the silence of the peer is to be ended, or has been too long.
+    /// When the peer's silence calls for a question, or has lasted too long.
     #[inline]
     fn quiet_until(&self) -> Time {
         let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
         quiet.min(self.heard + self.dead_after)
     }
 
-    /// When something is due, if nothing arrives.
+    /// The next time at which something must be done, if nothing arrives.
     pub(in crate::message) fn deadline(&self, now: Time) -> Option<Time> {
         if self.ended.is_some() {
             return None;
@@ -117,9 +117,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Does what is due.
-    ///
-    /// # Errors
-    /// The connection has come to its end.
+    /// Errors: the connection has come to its end.
     pub(in crate::message) fn handle_timeout(
         &mut self,
         now: Time,
@@ -160,8 +158,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(())
     }
 
-    /// Notes that the peer is to be asked whether it is there, if that is due. When this comes so late that the next time has passed as
-    /// well, nobody worked here meanwhile: that silence is ours, and is not counted as the peer's.
+    /// Notes that the peer must be asked whether it is alive, if that is due. If this happens so late that the next question is due as
+    /// well, this end did not work in between: its own silence does not count as the peer's.
     fn ask_when_due(&mut self, now: Time) -> bool {
         let due = self.heard + self.keep_alive.times(self.keep_alives + 1);
         if now < due {
@@ -175,13 +173,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         true
     }
 
-    /// The peer is there, though its program does not read what it is sent.
+    /// Notes that the peer is alive, although its program does not read its messages.
     pub(in crate::message) fn note_alive(&mut self, now: Time) {
         self.heard = now;
         (self.keep_alives, self.confirmed) = (0, true);
     }
 
-    /// Nothing was heard of what is on its way, or of credit that is needed (RFC 9002 section 6.2, RFC 8985 section 7).
+    /// Sends a probe because packets in flight were not acknowledged, or needed credit did not arrive (RFC 9002 section 6.2, RFC 8985
+    /// section 7).
     fn probe(&mut self, now: Time, counters: &mut Counters) {
         counters.probes += 1;
         self.probes += 1;
@@ -203,7 +202,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         once.times(1 << self.probes.min(10)).min(PROBE_TIMEOUT_MAX.max(once))
     }
 
-    /// Still answers for a while, in case the last acknowledgement is lost.
+    /// Begins the time in which the closed connection still answers, in case its last acknowledgement is lost.
     pub(in crate::message) fn linger(&mut self, now: Time) {
         // The probe timeout follows from what the peer says of times, so it has a bound.
         let span = LINGER.max(self.probe_timeout().times(3).min(self.dead_after));

@@ -1,4 +1,4 @@
-//! What a connection sends next.
+//! Chooses what a connection sends next.
 
 use super::Connection;
 use crate::message::pacing::UNPACED_PACKETS;
@@ -6,7 +6,6 @@ use crate::message::time::Span;
 use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind};
 use crate::message::{Time, sequence};
 
-/// What to send next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::message) enum Next {
     Packet { sequence: u64, header: Header },
@@ -15,7 +14,7 @@ pub(in crate::message) enum Next {
 }
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
-    /// What to send next, if anything may be sent now.
+    /// What to send next; `None` if nothing may be sent now.
     #[inline]
     pub(in crate::message) fn next(&mut self, now: Time) -> Option<Next> {
         let is_quiet = !self.acks.now && !self.probe_due && self.send.has_nothing_to_send();
@@ -51,8 +50,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
     }
 
-    /// Sends packets that were not sent before, as [`next`](Self::next) would give them, if nothing else is to be said or sent, and no
-    /// more than `most`: gives each with its header, and returns how many that were.
+    /// Sends up to `most` packets for the first time, as [`next`](Self::next) would, if nothing else is to be sent. Calls back with each
+    /// packet and its header; returns how many were sent.
     #[inline]
     pub(in crate::message) fn send_fresh(
         &mut self,
@@ -74,11 +73,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         })
     }
 
-    /// Sends a packet that was not queued, as [`next`](Self::next) would give it if it were, if nothing else is to be said or sent: gives it
-    /// with its header.
-    ///
-    /// # Errors
-    /// Gives the packet back if it is not like that.
+    /// Sends a packet that was not queued, as [`next`](Self::next) would if it were, if nothing else is to be sent. Calls back with the
+    /// packet and its header.
+    /// Returns the packet if something else must be sent.
     #[inline]
     pub(in crate::message) fn send_at_once(
         &mut self,
@@ -125,8 +122,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         bytes
     }
 
-    /// The header of the next packet that was not sent before, if it may go now and nothing is to be decided about it; then it goes. With it,
-    /// whether none may follow.
+    /// The header of the next packet to be sent for the first time, if it may be sent now without further decisions; it then counts as
+    /// sent. The second value: whether no other may follow.
     #[inline(always)] // for each packet
     fn fresh_header(&mut self, now: Time) -> Option<([u8; HEADER_BYTES], bool)> {
         let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
@@ -155,8 +152,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some((bytes, stops))
     }
 
-    /// Sends fresh packets behind one that was just sent, as long as [`next`](Self::next) would give them with the same header but for
-    /// their number, and no more than `most`: gives each with its sequence number, and returns how many that were.
+    /// Sends further packets for the first time, after one that was just sent, as long as [`next`](Self::next) would return them with the
+    /// same header except the number, and no more than `most`. Calls back with each packet and its sequence number; returns how many were
+    /// sent.
     #[inline]
     pub(in crate::message) fn send_followers(
         &mut self,
@@ -192,7 +190,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         })
     }
 
-    /// Whether there is a packet that window, credit and rate let go.
+    /// Whether window, credit and rate allow a packet to be sent.
     #[inline]
     fn may_send(&mut self, now: Time) -> bool {
         let (lost, fresh) = (self.send.next_lost(), self.send.next_fresh());
@@ -207,7 +205,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.send.in_flight() >= self.congestion.window()
     }
 
-    /// The window and the time in which it may be sent.
+    /// The window, and the time over which it may be sent.
     #[inline]
     fn rate(&self) -> (usize, Span) {
         (self.congestion.window(), self.round_trip.smoothed())
@@ -238,7 +236,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// Something is sent that is to be acknowledged.
+    /// Notes that something is sent that asks for an acknowledgement.
     #[inline]
     pub(super) fn ask_at(&mut self, now: Time) {
         if self.send.in_flight() == 0 {
@@ -259,7 +257,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Next::Ack { header: self.header(now, HeaderKind::Ack, flags, self.send.fresh()) }
     }
 
-    /// Writes an acknowledgement, with what has arrived behind missing packets.
+    /// Writes an acknowledgement, with the ranges that arrived after missing packets.
     pub(in crate::message) fn emit_ack(&self, header: &Header, datagram: &mut Vec<u8>) {
         wire::emit_ack(header, self.receive.expected(), self.receive.ranges(), datagram);
     }

@@ -1,5 +1,5 @@
-//! One connection, decided: what to send next, when to acknowledge, when to give up. The windows, losses, times and rates it decides
-//! by are parts of their own.
+//! The decisions of one connection: what to send next, when to acknowledge, when to give up. Other modules keep the windows, losses,
+//! times and rates that it decides by.
 
 mod arrivals;
 mod deadlines;
@@ -27,37 +27,37 @@ use super::{Event, LostReason, Peer, Settings, Time, crc};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Agreed {
     pub(super) to: SocketAddr,
-    /// The peer's name for the connection.
+    /// The peer's id for the connection.
     pub(super) remote_id: u64,
     pub(super) crc: bool,
     /// The longest datagram both ends can handle, with header and CRC.
     pub(super) datagram_bytes: usize,
-    /// The longest message the peer takes.
+    /// The longest message that the peer accepts.
     pub(super) message_bytes_max: usize,
     pub(super) first_sent: u32,
     pub(super) first_received: u32,
-    /// Packets the peer takes, from the first.
+    /// The peer's credit at the start, in packets.
     pub(super) credit: u32,
-    /// What a stream to the peer begins with, if it takes one.
+    /// The key with which a stream to the peer begins, if the peer accepts one.
     pub(super) stream_key: Option<NonZeroU64>,
     /// The peer may register memory for this end.
     pub(super) knows_placement: bool,
 }
 
 impl Agreed {
-    /// What is left of a datagram for the payload of a packet.
+    /// The longest payload of a packet.
     #[inline]
     pub(super) fn payload_bytes_max(&self) -> usize {
         self.datagram_bytes - HEADER_BYTES - if self.crc { crc::CRC_BYTES } else { 0 }
     }
 
-    /// The peer has room for any message that fits into a packet, without a look at how long it is.
+    /// The peer accepts every message that fits into one packet, so its length need not be checked.
     #[inline]
     pub(super) fn holds_packets(&self) -> bool {
         self.credit > 1
     }
 
-    /// The longest message that may be sent: the peer takes it, and has room for all of its packets at a time.
+    /// The longest message that may be sent: the peer accepts it, and has room for all of its packets at the same time.
     pub(super) fn message_bytes_max(&self) -> usize {
         self.message_bytes_max.min(framing::bytes_in(self.credit as usize, self.payload_bytes_max()))
     }
@@ -76,57 +76,57 @@ pub(super) struct Connection<S, R> {
     dead_after: Span,
     queue_max: usize,
 
-    /// Sequence numbers below it may be sent: the peer's word.
+    /// The peer's credit: sequence numbers below it may be sent.
     credit: u64,
     /// The packet that ends this direction.
     last: Option<u64>,
     losses_look_again: Option<Time>,
     probes: u32,
     probe_due: bool,
-    /// When something that asks for an acknowledgement was sent.
+    /// When something was last sent that asks for an acknowledgement.
     asked: Time,
     /// When to look first after that.
     first_look: Option<Time>,
 
     acks: Acks,
-    /// CE marks the peer told of.
+    /// CE marks that the peer reported.
     marks_told: u16,
 
     pub(super) heard: Time,
-    /// Something was sent or asked for after the last word of the peer.
+    /// How often something was sent or asked since the peer was last heard.
     keep_alives: u32,
-    /// The peer has sent something since the connection was made: it knows of it.
+    /// The peer has sent something on the connection, so it knows that the connection exists.
     pub(super) confirmed: bool,
-    /// The caller knows of it.
+    /// The connection was reported to the caller.
     pub(super) announced: bool,
-    /// The caller asked for it, and the peer did so at the same time: this end answered.
+    /// Both ends connected at the same time, and this end answered.
     pub(super) is_joined: bool,
-    /// Somebody was refused so many places in the queue; 0: nobody.
+    /// The number of places in the queue that were refused to the caller; 0: none.
     refused: usize,
     pub(super) finish_told: bool,
-    /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any
-    /// more.
+    /// The peer has ended, but everything it sent has arrived. When that was read, the connection is reported as lost, with a reason, or as
+    /// closed. Nothing more is sent.
     pub(super) ended: Option<Option<LostReason>>,
-    /// A client's: nothing of the peer has come but the Accept.
+    /// For clients: only the Accept has arrived from the peer so far.
     unheard: bool,
-    /// Over on both sides.
+    /// Set once both directions have ended.
     pub(super) linger: Option<Linger>,
     /// It is for puts, beside another one: the caller does not know of it.
     pub(super) is_beside: bool,
     /// Units may be sent: there is a stream.
     pub(super) has_stream: bool,
-    /// What was acknowledged when memory to send was last wanted in vain, and since when, by the clock of that shortage.
+    /// The first unacknowledged packet when memory to send was last missing, and since when, by the clock of that shortage.
     slowness: Option<(u64, Time)>,
 }
 
-/// What the peer is to be told of its packets.
+/// The acknowledgements that the peer has yet to get.
 #[derive(Debug, Clone, Copy)]
 struct Acks {
     /// Packets since the last acknowledgement.
     packets: u32,
     now: bool,
     due: Option<Time>,
-    /// The clock of the peer in its newest packet, and when that came.
+    /// The peer's clock in its newest packet, and when the packet arrived.
     newest: Option<(u32, Time)>,
     marked: u16,
     credit_told: u64,
@@ -182,12 +182,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// A client's: tells the peer at once that its answer came, since until then it sends nothing (docs/protocol.md §3.4).
+    /// For clients: confirms the Accept at once, since the server sends nothing until then (docs/protocol.md §3.4).
     pub(super) fn confirm(&mut self) {
         (self.confirmed, self.announced, self.acks.now, self.unheard) = (true, true, true, true);
     }
 
-    /// From here on the caller knows of it: what it is told.
+    /// Returns the event that reports the connection to the caller, and notes that.
     pub(super) fn announce(&mut self, peer: Peer) -> Event {
         self.announced = true;
         match self.is_joined {
@@ -196,8 +196,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// A server's, whose client has not spoken yet: the path takes only shorter datagrams. They never get longer again, since the client
-    /// may have the answer that speaks of the shorter ones. Nor shorter, once something is queued that was laid out for their length.
+    /// For servers whose client has sent nothing yet: shortens the datagrams because the path takes no longer ones. They never get longer
+    /// again, since the client may have the answer that states the shorter length; nor shorter, once something is queued.
     pub(super) fn shorten(&mut self, datagram_bytes: usize) {
         if !self.confirmed && self.send.len() == 0 && datagram_bytes < self.agreed.datagram_bytes {
             self.agreed.datagram_bytes = datagram_bytes;
@@ -205,8 +205,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// How long nothing was acknowledged while packets are kept for the peer, sent or not, by the clock of a shortage; looks as often as it
-    /// is asked.
+    /// How long the peer has acknowledged nothing while packets to it are kept, sent or not, by the clock of `shortage`. Measured only when
+    /// called, so to be called often.
     pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
         let acknowledged = self.send.first();
         let since = match self.slowness {
@@ -223,13 +223,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.is_finished() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
     }
 
-    /// Notes that somebody was refused so many places in the queue; of several it is who wants the fewest that is told of room.
+    /// Notes that the caller was refused `packets` places in the queue; of several refusals the smallest counts.
     pub(super) fn refuse(&mut self, packets: usize) {
         let packets = packets.clamp(1, self.queue_max);
         self.refused = if self.refused == 0 { packets } else { self.refused.min(packets) };
     }
 
-    /// Whether who was refused has the places now; says it once.
+    /// Whether the refused number of places is free now; true only once.
     #[inline]
     pub(super) fn has_room_again(&mut self) -> bool {
         let has = self.refused > 0 && self.room() >= self.refused;
@@ -249,12 +249,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.last = Some(self.send.push(packet));
     }
 
-    /// Both directions have ended, and nothing is on its way or unread.
+    /// Whether both directions have ended, and nothing is in flight or unread.
     pub(super) fn is_over(&self) -> bool {
         self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() > last)
     }
 
-    /// Of ours the peer has everything but maybe the news that it ends.
+    /// Whether the peer has acknowledged everything, except perhaps the end of this direction.
     pub(super) fn has_said_all(&self) -> bool {
         self.last.is_some_and(|last| self.send.first() >= last)
     }
@@ -271,7 +271,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.wants_attention() || self.probe_due || !self.send.has_nothing_to_send()
     }
 
-    /// Something was read: tells the peer, if that lets it go on.
+    /// Notes that something was read; informs the peer if that lets it continue.
     #[inline]
     pub(super) fn consumed(&mut self) {
         let more = self.receive.credit() - self.acks.credit_told;

@@ -29,8 +29,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(Unit { header, bytes: place.bytes, span: place.span })
     }
 
-    /// Takes the acknowledgement that a unit carries. It may be an old one, since units wait in their stream: it says nothing of the round
-    /// trip, nor of whether the peer is there, and a question that is due stays so.
+    /// Handles the acknowledgement that a unit carries. It may be old, since units wait in their stream: it gives no round-trip sample and
+    /// no sign of life, and a question that is due stays due.
     pub(in crate::message) fn handle_word_of_unit(
         &mut self,
         now: Time,
@@ -44,7 +44,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.probe_due = probe_due;
     }
 
-    /// Whether there can be such a unit: messages of its bytes that take as many numbers, no longer than this end takes.
+    /// Whether such a unit is possible: its bytes can be messages that take as many numbers, none longer than this end accepts.
     pub(in crate::message) fn may_be_unit(&self, unit: &Unit) -> bool {
         let payload_bytes_max = self.agreed.payload_bytes_max() as u64;
         let (bytes, span) = (u64::from(unit.bytes), u64::from(unit.span));
@@ -54,7 +54,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         is_full && bytes <= span * payload_bytes_max && unit.bytes as usize <= longest
     }
 
-    /// What became of a unit that arrived: kept, or not and why.
+    /// Handles a unit that arrived; returns whether it was kept, or why not.
     pub(in crate::message) fn handle_unit(
         &mut self,
         now: Time,

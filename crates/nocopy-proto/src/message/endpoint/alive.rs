@@ -1,7 +1,7 @@
 //! Signs of life for peers while the program does not call its endpoint (docs/protocol.md §10.1).
 //!
-//! The endpoint cannot send them: nobody calls it then. It says which connections there are, and the caller keeps a list for whatever
-//! sends instead.
+//! The endpoint cannot send them, because nobody calls it then. It reports which connections exist; the caller lists them for a thread
+//! that sends instead.
 
 use std::net::SocketAddr;
 
@@ -52,7 +52,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((index, self.sign_of_life_at(index)))
     }
 
-    /// All signs of life as they are to be sent now: what a simulation compares with what it was told.
+    /// All current signs of life, for a simulation to compare with what it was given.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
     pub fn signs_of_life(&self) -> impl Iterator<Item = (usize, SignOfLife)> {
@@ -71,7 +71,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The peer is there, though its program does not read what it is sent.
+    /// Notes that the peer is alive, although its program does not read its messages.
     pub(super) fn handle_alive(&mut self, now: Time, from: SocketAddr, alive: Alive) {
         let Some(index) = self.named(alive.to, from) else { return };
         if let State::Open(connection) = &mut self.entries[index as usize].state {

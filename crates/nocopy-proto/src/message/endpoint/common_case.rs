@@ -1,6 +1,6 @@
-//! The common case, made straight: a packet of a known peer that is the next in order and holds whole messages, and packets to a peer to
-//! which there is nothing else to say. Everything is decided with one look-up of the connection. A message that comes alone is even read
-//! where it was received, and never kept. What is not like that goes the general way, and both come to the same (`twins`).
+//! The short way for the common case: it receives packets that are next in order, from a known peer, with whole messages, and sends
+//! packets to a peer for which nothing else is queued. It looks the connection up only once. A message that arrives alone is read in place,
+//! and never kept. All other datagrams go the general way; both ways have the same effect (`twins` tests this).
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub enum Fresh {
     Last,
 }
 
-/// The next packet of a connection, with so many messages.
+/// The next packet of a connection, and how many messages it holds.
 #[derive(Clone, Copy)]
 struct NextPacket {
     index: u32,
@@ -28,7 +28,7 @@ struct NextPacket {
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Finds out whether a datagram is the next packet of its connection and holds nothing but whole messages.
+    /// Checks whether a datagram is the next packet of its connection and holds nothing but whole messages.
     #[inline(always)] // for each packet
     fn next_of(&self, from: SocketAddr, bytes: &[u8]) -> Option<NextPacket> {
         let header = Header::of_packet(wire::plain(bytes)?);
@@ -75,8 +75,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Handles a packet that is the next one of its connection and holds nothing but whole messages, as
     /// [`handle_datagram`](Self::handle_datagram) does.
-    ///
-    /// # Errors
     /// Gives any other datagram back; then nothing has changed.
     pub(super) fn handle_next(
         &mut self,
@@ -99,9 +97,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Err(datagram)
     }
 
-    /// Handles a datagram where it lies, as [`handle_datagram`](Self::handle_datagram) does, if it is a common one: of a packet with
-    /// messages `keep` makes what is kept; if there is no memory for that, it counts as not received. Returns false for any other datagram;
-    /// then nothing has changed.
+    /// Handles a common datagram in place, as [`handle_datagram`](Self::handle_datagram) does. For a packet with messages, `keep` makes
+    /// what is kept; without memory for that, the packet counts as not received. Returns false for any other datagram, and then has changed
+    /// nothing.
     #[inline]
     pub fn handle_in_place(
         &mut self,
@@ -125,9 +123,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles a datagram that brings nothing but one message, and reads that where it lies, as [`handle_datagram`](Self::handle_datagram)
-    /// and [`receive`](Self::receive) do, if no other waits to be read: returns whose message it is, what it is, and where in the datagram it
-    /// lies. Returns `None` for any other datagram; then nothing has changed.
+    /// Handles a datagram that holds only one message, and reads that in place, as [`handle_datagram`](Self::handle_datagram) and
+    /// [`receive`](Self::receive) would, if no other message waits. Returns the message's peer, kind, and place in the datagram. Returns
+    /// `None` for any other datagram, and then has changed nothing.
     #[inline]
     pub fn receive_in_place(
         &mut self,
@@ -178,8 +176,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, kind, range))
     }
 
-    /// Handles an acknowledgement alone that asks for nothing and speaks of nothing missing, as [`handle_datagram`](Self::handle_datagram)
-    /// does, where it lies. Returns false for any other datagram; then nothing has changed.
+    /// Handles a lone acknowledgement without questions and ranges in place, as [`handle_datagram`](Self::handle_datagram) does. Returns
+    /// false for any other datagram, and then has changed nothing.
     #[inline]
     fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> bool {
         let Some(header) = wire::plain_ack(datagram).filter(|_| self.takes_short_ways()) else {
@@ -206,9 +204,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// Queues a packet and sends it, as [`queue`](Self::queue) and [`poll_transmit`](Self::poll_transmit) would, if it is the only one there
-    /// is to send to anybody and nothing is to be decided about it: gives it with where it goes and its header.
-    /// [`rest_after`](Self::rest_after) is to follow.
+    /// Queues a packet and sends it, as [`queue`](Self::queue) and [`poll_transmit`](Self::poll_transmit) would, if it is the only one to
+    /// be sent to any peer and nothing needs a decision. Calls back with the packet, its destination and header.
+    /// [`rest_after`](Self::rest_after) must follow.
     ///
     /// # Errors
     /// Gives the packet back if it is not like that; then nothing has changed.
@@ -238,7 +236,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// After [`send_at_once`](Self::send_at_once), when the packet is on its way.
+    /// To be called after [`send_at_once`](Self::send_at_once), when the packet was sent.
     #[inline]
     pub fn rest_after(&mut self, now: Time, peer: Peer) {
         let entry = &mut self.entries[peer.index as usize];
@@ -252,9 +250,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Sends what is queued to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would give it, for as long as that is
-    /// packets that were not sent before and there is nothing to decide, and no more than `most`: gives each with where it goes and its
-    /// header.
+    /// Sends the queued packets of the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would, as long as they are sent for
+    /// the first time and nothing needs a decision, and no more than `most`. Calls back with each packet, its destination and header.
     #[inline]
     pub fn transmit_fresh(
         &mut self,
@@ -279,8 +276,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would give it, if that is all there is
-    /// to say to it: gives it with where it goes, and whether it is the last thing to send to anybody. Returns whether there was one.
+    /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would, if nothing else is to be
+    /// sent to it. Calls back with the datagram, its destination, and whether it is the last to any peer. Returns whether there was one.
     #[inline]
     pub fn transmit_ack(
         &mut self,

@@ -1,4 +1,4 @@
-//! Datagrams that came, the general way: whose each is, and what follows from it.
+//! The general way to handle received datagrams: finds the connection of each, and applies it.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,7 @@ use crate::message::wire::{
 use crate::message::{Event, LostReason, Peer, Time};
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Handles a datagram that came from `from`; `congested`: with ECN's CE mark (RFC 3168). What is not kept comes back by
-    /// [`Endpoint::released`].
+    /// Handles a datagram from `from`; `congested`: it has ECN's CE mark (RFC 3168). If it is not kept, [`Endpoint::released`] returns it.
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: R) {
         if !self.takes_short_ways() {
@@ -49,8 +48,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.released.extend(returned);
     }
 
-    /// Handles datagrams that came together, from one sender, in order: as [`Endpoint::handle_datagram`] each of them, and those cheaply
-    /// that go on with a long message.
+    /// Handles datagrams that arrived together from one sender, in order: as [`Endpoint::handle_datagram`] handles each, but at less cost
+    /// for those that continue a long message.
     #[inline]
     pub fn handle_run(
         &mut self,
@@ -71,7 +70,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles the datagrams that say nothing but what goes on behind one with this header, and returns the first that does.
+    /// Handles the datagrams that only continue after one with this header, and returns the first that does not.
     fn handle_followers(
         &mut self,
         now: Time,
@@ -100,7 +99,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The connection that a header is for. Where there is none the sender is told.
+    /// The connection that a header is for. If there is none, the sender gets an Unknown.
     #[inline]
     fn look_up(&mut self, from: SocketAddr, header: &Header) -> Option<u32> {
         let index = index_of(header.to);
@@ -123,7 +122,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles a packet, and gives it back if it is not kept.
+    /// Handles a packet, and returns it if it is not kept.
     #[inline]
     fn handle_data(
         &mut self,
@@ -161,7 +160,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// What follows from a packet: messages to read, room, the end.
+    /// Notes the effects of a packet: messages to read, room in the queue, the end.
     #[inline]
     pub(super) fn after_packet(&mut self, now: Time, index: u32) {
         let entry = &mut self.entries[index as usize];
@@ -186,7 +185,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.touch_or_rest(now, index, wants_to_send);
     }
 
-    /// Handles the rest: what is no packet.
+    /// Handles datagrams that are not packets.
     #[cold]
     fn handle_control(&mut self, now: Time, from: SocketAddr, datagram: &Result<Datagram<'_>, Malformed>) {
         match datagram {

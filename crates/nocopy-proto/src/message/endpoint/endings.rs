@@ -1,4 +1,4 @@
-//! How connections end: by the caller, by the peer, or because others need what they keep.
+//! How connections end: by the caller, by the peer, or because others need their memory or their place.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +15,8 @@ use crate::message::{Event, LostReason, Peer, Time};
 const SLOW: Span = Span::from_secs(10);
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Says that the caller has no memory for packets to send. While that is so, peers that acknowledge nothing for a time are ended one
-    /// by one, the one that keeps most first, so that no more are ended than it takes (docs/protocol.md §8.4).
+    /// Reports that the caller has no memory for packets to send. While that lasts, peers that acknowledge nothing for a time are ended one
+    /// by one, the one that keeps most first, so that no more are ended than needed (docs/protocol.md §8.4).
     pub fn want_packets(&mut self, now: Time) {
         self.no_packets.go_on(now);
         if self.no_packets.looks()
@@ -26,7 +26,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Of the peers that acknowledge nothing: of the network for which most packets are kept the one for which most are.
+    /// Of the peers that acknowledge nothing: in the network for which the most packets are kept, the peer for which the most are.
     fn slow_peer_that_keeps_most(&mut self) -> Option<u32> {
         let mut slow = Vec::new();
         let mut kept_of_network: HashMap<IpAddr, usize> = HashMap::new();
@@ -43,12 +43,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         most.map(|(.., index)| *index)
     }
 
-    /// Ends a connection at once: what is queued, on its way or unread is thrown away. No event tells of it.
+    /// Ends a connection at once, and discards everything queued, in flight or unread. There is no event for that.
     pub fn abort(&mut self, peer: Peer) {
         self.end(peer, AbortReason::ABORTED);
     }
 
-    /// The same, because the endpoint is closed.
+    /// As [`abort`](Self::abort), because the endpoint is closed.
     pub fn leave(&mut self, peer: Peer) {
         self.end(peer, AbortReason::CLOSED);
     }
@@ -69,7 +69,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Takes a connection out, with everything it holds.
+    /// Removes a connection, with everything it holds.
     pub(super) fn remove(&mut self, index: u32) {
         self.leave_beside(index);
         let entry = &mut self.entries[index as usize];
@@ -109,7 +109,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Ends connections that keep parts of messages, do not go on with them, and so keep memory from others (docs/protocol.md §8.2).
+    /// Ends connections that keep parts of messages without progress, and so keep memory from others (docs/protocol.md §8.2).
     #[cold]
     pub(super) fn end_stalled(&mut self) {
         for index in self.admission.overdue() {
@@ -123,14 +123,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Ends a connection since others need what it has.
+    /// Ends a connection because others need its memory or place.
     pub(super) fn evict(&mut self, index: u32, abort: AbortReason, reason: LostReason) {
         self.counters.evicted += 1;
         self.tell_abort(index, abort);
         self.lose(index, reason);
     }
 
-    /// Looks whether one or both directions have ended.
+    /// Checks whether one or both directions have ended.
     pub(super) fn look_for_end(&mut self, index: u32, now: Time) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
@@ -162,7 +162,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The peer does not know the connection: only it can know the id that we call it by.
+    /// Handles an Unknown: the peer does not know the connection. Only the peer can know this end's id for it.
     pub(super) fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
         match self.by_remote.get(&(from, unknown.to)) {
             Some(&index) if self.is_over_but_for_the_end(index) => self.close(index),
@@ -176,7 +176,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             if connection.linger.is_none() && connection.receive.is_finished() && connection.has_said_all())
     }
 
-    /// The peer has forgotten the connection since it was over: that it knows of our end got lost on its way, for as long as it lingered.
+    /// Closes a connection that the peer has closed and forgotten: the acknowledgement of this end's FIN was lost for as long as the peer
+    /// lingered.
     fn close(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };
@@ -190,7 +191,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.events.push(is_beside, Event::Closed(peer));
     }
 
-    /// Ends a connection by the peer's word, unless both were through with it.
+    /// Ends a connection because the peer said so, unless both directions have ended already.
     pub(super) fn end_by_peer(&mut self, index: u32, reason: LostReason) {
         match &mut self.entries[index as usize].state {
             State::Open(connection) if connection.linger.is_some() => self.remove(index),

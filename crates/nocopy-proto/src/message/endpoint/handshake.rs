@@ -1,5 +1,5 @@
-//! How connections come about (docs/protocol.md §3): the client remembers where it is, the server nothing until the client has shown
-//! that it receives at its address.
+//! How connections are set up (docs/protocol.md §3): the client keeps state, the server keeps nothing until the client has proved that it
+//! receives at its address.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -14,16 +14,15 @@ use crate::message::wire::{
 };
 use crate::message::{Event, LostReason, Settings, Time};
 
-/// The first wait for an answer; each one is twice as long.
+/// The first wait for an answer; each further one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
-/// The longest.
 const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// So many Connects are as long as the longest datagram; if none of them got through, the path may not take such.
+/// This many Connects have the length of the longest datagram; if none gets through, the path may not allow it.
 const LONG_TRIES: u32 = 3;
-/// What every path takes, nearly (as QUIC, RFC 9000 section 14).
+/// A datagram length that nearly every path allows (as QUIC, RFC 9000 section 14).
 const SHORT_DATAGRAM_BYTES: u16 = 1200;
 
-/// A client's connection that is being set up.
+/// A connection that this end is setting up.
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) to: SocketAddr,
@@ -33,16 +32,16 @@ pub(super) struct Connecting {
     pub(super) placement: Placement,
     settings: Settings,
     cookie: Option<[u8; COOKIE_BYTES]>,
-    /// Datagrams sent since the last step forward.
+    /// Datagrams sent since the last progress.
     tries: u32,
-    /// The length of the last Connect: longer datagrams are not agreed to, since it may be known that they do not get through.
+    /// The length of the last Connect. Longer datagrams are not agreed to, since they may be known not to get through.
     stated_bytes: u16,
     due: Time,
     give_up: Time,
 }
 
 impl Connecting {
-    /// `stream_key`: what a stream for it has to begin with, if there may be one.
+    /// `stream_key`: the key with which a stream for it must begin, if streams are allowed.
     pub(super) fn new(
         to: SocketAddr,
         (id, stream_key): (u64, Option<NonZeroU64>),
@@ -106,7 +105,7 @@ impl Connecting {
     }
 }
 
-/// What an endpoint says of itself.
+/// The parameters that an endpoint announces.
 fn parameters(settings: &Settings, first_sequence: u32, stream_key: Option<NonZeroU64>) -> Parameters {
     Parameters {
         datagram_bytes: settings.datagram_bytes,
@@ -160,7 +159,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.answer(sort, from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
     }
 
-    /// A client that receives where it says. What it sends twice is answered twice, by the same.
+    /// Handles a Connect, whose client is proven to receive at its address. A repeated Connect gets the same answer.
     pub(super) fn handle_connect(&mut self, now: Time, from: SocketAddr, connect: &Connect) {
         let Connect { client_id, cookie, parameters: theirs } = *connect;
         if !self.cookies.are_good(now, from, client_id, &cookie) {

@@ -1,4 +1,4 @@
-//! The next message to be read: those of a peer in order, peers in turn.
+//! Chooses the next message to read: each peer's messages in order, peers in turn.
 
 use super::{Endpoint, Entry, Message, State};
 use crate::message::receive_window::Complete;
@@ -40,7 +40,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(Message::new(self, peer, complete))
     }
 
-    /// Whose message [`Endpoint::receive`] would give, and what it is.
+    /// The peer and kind of the message that [`Endpoint::receive`] would return.
     #[inline]
     pub fn next_message(&mut self) -> Option<(Peer, Kind)> {
         self.next_complete().map(|(peer, complete)| (peer, complete.kind))
@@ -111,7 +111,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         messages
     }
 
-    /// What follows from messages that were read of the first peer that has some; the others have their turn.
+    /// Notes that messages of the first readable peer were read; then the others have their turn.
     #[inline(always)] // for each message
     fn after_reading(&mut self, index: u32) {
         let State::Open(connection) = &mut self.entries[index as usize].state else { return };
@@ -130,7 +130,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Goes behind a message of the first peer that has some; the others have their turn.
+    /// Consumes a message of the first readable peer; then the others have their turn.
     #[inline(never)] // the end of a message is nothing but a call, which most of those received together do not make
     pub(super) fn consume(&mut self, peer: Peer, message: &Complete) {
         let index = peer.index;

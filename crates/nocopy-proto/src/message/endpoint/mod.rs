@@ -1,4 +1,4 @@
-//! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
+//! All connections of one endpoint: finds the connection of a datagram, and the next one to send, to read, or to time out.
 
 mod alive;
 mod beside;
@@ -42,17 +42,17 @@ use super::{
     ConnectError, Counters, Event, Gone, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, Settings, Time,
 };
 
-/// So that the ranges of an acknowledgement reach over all of them.
+/// The largest window: the ranges of an acknowledgement must be able to cover it.
 const WINDOW_PACKETS_MAX: usize = 1 << 16;
-/// More often it is no use to ask.
+/// The shortest keep-alive interval that makes sense.
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 /// The longest payload of UDP over IPv4.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
-/// Lower bits of an id: the place of the connection. The others cannot be guessed.
+/// The lower bits of an id, which hold the connection's index. The upper bits are random.
 const INDEX_BITS: u32 = 20;
-/// Packets of one connection that are sent in a row, while others have some, too.
+/// How many packets of one connection are sent in a row while others wait to send.
 const PACKETS_IN_A_ROW: u32 = 64;
-/// Events that nobody has taken, at which no peers are accepted any more.
+/// With this many unread events no peers are accepted any more.
 const EVENTS_MAX: usize = 1 << 16;
 
 /// One end of any number of connections; see the [module](super).
@@ -65,19 +65,19 @@ pub struct Endpoint<S, R> {
     ids: Ids,
     entries: Vec<Entry<S, R>>,
     vacant: Vec<u32>,
-    /// Connections that are over and still answer, by the time when they ended.
+    /// Closed connections that still answer, by the time when they closed.
     lingering: BTreeSet<(Time, u32)>,
-    /// All connections by the peer's address and its name for them.
+    /// All connections, by the peer's address and the peer's id for them.
     by_remote: HashMap<(SocketAddr, u64), u32>,
-    /// Connections that are being set up from here: by where to, and our name for them.
+    /// Connections that this end is setting up, by the peer's address and this end's id.
     attempts: BTreeMap<(SocketAddr, u64), u32>,
-    /// Who may have something to send.
+    /// Connections that may have something to send.
     sending: VecDeque<u32>,
-    /// Packets sent for the first one of them.
+    /// Packets sent in a row for the first connection of `sending`.
     in_a_row: u32,
-    /// A datagram came since then that one of them does not let wait.
+    /// A datagram has arrived since that needs an answer at once.
     urgent: bool,
-    /// Who has messages to be read.
+    /// Connections with messages to be read.
     readable: VecDeque<u32>,
     timers: Alarms,
     /// Who has puts to be placed, or answers to them.
@@ -94,7 +94,7 @@ pub struct Endpoint<S, R> {
     control: Vec<u8>,
     changes: Changes,
     counters: Counters,
-    /// All datagrams go the general way, so that it can be compared with the short ones.
+    /// All datagrams are handled the general way, to be compared with the short ways.
     #[cfg(any(test, feature = "simulation"))]
     is_general: bool,
 }
@@ -102,7 +102,7 @@ pub struct Endpoint<S, R> {
 #[derive(Debug)]
 struct Entry<S, R> {
     generation: u32,
-    /// Our name for the connection: the index, and a number that nobody can guess.
+    /// This end's id for the connection: the index, and a random number.
     id: u64,
     state: State<S, R>,
     is_sending: bool,
@@ -122,7 +122,7 @@ enum State<S, R> {
     Open(Box<Connection<S, R>>),
 }
 
-/// Numbers that nobody can guess.
+/// Random numbers that nobody can guess.
 #[derive(Debug)]
 struct Ids {
     secret: [u8; 16],
@@ -137,7 +137,7 @@ impl Ids {
         hasher.finish()
     }
 
-    /// The number that nobody can guess of a connection with this id.
+    /// The random key that belongs to a connection id.
     fn key_of(&self, id: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.secret);
         hasher.write_u64(id);
@@ -152,8 +152,8 @@ fn index_of(id: u64) -> u32 {
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// An endpoint without peers. `seed` has to be random, and secret: cookies, ids and first sequence numbers come from it.
-    /// What the settings ask for beyond the limits of docs/protocol.md §14 is brought inside.
+    /// An endpoint without peers. `seed` must be random and secret: cookies, ids and first sequence numbers are derived from it. Settings
+    /// beyond the limits of docs/protocol.md §14 are reduced to these.
     pub fn new(mut settings: Settings, seed: [u8; 32]) -> Self {
         settings.window_packets = settings.window_packets.clamp(1, WINDOW_PACKETS_MAX);
         settings.datagram_bytes = settings.datagram_bytes.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
@@ -192,7 +192,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] tells how it ends.
+    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] reports the result.
     ///
     /// # Errors
     /// There are too many peers already.
@@ -210,13 +210,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(peer)
     }
 
-    /// What a stream to this end for the connection with this id has to begin with, if there may be one.
+    /// The key with which a stream to this end must begin for the connection with this id, if streams are allowed.
     fn stream_key(&self, id: u64) -> Option<NonZeroU64> {
         let offers = self.settings.streams && !self.settings.crc;
         if offers { NonZeroU64::new(self.ids.key_of(id)) } else { None }
     }
 
-    /// A place for one more connection, with a new id. If there is none left, the connection that has been over for longest makes room.
+    /// A free index for one more connection, with a new id. If there is none, the connection that has been closed for longest is removed.
     fn vacancy(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
@@ -286,8 +286,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.acknowledged.pop()
     }
 
-    /// Says how many more datagrams the caller can hold: what is over a window's reserve goes to everybody, the reserve to one peer at
-    /// a time, so that its message gets whole (docs/protocol.md §8).
+    /// Sets how many more datagrams the caller can hold. All peers share the memory beyond a window's reserve; one peer at a time has the
+    /// reserve, so that its message becomes complete (docs/protocol.md §8).
     #[inline]
     pub fn set_free(&mut self, packets: usize) {
         self.admission.set_free(packets);
@@ -304,7 +304,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.counters
     }
 
-    /// What is known of the way to a peer; `None` while it is not connected.
+    /// The state of the path to a peer; `None` while it is not connected.
     ///
     /// # Errors
     /// The peer is gone.
@@ -312,7 +312,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map(Connection::statistics))
     }
 
-    /// The connection that we call by an id, if its peer is at that address.
+    /// The connection with this id of ours, if its peer is at that address.
     fn named(&mut self, id: u64, from: SocketAddr) -> Option<u32> {
         let index = index_of(id);
         let entry = self.entries.get(index as usize).filter(|entry| entry.id == id);
@@ -328,12 +328,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(index)
     }
 
-    /// Keeps a datagram for an address that is no peer's (yet, or any more), unless too many wait.
+    /// Queues a datagram to an address that is no peer's (yet, or any more), unless too many wait.
     fn answer(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
         self.counters.answers_dropped += u64::from(!self.answers.push(sort, to, write));
     }
 
-    /// The state of a client's connection that is being set up.
+    /// The state of a connection with this id that this end is setting up.
     fn connecting(&mut self, id: u64, from: SocketAddr) -> Option<(u32, &mut Connecting)> {
         let index = self.named(id, from)?;
         match &mut self.entries[index as usize].state {
@@ -342,7 +342,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// A connection is there; `accepted`: the peer made it.
+    /// Adds an established connection; `accepted`: the peer made it.
     fn establish(&mut self, index: u32, connection: Connection<S, R>, accepted: bool) -> Peer {
         let to = connection.agreed.to;
         self.by_remote.insert((to, connection.agreed.remote_id), index);
@@ -356,14 +356,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         peer
     }
 
-    /// Of the connections that are being set up to an address, our name for one and its place: the one that has the greatest name, as the
-    /// other end finds it, too.
+    /// The id and index of the connection that this end is setting up to an address; of several the one with the greatest id, which the
+    /// other end chooses as well.
     fn attempt_to(&self, address: SocketAddr) -> Option<(u64, u32)> {
         let attempts = self.attempts.range((address, 0)..=(address, u64::MAX));
         attempts.last().map(|((_, id), index)| (*id, *index))
     }
 
-    /// The connection that a client has made before with the same id, and our name for it.
+    /// The connection that this client has already made with the same id, and this end's id for it.
     fn accepted(&mut self, from: SocketAddr, client_id: u64) -> Option<(u64, &mut Connection<S, R>)> {
         let index = *self.by_remote.get(&(from, client_id))?;
         let entry = &mut self.entries[index as usize];
@@ -373,7 +373,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// A place for a client, its id there, and the first sequence number. If there is none, an address that has more makes room
+    /// The index, id and first sequence number for a client. If no place is free, an address with more connections loses one
     /// (docs/protocol.md §8.3).
     fn place_for_client(&mut self, from: SocketAddr) -> Option<(u32, u64, u32)> {
         if self.events.of_program.len() >= EVENTS_MAX {
@@ -387,14 +387,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((index, self.entries[index as usize].id, self.ids.next() as u32))
     }
 
-    /// Has all datagrams go the general way from here on: what the short ways are compared with.
+    /// Makes the endpoint handle all datagrams the general way from now on, to compare the short ways with it.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
     pub fn go_the_general_way(&mut self) {
         self.is_general = true;
     }
 
-    /// Whether the common case goes its own, short way: always, but where tests compare.
+    /// Whether the common case is handled the short way: always, except where tests compare.
     #[inline]
     fn takes_short_ways(&self) -> bool {
         #[cfg(any(test, feature = "simulation"))]
@@ -403,7 +403,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// Entries that memory is taken for, in everything that peers can make longer: what a simulation holds against a bound.
+    /// The allocated entries of everything that peers can make grow, which a simulation compares with a bound.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
     pub fn capacity(&self) -> usize {

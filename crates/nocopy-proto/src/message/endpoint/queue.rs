@@ -1,4 +1,4 @@
-//! What the caller queues for a peer, and how much of it there is room for.
+//! What the caller queues for a peer, and how much room there is.
 
 use super::{Endpoint, Entry, State};
 use crate::message::connection::Connection;
@@ -7,7 +7,7 @@ use crate::message::{Gone, Peer, QueueError};
 /// What may be sent to a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outlook {
-    /// The longest payload of a packet, behind the header and without CRC.
+    /// The longest payload of a packet, without header and CRC.
     pub payload_bytes_max: usize,
     /// The longest message that the peer takes.
     pub message_bytes_max: usize,
@@ -57,8 +57,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }))
     }
 
-    /// The same of a connected peer to which one packet may be queued, for a message that fits into it: `message_bytes_max` is what the
-    /// peer said, whatever it has room for.
+    /// As [`outlook`](Self::outlook), for a connected peer to which one packet may be queued, and a message that fits into it:
+    /// `message_bytes_max` is the peer's limit, whatever it has room for.
     #[inline]
     pub fn outlook_of_short(&self, peer: Peer) -> Option<Outlook> {
         let connection = self.reading(peer)?;
@@ -81,7 +81,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, Connection::room))
     }
 
-    /// The longest payload of a packet to a peer, behind the header and without CRC; nothing while it is not connected.
+    /// The longest payload of a packet to a peer, without header and CRC; 0 while it is not connected.
     ///
     /// # Errors
     /// The peer is gone.
@@ -107,7 +107,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.packets()))
     }
 
-    /// Says that somebody waits for room for so many packets: [`Event::Writable`](crate::message::Event::Writable) will tell.
+    /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).
     ///
     /// # Errors
     /// The peer is gone.
@@ -153,7 +153,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Places for so many packets to a peer: for packets that cannot be given back once they are made.
+    /// Reserves places for this many packets to a peer, for packets that cannot be returned once they are made.
     ///
     /// # Errors
     /// No room for all of them, or no peer.
@@ -166,7 +166,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(Places { endpoint: self, peer, packets })
     }
 
-    /// Ends this direction behind everything queued, with a packet that is empty.
+    /// Ends this direction after everything queued, by an empty packet.
     ///
     /// # Errors
     /// Gives the packet back: there is no such peer, it is not connected yet, or the direction was ended before.
@@ -180,7 +180,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// The connection to a peer that more may be sent to.
+    /// The connection to a peer to which more may be sent.
     #[inline]
     pub(super) fn open_to_send(&mut self, peer: Peer) -> Result<&mut Connection<S, R>, QueueError> {
         let connection = self.open_mut(peer)?.ok_or(QueueError::Full)?;

@@ -1,4 +1,4 @@
-//! A message that was received, where it lies.
+//! A received message, in the memory of its datagrams.
 
 use std::ops::Range;
 
@@ -6,7 +6,8 @@ use super::Endpoint;
 use crate::message::receive_window::{Complete, Taken};
 use crate::message::{Kind, Peer};
 
-/// A message, complete, in the datagrams that brought it. Dropping it goes on to the next one, and frees what holds nothing else.
+/// A complete message, in the datagrams in which it arrived. Dropping it moves on to the next one, and frees datagrams that hold nothing
+/// else.
 #[derive(Debug)]
 pub struct Message<'a, S, R: AsRef<[u8]>> {
     endpoint: &'a mut Endpoint<S, R>,
@@ -38,7 +39,7 @@ impl<'a, S, R: AsRef<[u8]>> Message<'a, S, R> {
         Self { endpoint, peer, complete }
     }
 
-    /// Whose it is.
+    /// The peer that sent it.
     #[inline]
     pub fn peer(&self) -> Peer {
         self.peer
@@ -75,7 +76,8 @@ impl<'a, S, R: AsRef<[u8]>> Message<'a, S, R> {
         self.endpoint.reading(self.peer)?.receive.whole(&self.complete)
     }
 
-    /// Takes the message out, piece by piece, with the datagrams where these hold nothing else.
+    /// Takes the message out, and passes its pieces to `each` in order: a datagram that holds only this message is given away whole, other
+    /// bytes are copied.
     pub fn take(self, mut each: impl FnMut(Piece<R>)) {
         if let Some(connection) = self.endpoint.reading_mut(self.peer) {
             connection.receive.take(&self.complete, |taken| {

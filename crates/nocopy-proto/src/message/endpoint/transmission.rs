@@ -1,4 +1,4 @@
-//! What is to be sent next, who has the next turn, and whose time is up.
+//! Chooses the next datagram to send and the next connection in turn, and handles time-outs.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use crate::message::connection::{self, Agreed};
 use crate::message::wire::{self, AbortReason, HEADER_BYTES};
 use crate::message::{Peer, Time, sequence};
 
-/// What is to be sent.
+/// A datagram to be sent.
 #[derive(Debug)]
 pub enum Transmit<'a, S> {
     /// A packet: the header goes in front of what the caller keeps.
     Packet {
-        /// Whose.
+        /// The peer.
         peer: Peer,
         /// Where to.
         to: SocketAddr,
@@ -20,14 +20,14 @@ pub enum Transmit<'a, S> {
         packet: &'a mut S,
         /// This time's header.
         header: [u8; HEADER_BYTES],
-        /// A CRC32C over header and payload goes behind ([`crc`](crate::message::crc)).
+        /// A CRC32C over header and payload is appended ([`crc`](crate::message::crc)).
         crc: bool,
         /// It was sent before.
         again: bool,
     },
     /// A unit, for the stream to the peer.
     Unit {
-        /// Whose.
+        /// The peer.
         peer: Peer,
         /// As it was queued.
         unit: &'a mut S,
@@ -43,7 +43,7 @@ pub enum Transmit<'a, S> {
     },
 }
 
-/// What a step of sending is, before memory is touched.
+/// A step of sending, decided before memory is touched.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Answer,
@@ -121,8 +121,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         })
     }
 
-    /// Sends what goes on behind a packet of `peer` that [`Endpoint::poll_transmit`] has just given with this header, for as long as
-    /// nothing is to be decided: gives each packet with its header, and everything else is as it was.
+    /// Sends the packets that follow one of `peer` which [`Endpoint::poll_transmit`] has just returned with this header, as long as nothing
+    /// needs a decision. Calls back with each packet and its header; nothing else changes.
     #[inline]
     pub fn transmit_followers(
         &mut self,
@@ -182,7 +182,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.timers.next()
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(index) = self.timers.pop(now) {
             let ended = match &mut self.entries[index as usize].state {
@@ -203,7 +203,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Sees to it that a connection is asked for what it has to send, and its alarm set.
+    /// Makes sure that a connection is asked for what it has to send, and that its alarm is set.
     #[inline]
     pub(super) fn touch(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
@@ -213,7 +213,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// After a packet came: sees to it that the connection is asked for what it has to send, or that its alarm is set if that is nothing.
+    /// After a packet: makes sure that the connection is asked for what it has to send, or that its alarm is set if there is nothing.
     #[inline]
     pub(super) fn touch_or_rest(&mut self, now: Time, index: u32, wants_to_send: bool) {
         if wants_to_send {
@@ -245,7 +245,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The same, where everything was read that will ever come.
+    /// As [`rest`](Self::rest), when everything was read that the peer will ever send.
     #[cold]
     fn rest_at_end(&mut self, index: u32, now: Time) {
         self.look_for_end(index, now);

@@ -1,5 +1,5 @@
-//! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): which connection a stream is for, units that are sent,
-//! come, and become packets when their stream is cut.
+//! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): the connection of a stream, and units that are sent,
+//! arrive, and become packets when their stream is cut.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,23 +8,23 @@ use crate::message::receive_window::{Arrival, placed};
 use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
 use crate::message::{Gone, LostReason, Peer, QueueError, Time, sequence};
 
-/// What is to become of a unit whose header has come.
+/// What to do with a unit whose header has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arriving {
-    /// It is the one that everything waits for: there has to be memory for it.
+    /// It is next in order: there must be memory for it.
     Next,
-    /// It is to be kept, when there is memory.
+    /// Keep it when there is memory.
     Later,
-    /// It is here already, or comes by datagrams: its bytes are passed over.
+    /// Skip its bytes: it has arrived already, or arrives by datagrams.
     Passed,
     /// It cannot be: the stream is of no use.
     Impossible,
 }
 
-/// A unit without a stream, which has to become packets.
+/// A unit without a stream, which must become packets.
 #[derive(Debug)]
 pub struct Cut<'a, S> {
-    /// Whose.
+    /// The peer.
     pub peer: Peer,
     /// As it was queued.
     pub unit: &'a mut S,
@@ -54,7 +54,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
     }
 
-    /// Whose stream it is that came from this address and begins with these words, and what is to be answered; `None`: nobody's.
+    /// The peer of a stream that came from this address and begins with these bytes, and the answer to send; `None`: the stream belongs to
+    /// no peer.
     ///
     /// Who says the key has the Accept that it was in: the connection is set up, if it was not before.
     pub fn attach(&mut self, from: IpAddr, attach: &Attach) -> Option<(Peer, Attached)> {
@@ -95,8 +96,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// There is no stream to a peer any more. Until there is another one, units wait; those that were sent before have to become packets in
-    /// any case: [`next_cut`](Self::next_cut).
+    /// Reports that a peer has no stream any more. Units wait until there is another stream; units that were sent already must become
+    /// packets in any case: [`next_cut`](Self::next_cut).
     pub fn stream_cut(&mut self, peer: Peer) {
         if let Ok(Some(connection)) = self.open_mut(peer) {
             connection.has_stream = false;
@@ -109,8 +110,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         matches!(self.open(peer), Ok(Some(connection)) if connection.has_stream)
     }
 
-    /// Queues a unit: whole messages with their headers, `bytes` in all, that take `span` numbers, as many as packets
-    /// ([`Laid`](crate::message::framing::Laid)). It stays with the endpoint until the peer has it, or it becomes packets.
+    /// Queues a unit: whole messages with their headers, `bytes` in total, that take `span` sequence numbers, as many as packets
+    /// ([`Laid`](crate::message::framing::Laid)). The endpoint keeps it until the peer has acknowledged it, or it becomes packets.
     ///
     /// # Errors
     /// Gives the unit back: no room, no peer, or one that does not know of the connection yet, or never has room for so many packets
@@ -138,7 +139,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })
     }
 
-    /// Makes the unit that [`next_cut`](Self::next_cut) has just found packets, and gives it back.
+    /// Replaces the unit that [`next_cut`](Self::next_cut) has just returned by packets, and returns it.
     ///
     /// # Panics
     /// There is none, or packets are not as many as they have to be.
@@ -157,7 +158,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(sequence::narrow(connection.receive.expected()))
     }
 
-    /// What is to become of a unit with this header, which comes over the stream of a peer.
+    /// What to do with a unit with this header, which arrives over the stream of a peer.
     pub fn arriving(&self, peer: Peer, unit: &Unit) -> Arriving {
         let Ok(Some(connection)) = self.open(peer) else { return Arriving::Impossible };
         let first = sequence::widen(unit.header.sequence, connection.receive.expected());
@@ -172,23 +173,22 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Says that there is no memory for a unit that comes over a stream. While that is so, connections that keep parts of messages and do
-    /// not go on with them are ended (docs/protocol.md §8.2).
+    /// Reports that there is no memory for a unit that arrives over a stream. While that lasts, connections that keep parts of messages
+    /// without progress are ended (docs/protocol.md §8.2).
     pub fn refuse_unit(&mut self, now: Time) {
         self.admission.refuse_unit(now);
         self.end_stalled();
     }
 
-    /// Takes note that a part has come of a unit with this header, which is being read: if everything waits for it, its peer goes on
-    /// (docs/protocol.md §8.2).
+    /// Notes that a part of a unit with this header has arrived: if the unit is next in order, its peer makes progress (docs/protocol.md
+    /// §8.2).
     pub fn unit_goes_on(&mut self, peer: Peer, unit: &Unit) {
         if self.arriving(peer, unit) == Arriving::Next {
             self.admission.note_progress(peer.index);
         }
     }
 
-    /// Handles a unit that has come whole over the stream of a peer, with its header. What is not kept comes back by
-    /// [`released`](Self::released).
+    /// Handles a complete unit from the stream of a peer, with its header. If it is not kept, [`released`](Self::released) returns it.
     pub fn handle_unit(&mut self, now: Time, peer: Peer, received: R) {
         let whole = received.as_ref().split_first_chunk::<HEADER_BYTES>().and_then(|(header, messages)| {
             Unit::parse(header).ok().filter(|unit| unit.bytes as usize == messages.len())

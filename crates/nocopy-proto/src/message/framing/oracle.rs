@@ -1,10 +1,10 @@
-//! What must hold for any payload and any messages whatever, for the property tests here and the fuzz targets in `fuzz/`.
+//! Properties that must hold for any payload and any messages; the property tests here and the fuzz targets in `fuzz/` check them.
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
 use super::{Kind, Place, chunks, parse};
 
-/// Reads `bytes` as a payload: chunks lie one behind the other, and a whole message is laid out again as it lay.
+/// Reads `bytes` as a payload: chunks follow each other, and a whole message is written again as it was.
 ///
 /// # Panics
 /// They overlap, leave gaps or reach outside, or are laid out differently.

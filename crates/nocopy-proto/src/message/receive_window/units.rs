@@ -1,4 +1,4 @@
-//! Units in the window (docs/protocol.md §16): what came over the stream, each in the place of its first number.
+//! Units in the window (docs/protocol.md §16): each was received over the stream, and takes the place of its first sequence number.
 
 use super::{Arrival, Complete, Cursor, ReceiveWindow};
 use crate::message::framing::{self, Laid, Place, parse};
@@ -9,8 +9,8 @@ use crate::message::{Kind, Violation};
 const WHOLE_HEADER_BYTES_MAX: usize = 8;
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
-    /// What the numbers of a unit are to the window. If one of them is there already, the sender makes packets of the unit, since its stream
-    /// was cut, and the others come as such.
+    /// How the numbers of a unit relate to the window. If one of them has arrived already, the sender is replacing the unit by packets
+    /// because its stream was cut, and the others arrive as packets.
     pub(in crate::message) fn arrival_of_unit(&self, sequence: u64, span: u64) -> Arrival {
         let end = sequence + span;
         if sequence < self.expected || self.ahead.overlaps(sequence..end) {
@@ -22,15 +22,12 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Bytes of the longest message that this end takes, with its header.
+    /// The longest message that this end accepts, with its header.
     pub(in crate::message) fn longest_message(&self) -> usize {
         self.message_bytes_max + WHOLE_HEADER_BYTES_MAX
     }
 
-    /// Keeps a unit that is neither a duplicate nor outside, and looks at what is in order now.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert).
+    /// Keeps a unit that is neither a duplicate nor outside, and checks what is in order now.
     pub(in crate::message) fn insert_unit(
         &mut self,
         sequence: u64,
@@ -47,8 +44,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.take_in_order(sequence + span)
     }
 
-    /// Checks the messages of a unit, and returns how many there are: all are whole, no longer than this end takes, and as packets they
-    /// would take as many numbers as the unit does.
+    /// Checks the messages of a unit, and returns their number: all must be whole, none longer than this end accepts, and as packets they
+    /// must take as many numbers as the unit.
     pub(super) fn check_unit(&self, payload: &[u8], span: u64) -> Result<usize, Violation> {
         let (mut laid, mut messages) = (Laid::default(), 0);
         for chunk in parse(payload) {

@@ -6,12 +6,11 @@ use std::ops::Range;
 use super::{SendWindow, Slot, State};
 use crate::message::Time;
 
-/// A unit and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::message) struct UnitPlace {
-    /// Its first number.
+    /// The first of its sequence numbers.
     pub(in crate::message) sequence: u64,
-    /// How many it takes.
+    /// How many sequence numbers it takes.
     pub(in crate::message) span: u32,
     /// Bytes of its messages.
     pub(in crate::message) bytes: u32,
@@ -25,9 +24,7 @@ impl UnitPlace {
 
 impl<S> SendWindow<S> {
     /// Queues a unit.
-    ///
-    /// # Panics
-    /// It takes no number.
+    /// Panics if the unit takes no sequence number.
     pub(in crate::message) fn push_unit(&mut self, unit: S, span: u32, bytes: u32) {
         assert!(span > 0, "a unit without a number");
         self.units.push_back(UnitPlace { sequence: self.end(), span, bytes });
@@ -37,22 +34,19 @@ impl<S> SendWindow<S> {
         self.slots.extend((1..span).map(|_| Slot::of_unit(None)));
     }
 
-    /// Whether units were queued and not sent: then not everything that was not sent is packets.
+    /// Whether units were queued and not sent, so that not only packets wait to be sent.
     #[inline]
     pub(in crate::message) fn has_units_queued(&self) -> bool {
         self.units_queued > 0
     }
 
-    /// The unit to send next, if everything in front of it was sent.
+    /// The next unit to send, if everything before it was sent.
     pub(in crate::message) fn next_unit(&self) -> Option<UnitPlace> {
         let next = self.units.len() - self.units_queued;
         self.units.get(next).filter(|unit| unit.sequence == self.fresh).copied()
     }
 
-    /// Notes that the next unit is sent, and gives it.
-    ///
-    /// # Panics
-    /// There is none.
+    /// Notes that the next unit is sent, and returns it.
     pub(in crate::message) fn send_unit(&mut self, now: Time) -> &mut S {
         let unit = self.next_unit().expect("a unit to send");
         self.units_queued -= 1;
@@ -62,7 +56,7 @@ impl<S> SendWindow<S> {
         slot.packet.as_mut().expect("kept until it is acknowledged")
     }
 
-    /// Whether an acknowledgement speaks of a part of a unit, which no receiver does.
+    /// Whether an acknowledgement covers only a part of a unit, which no receiver reports.
     pub(super) fn is_of_parts(&self, expected: u64, mut ranges: impl Iterator<Item = Range<u64>>) -> bool {
         let cuts = |number: u64| {
             let unit = self.units.get(self.units.partition_point(|unit| unit.end() <= number));
@@ -78,7 +72,7 @@ impl<S> SendWindow<S> {
         }
     }
 
-    /// The first unit that is not acknowledged, and what it is.
+    /// The first unit that is not acknowledged.
     pub(in crate::message) fn first_unit(&mut self) -> Option<(UnitPlace, &mut S)> {
         let place = *self.units.iter().find(|unit| {
             let index = usize::try_from(unit.sequence - self.first).unwrap_or(usize::MAX);
@@ -90,9 +84,7 @@ impl<S> SendWindow<S> {
 
     /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was sent they count as lost,
     /// otherwise they are sent in their turn.
-    ///
-    /// # Panics
-    /// There is none, or packets are not as many as its numbers.
+    /// Panics if there is no unit, or if it has another number of packets than sequence numbers.
     pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
         let (place, _) = self.first_unit().expect("a unit to replace");
         assert_eq!(packets.len(), place.span as usize, "packets for the numbers of a unit");

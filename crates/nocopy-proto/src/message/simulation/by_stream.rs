@@ -12,7 +12,7 @@ fn streams(from_bytes: usize) -> StreamSettings {
     StreamSettings { from_bytes, memory_units: 16, cut_after: None, stall: Duration::ZERO }
 }
 
-/// Says much in both directions, longer messages by streams like these; returns units sent, and those that became packets.
+/// Sends much in both directions, longer messages by streams with these settings; returns the units sent, and those that became packets.
 fn both_ways(seed: u64, link: &LinkSettings, streams: [Option<StreamSettings>; 2]) -> (u64, u64) {
     let [to_client, to_server] = streams;
     let client = HostSettings { streams: to_client, ..on(link.clone()) };
@@ -25,7 +25,7 @@ fn both_ways(seed: u64, link: &LinkSettings, streams: [Option<StreamSettings>; 2
     (counts.iter().map(|counts| counts.units).sum(), counts.iter().map(|counts| counts.units_cut).sum())
 }
 
-/// Proves that messages arrive once and in order, whichever of two ways they go, while datagrams are lost, reordered and late.
+/// Messages arrive once and in order, by either way, while datagrams are lost, reordered and late.
 #[test]
 fn two_ways_keep_one_order() {
     for (name, link) in disturbances() {
@@ -40,7 +40,6 @@ fn two_ways_keep_one_order() {
     }
 }
 
-/// Proves that a stream that is cut again and again loses nothing and repeats nothing.
 #[test]
 fn a_cut_stream_loses_nothing() {
     let (mut units, mut cut) = (0, 0);
@@ -55,7 +54,7 @@ fn a_cut_stream_loses_nothing() {
     assert!(units > 1_000 && cut > 1_000, "{units} units, {cut} became packets");
 }
 
-/// Proves that a receiver with next to no memory for units, which waits for a lost datagram, is not blocked by what comes behind it.
+/// A receiver with hardly any memory for units that waits for a lost datagram is not blocked by later units.
 #[test]
 fn the_next_message_finds_memory() {
     let link = LinkSettings { loss: 0.1, ..LinkSettings::gigabit() };
@@ -66,7 +65,6 @@ fn the_next_message_finds_memory() {
     }
 }
 
-/// Proves that units to a peer with a small window are no wider than that, and all of them arrive.
 #[test]
 fn units_are_no_wider_than_the_window_of_the_peer() {
     for seed in 0..4 {
@@ -81,7 +79,6 @@ fn units_are_no_wider_than_the_window_of_the_peer() {
     }
 }
 
-/// Proves that an end that knows of streams and one that does not talk by datagrams.
 #[test]
 fn an_end_without_streams_gets_datagrams() {
     for ends in [[Some(streams(0)), None], [None, Some(streams(0))]] {
@@ -89,7 +86,6 @@ fn an_end_without_streams_gets_datagrams() {
     }
 }
 
-/// Proves that a stream is for the connection whose id, key and address it names, and for no other.
 #[test]
 fn a_stream_is_attached_by_id_key_and_address() {
     let client = HostSettings { streams: Some(streams(0)), ..on(LinkSettings::gigabit()) };

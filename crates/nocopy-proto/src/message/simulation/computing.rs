@@ -7,10 +7,10 @@ use super::*;
 use crate::message::LostReason;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than a silent peer is waited for, and much longer.
+/// Seconds: longer than the limit for a silent peer, and much longer.
 const ABSENCES: [u32; 3] = [31, 45, 600];
 
-/// Two hosts that both speak, some messages into what they have to say, of which the server then computes for so long.
+/// Two hosts that both send. After some messages the server computes for `absence` without calling its endpoint.
 fn server_computes(seed: u64, absence: Duration, loss: f64, has_thread: bool) -> (World, HostId, HostId) {
     let says = Traffic::of(2_000, Sizes::UpTo(2_000));
     let host = HostSettings { says: Some(says), ..on(LinkSettings { loss, ..LinkSettings::gigabit() }) };
@@ -41,7 +41,6 @@ fn with_a_thread_a_peer_waits_for_minutes_of_computing() {
     }
 }
 
-/// Proves that it is the thread that keeps the peer waiting.
 #[test]
 fn without_a_thread_a_computing_program_is_lost() {
     for (seed, absence) in (0..).zip(ABSENCES) {
@@ -56,7 +55,7 @@ fn without_a_thread_a_computing_program_is_lost() {
     }
 }
 
-/// Proves that nobody takes its own absence for the silence of its peers, when neither says anything.
+/// No end mistakes its own absence for the silence of its peer, when neither sends anything.
 #[test]
 fn two_programs_that_compute_find_each_other_again() {
     let absences = [(40, 40, false), (40, 40, true), (600, 45, true), (45, 600, true)];
@@ -74,7 +73,7 @@ fn two_programs_that_compute_find_each_other_again() {
     }
 }
 
-/// Proves that a thread does not keep a connection that its endpoint has given up.
+/// A thread does not keep a connection alive that its endpoint has given up.
 #[test]
 fn a_peer_that_is_gone_is_noticed_in_time() {
     let (mut world, client, server) = server_computes(1, 600 * SECOND, 0.0, true);

@@ -1,4 +1,4 @@
-//! A program's side of one connection: packs what it says, and checks what it hears.
+//! A program's side of one connection: sends messages, and checks those that arrive.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::traffic::Utterance;
 use crate::message::framing::{self, Laid};
 use crate::message::{Endpoint, Event, Kind, LostReason, Outlook, Peer, Time};
 
-/// A message, in pieces or in one.
+/// A message, in one piece or in several.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard<'a> {
     pub(super) kind: Kind,
@@ -17,7 +17,7 @@ pub(super) struct Heard<'a> {
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Both sides had said everything.
+    /// Both sides had sent everything.
     Closed,
     /// For another reason.
     Lost(LostReason),
@@ -30,19 +30,19 @@ pub(super) struct Conversation {
     pub(super) peer: Peer,
     pub(super) connected: bool,
     pub(super) end: Option<End>,
-    /// What we say.
+    /// What this end sends.
     speech: Option<Speech>,
-    /// What the peer says.
+    /// The seed of the messages from the peer.
     hears: Option<u64>,
-    /// Responses to be given.
+    /// Responses to be sent.
     responses: VecDeque<(u64, u64)>,
-    /// The peer has said everything.
+    /// The peer has sent everything.
     peer_finished: bool,
     finished: bool,
     packer: Packer,
-    /// Messages from that length on go by the stream.
+    /// Messages from this length on go by the stream.
     streams_from: Option<usize>,
-    /// A message as it is said or should be heard.
+    /// A message that is sent, or expected.
     message: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ struct Speech {
     greeted: bool,
     next: u64,
     answered: u64,
-    /// The burst is over; the next begins then.
+    /// The burst is over; the next begins at this time.
     quiet_until: Time,
 }
 
@@ -61,21 +61,20 @@ struct Speech {
 pub(super) struct Packer {
     pub(super) full: VecDeque<Load>,
     open: Vec<u8>,
-    /// A unit that more may follow in, and how many packets it would be.
+    /// A unit to which messages may be added, and the number of packets it would be.
     open_unit: Vec<u8>,
     laid: Laid,
 }
 
-/// What is ready to be queued.
+/// A packet or unit that is ready to be queued.
 #[derive(Debug)]
 pub(super) enum Load {
     Packet(Vec<u8>),
-    /// With as many numbers as it takes.
+    /// A unit, with the sequence numbers that it takes.
     Unit(Vec<u8>, u32),
 }
 
 impl Load {
-    /// Queues it.
     pub(super) fn queue(self, endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>, peer: Peer) -> Result<(), Self> {
         match self {
             Self::Packet(packet) => endpoint.queue(peer, packet).map_err(|(packet, _)| Self::Packet(packet)),
@@ -87,7 +86,7 @@ impl Load {
     }
 }
 
-/// A unit that is as long takes no more messages.
+/// A unit of this length takes no more messages.
 const UNIT_BYTES: usize = 3_000;
 
 impl Packer {
@@ -103,7 +102,7 @@ impl Packer {
         }
     }
 
-    /// The same into a unit, of no more numbers than the peer has room for.
+    /// Puts a message into a unit, which takes no more numbers than the peer has room for.
     pub(super) fn pack_unit(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize, window: usize) {
         self.close_packet();
         let mut with = self.laid;
@@ -195,7 +194,7 @@ impl Conversation {
         }
     }
 
-    /// Says what there is to say and room for. Gives when the next burst begins.
+    /// Sends as many messages as there is room for. Returns when the next burst begins.
     pub(super) fn speak(
         &mut self,
         now: Time,
@@ -315,7 +314,7 @@ impl Conversation {
         self.compare(message, utterance, truth)
     }
 
-    /// The first message says what the others will be.
+    /// Reads from the first message what the others will be.
     fn greet(&mut self, message: Heard<'_>, truth: &mut Truth) -> Result<(), String> {
         let bytes = message.pieces.concat();
         let seed = u64::from_be_bytes(bytes.try_into().map_err(|_| "a greeting of another length")?);

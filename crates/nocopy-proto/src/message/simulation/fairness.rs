@@ -1,4 +1,4 @@
-//! Peers that keep what others need, beside peers that do as they should (docs/protocol.md §8).
+//! Peers that keep memory that others need, beside correct peers (docs/protocol.md §8).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Packets that the server keeps of one peer.
 const WINDOW: usize = 256;
-/// Packets that it keeps of all: as few as there may be, and as many as there are unless somebody asks for others.
+/// Packets that the server keeps in total: the least possible, and the default.
 const MEMORIES: [usize; 2] = [2 * WINDOW, 8 * WINDOW];
 
-/// A server with so much memory, and honest clients.
+/// A server with this much memory, and honest clients.
 fn server_and_clients(seed: u64, memory_packets: usize, count: usize) -> (World, HostId, Vec<HostId>) {
     let mut world = World::new(seed);
     let server = world.host(HostSettings { memory_packets, ..on(LinkSettings::gigabit()) });
@@ -29,14 +29,14 @@ fn hostile_address(number: usize) -> SocketAddr {
     ([192, 0, 2, number as u8 + 1], 9).into()
 }
 
-/// Fills the window of a connection, but for its first packet.
+/// Fills the window of a connection except its first packet.
 fn leave_a_gap(world: &mut World, server: HostId, address: SocketAddr, id: u64) -> Option<Hostile> {
     let hostile = Hostile::connect(world, server, address, id)?;
     hostile.send_packets(world, 1..WINDOW as u32, &[]);
     Some(hostile)
 }
 
-/// Sends a long message, but for its last packets.
+/// Sends a long message without its last packets.
 fn begin_a_message(world: &mut World, server: HostId, address: SocketAddr, id: u64) -> Option<Hostile> {
     const BYTES: usize = 100_000;
     let hostile = Hostile::connect(world, server, address, id)?;
@@ -49,7 +49,7 @@ fn begin_a_message(world: &mut World, server: HostId, address: SocketAddr, id: u
     Some(hostile)
 }
 
-/// Datagrams of whoever sees nothing of the connections and writes the clients' addresses into what it sends.
+/// Sends datagrams as an attacker would that does not see the connections and forges the clients' addresses.
 fn forge(world: &mut World, random: &mut fastrand::Rng, server: HostId, clients: &[HostId]) {
     for &client in clients {
         let (from, to) = (world.address(client), random.u64(..));
@@ -78,7 +78,7 @@ fn assert_all_heard(world: &World, clients: &[HostId]) {
     }
 }
 
-/// The attack goes on once a second, until all that the clients have to say has arrived, or the seconds are over.
+/// Repeats the attack once a second until everything from the clients has arrived, or the time is over.
 #[track_caller]
 fn assert_heard_within(
     seconds: usize,
@@ -102,8 +102,8 @@ fn all_heard(world: &World) -> bool {
     world.flows().all(|flow: &Flow| flow.finished)
 }
 
-/// Proves that peers which fill the memory with parts of messages, and say from time to time that they are there, stop nobody else:
-/// from one address or from many, whatever is forged meanwhile.
+/// Peers that fill the memory with parts of messages and send signs of life stop no other peer: from one address or many, whatever is
+/// forged meanwhile.
 #[test]
 fn parts_of_messages_stop_no_other_peer() {
     for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 2, 8].map(|count| (memory, count)))
@@ -129,7 +129,7 @@ fn parts_of_messages_stop_no_other_peer() {
     }
 }
 
-/// Proves the same of peers that come again as often as they are sent away, and fill the memory each time.
+/// The same for peers that connect again each time they are ended, and fill the memory each time.
 #[test]
 fn who_comes_again_stops_no_other_peer() {
     for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 4].map(|count| (memory, count))) {
@@ -153,8 +153,7 @@ fn who_comes_again_stops_no_other_peer() {
     }
 }
 
-/// Proves that nobody who does as it should is sent away when memory is short only because all have much to say at a time, also when
-/// the program is slow to read.
+/// No correct peer is ended when memory is short only because all send much at the same time, even if the program reads slowly.
 #[test]
 fn who_goes_on_is_not_sent_away() {
     for (memory_packets, reading) in [(300, None), (600, None), (600, Some((3, 400 * MS)))] {
@@ -173,7 +172,7 @@ fn who_goes_on_is_not_sent_away() {
     }
 }
 
-/// A server whose memory is one turn's, and hosts that never come to an end of what they say.
+/// A server with memory for one turn, and hosts that send without end.
 fn flooded_server(seed: u64, flooding: usize) -> (World, HostId) {
     let (mut world, server, hosts) = server_and_clients(seed, WINDOW, flooding);
     let endless = Traffic { finish: false, ..Traffic::of(1_000_000, Sizes::UpTo(1 << 18)) };
@@ -184,7 +183,7 @@ fn flooded_server(seed: u64, flooding: usize) -> (World, HostId) {
     (world, server)
 }
 
-/// Connects one more host, and runs until all that it says was read.
+/// Connects one more host, and runs until everything it sends was read.
 #[track_caller]
 fn assert_heard_from(world: &mut World, server: HostId, says: Traffic, link: LinkSettings, most: Duration) {
     let client = world.host(on(link));
@@ -197,8 +196,7 @@ fn assert_heard_from(world: &mut World, server: HostId, says: Traffic, link: Lin
     assert!(world.faults().is_empty(), "{:?}", world.faults());
 }
 
-/// Proves that two which send without end do not pass the memory to each other while a third one waits, which asks more seldom: nobody
-/// else's packet ever comes between the end of a message of the one and the beginning of one of the other.
+/// Two peers that send without end do not pass the memory to each other while a third waits that asks less often.
 #[test]
 fn two_that_flood_leave_turns_to_a_third() {
     const BYTES: usize = Hostile::PAYLOAD_BYTES;
@@ -237,8 +235,7 @@ fn two_that_flood_leave_turns_to_a_third() {
     assert!(all_heard(&world), "{:?}", world.flows().collect::<Vec<_>>());
 }
 
-/// Proves that a message which takes longer than ten seconds arrives, since it goes on all the time, though others wait for its turn to
-/// end.
+/// A message that takes longer than ten seconds arrives, since it makes progress, although others wait for the end of its turn.
 #[test]
 fn a_message_on_a_slow_path_is_not_sent_away() {
     for seed in 0..5 {
@@ -249,7 +246,7 @@ fn a_message_on_a_slow_path_is_not_sent_away() {
     }
 }
 
-/// Proves that an address which takes all places leaves one to each other address that wants one, and that who was there before stays.
+/// An address that takes all places leaves one to each other address that wants one, and peers that were there before stay.
 #[test]
 fn one_address_cannot_have_all_places() {
     const PLACES: usize = 20;

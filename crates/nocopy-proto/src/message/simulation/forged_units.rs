@@ -1,4 +1,4 @@
-//! One endpoint, and bytes that say which units come over a stream of its peer: for the fuzzer, and for proptest.
+//! Fuzzes one endpoint: bytes describe the units that arrive over its peer's stream. Used by the fuzzer and by proptest.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use crate::message::{Arriving, Endpoint, Event, Kind, Peer, Settings, Time, Tran
 type Host = Endpoint<Vec<u8>, Vec<u8>>;
 
 const WINDOW_PACKETS: usize = 32;
-/// Entries of all tables, most of them of the window, which grow by doubling.
+/// The allocated entries of all tables, most of them of the window, which grow by doubling.
 const CAPACITY_MAX: usize = 40 * WINDOW_PACKETS;
 
-/// Two endpoints that are connected and take streams; the second one's peer.
+/// Two connected endpoints that accept streams, and the second one's peer handle.
 fn connected() -> (Host, Host, Peer) {
     let settings = Settings {
         datagram_bytes: 600,
@@ -47,8 +47,8 @@ fn connected() -> (Host, Host, Peer) {
     (one, other, peer)
 }
 
-/// Gives an endpoint the units that `schedule` says: each where in the window, over how many numbers, and with which messages, some of them
-/// as they have to be.
+/// Gives an endpoint the units that `schedule` describes: each with its place in the window, its numbers and its messages, some of them
+/// valid.
 ///
 /// # Panics
 /// When the endpoint keeps more than its settings allow, gives back more than it got, or gives a message twice.
@@ -114,13 +114,12 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Proves that no unit makes an endpoint panic or keep more than it may.
         #[test]
         fn any_units_are_survived(schedule in prop::collection::vec(any::<u8>(), 0..400)) {
             super::run(&schedule);
         }
 
-        /// The same with units that are likely to be taken.
+        /// As above, with units that are likely to be accepted.
         #[test]
         fn likely_units_are_survived(units in prop::collection::vec((0u8..40, 0u8..16, 0u8..8, 1u8..5, any::<u8>()), 0..60)) {
             let bytes: Vec<u8> = units

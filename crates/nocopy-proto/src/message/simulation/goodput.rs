@@ -1,4 +1,4 @@
-//! How much gets through, by loss and window: a table that is committed, so that a change of it is seen and meant.
+//! Goodput by loss and window, compared with a committed table, so that no change of it goes unnoticed.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::message::{Event, Settings};
 
 const LOSSES: [f64; 6] = [0.0, 0.001, 0.01, 0.03, 0.1, 0.3];
 const WINDOWS: [usize; 4] = [16, 64, 256, 1_024];
-/// How long is measured, from the moment of the connection.
+/// How long to measure, from the connection on.
 const MEASURED: Duration = Duration::from_millis(250);
 
-/// Megabits of messages a second, and the share of packets that were sent again, in percent.
+/// Megabits of messages per second, and the share of repeated packets in percent.
 fn measure(loss: f64, window_packets: usize) -> (f64, f64) {
     let host = HostSettings {
         endpoint: Settings { window_packets, max_message_bytes: 8_192, ..Settings::default() },
@@ -52,7 +52,7 @@ fn table() -> String {
     table + "\n"
 }
 
-/// Proves that goodput is what it was. If a change is meant, copy what the failure prints.
+/// If a change is intended, commit what the failure prints.
 #[test]
 fn goodput_is_as_committed() {
     let (now, committed) = (table(), include_str!("goodput.txt"));

@@ -22,11 +22,11 @@ pub struct HostSettings {
     pub endpoint: Settings,
     /// Datagrams for which it has memory.
     pub memory_packets: usize,
-    /// When it reads: at once, or so many messages every so often.
+    /// When it reads: at once, or this many messages at an interval.
     pub reading: Option<(usize, Duration)>,
-    /// What it says to who connects.
+    /// What it sends to peers that connect.
     pub says: Option<Traffic>,
-    /// Whether its endpoint takes no short way through the common case; every other one does if nothing is said.
+    /// Whether its endpoint handles everything the general way; by default every other one does.
     pub is_general: Option<bool>,
     /// The link towards it; its interface has the same rate.
     pub link: LinkSettings,
@@ -57,11 +57,11 @@ pub struct HostCounts {
 #[derive(Debug, Default)]
 pub(super) struct Truth {
     pub(super) flows: Flows,
-    /// What should not have happened.
+    /// Violations that were found.
     pub(super) faults: Vec<String>,
 }
 
-/// Faults of which is told: one is enough, and the first are the most telling.
+/// The most faults reported: the first say the most.
 const FAULTS_MAX: usize = 20;
 
 impl Truth {
@@ -78,20 +78,20 @@ pub(super) struct Departure {
     pub(super) at: Time,
     pub(super) to: SocketAddr,
     pub(super) datagram: Vec<u8>,
-    /// It is a unit, for the stream to that peer.
+    /// Set for a unit: the peer whose stream it is for.
     pub(super) stream: Option<Peer>,
 }
 
-/// Datagrams that there is always memory to look at, as with both carriers: one that is not kept is still heard.
+/// Datagrams for which there is always memory, as with both carriers: one that is not kept is still handled.
 const PASSING: usize = 64;
-/// Datagrams that wait in the kernel at most while the program does not call the endpoint.
+/// The most datagrams that wait in the kernel while the program does not call the endpoint.
 const WAITING_MAX: usize = 4_096;
 
-/// A program that computes.
+/// A program that computes and does not call its endpoint.
 #[derive(Debug)]
 pub(super) struct Away {
     pub(super) until: Time,
-    /// What came meanwhile, and waits in the kernel.
+    /// Datagrams that arrived in this time and wait in the kernel.
     pub(super) waiting: Vec<(SocketAddr, bool, Vec<u8>)>,
 }
 
@@ -112,14 +112,14 @@ pub(super) struct Host {
     pub(super) kept: usize,
     /// Packets that the endpoint keeps.
     pub(super) queued: usize,
-    /// What a thread says for it while its program is away, by the place of the connection.
+    /// Signs of life that a thread sends while the program computes, by connection index.
     pub(super) signs_of_life: BTreeMap<usize, SignOfLife>,
-    /// Its program computes, and does not call the endpoint.
+    /// Set while the program computes and does not call the endpoint.
     pub(super) away: Option<Away>,
-    /// When its interface will have sent everything.
+    /// When the interface will have sent everything.
     interface_free: Time,
     reads_at: Time,
-    /// Seeds of what is said to who connects come from it.
+    /// The seed of the messages to peers that connect.
     seed: u64,
 }
 
@@ -161,7 +161,7 @@ impl Host {
         endpoint
     }
 
-    /// The program is started again: nothing is left of what it knew.
+    /// Restarts the program, which has lost all its state.
     pub(super) fn restart(&mut self) {
         self.seed = self.seed.wrapping_add(1);
         self.endpoint = Self::endpoint(&self.settings, self.seed);
@@ -175,14 +175,13 @@ impl Host {
         self.puts = Puts::default();
     }
 
-    /// Connects, and says that.
+    /// Connects, and will send the messages of seed `says`.
     pub(super) fn connect(&mut self, now: Time, to: SocketAddr, says: Option<u64>) -> Peer {
         let peer = self.endpoint.connect(now, to).expect("the tests keep within the number of peers");
         self.begin(peer, says);
         peer
     }
 
-    /// Ends a connection at once.
     pub(super) fn abort(&mut self, peer: Peer) {
         self.endpoint.abort(peer);
         if let Some(&index) = self.by_peer.get(&peer) {
@@ -196,7 +195,7 @@ impl Host {
         self.conversations.push(Conversation::new(peer, says, streams_from));
     }
 
-    /// Takes a datagram from the wire.
+    /// Receives a datagram from the wire.
     pub(super) fn arrive(
         &mut self,
         now: Time,
@@ -234,7 +233,7 @@ impl Host {
         self.endpoint.handle_datagram(now, from, congested, datagram);
     }
 
-    /// Whether its program is away still; otherwise takes what came meanwhile.
+    /// Whether the program still computes; otherwise handles what has arrived in the meantime.
     pub(super) fn is_away(&mut self, now: Time, truth: &mut Truth) -> bool {
         if self.away.as_ref().is_some_and(|away| now < away.until) {
             return true;
@@ -246,7 +245,7 @@ impl Host {
         false
     }
 
-    /// Does what there is to do. Gives when there is more, if nothing arrives.
+    /// Does everything that is due. Returns the next time at which something is due, if nothing arrives.
     pub(super) fn drive(
         &mut self,
         now: Time,
@@ -300,7 +299,7 @@ impl Host {
         self.conversations.iter().any(|conversation| conversation.end.is_none())
     }
 
-    /// Whether there were some.
+    /// Handles events; returns whether there were any.
     fn note_events(&mut self, now: Time, truth: &mut Truth) -> bool {
         let before = self.events.len();
         while let Some(event) = self.endpoint.poll_event() {
@@ -354,7 +353,7 @@ impl Host {
         }
     }
 
-    /// Takes back what the endpoint does not need any more.
+    /// Takes back packets that the endpoint no longer needs.
     fn collect(&mut self, truth: &mut Truth) {
         while self.endpoint.acknowledged().is_some() {
             match self.queued.checked_sub(1) {
@@ -372,7 +371,7 @@ impl Host {
         self.endpoint.set_free(self.settings.memory_packets - (self.kept - self.inbox.kept));
     }
 
-    /// Sends by the short way what goes it, as much as the interface takes now; whether that was something.
+    /// Sends by the short way as much as that allows and the interface takes; returns whether anything was sent.
     fn transmit_fresh(&mut self, now: Time, departures: &mut Vec<Departure>) -> bool {
         let Self { endpoint, counts, settings, interface_free, .. } = self;
         let packet = settings.link.transmission(settings.endpoint.datagram_bytes.into());
@@ -390,7 +389,7 @@ impl Host {
         sent != Fresh::None
     }
 
-    /// Sends what there is. Gives when it can go on, if the interface has enough for now.
+    /// Sends everything there is. Returns when it can continue, if the interface has enough for now.
     fn transmit(&mut self, now: Time, departures: &mut Vec<Departure>) -> Option<Time> {
         while self.interface_free.since(now) < INTERFACE_AHEAD {
             if self.transmit_fresh(now, departures) {
@@ -432,7 +431,7 @@ impl Host {
     }
 }
 
-/// Whether something that came is a unit.
+/// Whether received bytes are a unit.
 fn is_unit(received: &[u8]) -> bool {
     received.first_chunk().is_some_and(|header| Unit::parse(header).is_ok())
 }

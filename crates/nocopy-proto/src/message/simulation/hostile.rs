@@ -1,4 +1,4 @@
-//! A peer that sets a connection up as it should and then keeps to nothing: datagrams made by hand, without an endpoint.
+//! A hostile peer: it sets up a connection correctly and then violates every rule, with datagrams made by hand, without an endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::message::wire::{
 
 /// Longer than any answer takes on the links of these tests.
 const ANSWER: Duration = Duration::from_millis(2);
-/// Packets that the queue of a link takes at a time.
+/// How many packets fit into the queue of a link.
 const BURST: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub(super) struct Hostile {
     address: SocketAddr,
     server: HostId,
     server_id: u64,
-    /// The server's next packet.
+    /// The next packet expected from the server.
     expected: u32,
 }
 
@@ -62,7 +62,7 @@ impl Hostile {
         Some(hostile)
     }
 
-    /// Says that it is there, and nothing else.
+    /// Sends only a sign of life.
     pub(super) fn speak(&self, world: &mut World) {
         self.send(world, HeaderKind::Ack, 0, &[]);
     }
@@ -78,12 +78,12 @@ impl Hostile {
         world.run(ANSWER);
     }
 
-    /// Sends a packet with this number and payload; it arrives when the world goes on.
+    /// Sends a packet with this number and payload; it arrives when the simulation continues.
     pub(super) fn send_packet(&self, world: &mut World, number: u32, payload: &[u8]) {
         self.send(world, HeaderKind::Data, number, payload);
     }
 
-    /// The number of the packet that the server expects next, as it said last.
+    /// The number of the next packet that the server expects, by its last acknowledgement.
     pub(super) fn next_number(&self, world: &World) -> u32 {
         let said = world.mail.iter().rev().filter(|(to, _)| *to == self.address);
         let mut numbers = said.filter_map(|(_, bytes)| match Datagram::parse(bytes) {
@@ -111,7 +111,7 @@ impl Hostile {
     }
 }
 
-/// Sends a datagram and returns what its answer says.
+/// Sends a datagram and returns what the answer contains.
 fn answer<T>(
     world: &mut World,
     server: HostId,

@@ -1,4 +1,4 @@
-//! One direction of a way between two hosts: a rate, a queue, a delay, and whatever goes wrong on it.
+//! One direction of a path between two hosts: a rate, a queue, a delay, and its faults.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use fastrand::Rng;
 use crate::message::Time;
 use crate::wire::checksum::Sum;
 
-/// Bytes of a datagram on the wire besides its payload: UDP (8), IPv4 (20), Ethernet with its checksum (18), preamble and gap (20).
+/// Bytes of a datagram on the wire in addition to its payload: UDP (8), IPv4 (20), Ethernet with its checksum (18), preamble and gap (20).
 pub const OVERHEAD_BYTES: usize = 66;
 
 /// How a link is and what it does to datagrams. Fractions are of datagrams, from 0 to 1.
@@ -93,7 +93,7 @@ pub struct LinkCounts {
     pub marked: u64,
 }
 
-/// A datagram that comes out of a link.
+/// A datagram that leaves a link.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) at: Time,
@@ -101,13 +101,13 @@ pub(super) struct Arrival {
     pub(super) congested: bool,
 }
 
-/// A link and what is under way on it.
+/// A link and the datagrams on it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) settings: LinkSettings,
     pub(super) counts: LinkCounts,
     random: Rng,
-    /// When the datagrams that wait or are being sent will have been sent.
+    /// When each waiting datagram will have been sent.
     departures: VecDeque<Time>,
     /// When the last one in order arrives: jitter does not overtake.
     last_arrival: Time,
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// Takes a datagram, and says when it arrives: never, once or twice.
+    /// Takes a datagram; returns when it arrives: never, once or twice.
     pub(super) fn carry(&mut self, now: Time, mut datagram: Vec<u8>) -> [Option<Arrival>; 2] {
         self.counts.given += 1;
         let Some((departure, congested)) = self.enqueue(now, datagram.len()) else {
@@ -160,8 +160,7 @@ impl Link {
         [Some(Arrival { at, datagram, congested }), again]
     }
 
-    /// Puts a datagram behind those that wait. Gives when it will have been sent and whether it is marked, or `None` if
-    /// there is no room.
+    /// Queues a datagram. Returns when it will have been sent and whether it is marked, or `None` if there is no room.
     fn enqueue(&mut self, now: Time, bytes: usize) -> Option<(Time, bool)> {
         while self.departures.front().is_some_and(|&sent| sent <= now) {
             self.departures.pop_front();
@@ -200,7 +199,7 @@ impl Link {
         )
     }
 
-    /// Flips one to four bits. Whether the datagram arrives all the same: the receiver of a UDP datagram checks the Internet checksum.
+    /// Flips one to four bits; returns whether the datagram still arrives: receivers check UDP's checksum.
     fn corrupt(&mut self, datagram: &mut [u8]) -> bool {
         if datagram.is_empty() {
             return true;

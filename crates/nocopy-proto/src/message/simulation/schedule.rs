@@ -1,7 +1,7 @@
-//! Two endpoints, and a list of bytes that says what happens to them: for the fuzzer, and for proptest.
+//! Fuzzes two endpoints: a list of bytes decides what happens to them. Used by the fuzzer and by proptest.
 //!
-//! Other than in a [`World`](super::World) everything may happen at any time: datagrams are delivered in any order, never, or often,
-//! changed or made up, also with a checksum that is right; time stands still or jumps.
+//! Unlike in a [`World`](super::World), anything may happen at any time: datagrams arrive in any order, never, or repeatedly, changed or
+//! made up, even with a right checksum; time stands still or jumps.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -11,9 +11,9 @@ use super::conversation::Packer;
 use crate::message::receive_window::IDLE_SLOTS;
 use crate::message::{Endpoint, Event, Fresh, Kind, Peer, Settings, Time, Transmit, crc, wire};
 
-/// Datagrams under way in one direction; more push out the oldest.
+/// The most datagrams in flight in one direction; more displace the oldest.
 const ON_WIRE_MAX: usize = 512;
-/// Datagrams that an endpoint may send without that something arrives or time passes: windows of all its peers, probes, answers.
+/// The most datagrams that an endpoint may send while nothing arrives and no time passes: windows of all its peers, probes, answers.
 const BURST_MAX: usize = 4_096;
 const PEERS_MAX: usize = 4;
 const WINDOW_PACKETS: usize = 32;
@@ -24,10 +24,10 @@ const CAPACITY_MAX: usize = PEERS_MAX * (16 * WINDOW_PACKETS + 8 * IDLE_SLOTS);
 const STEPS_TO_CUT: u32 = 5_000;
 const MESSAGE_BYTES_MAX: usize = 20_000;
 const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)];
-/// Another one, from which nobody connects.
+/// An address from which nobody connects.
 const STRANGER: ([u8; 4], u16) = ([10, 0, 0, 3], 3);
 
-/// Does what `schedule` says.
+/// Performs the operations of `schedule`.
 ///
 /// # Panics
 /// When something is not as it has to be: a message arrives that was not said, or twice, or out of order, although nobody forged
@@ -42,8 +42,8 @@ pub fn run(schedule: &[u8]) {
     }
 }
 
-/// Does so many random things, one after the other to the same endpoints: they are killed and started again, connect, talk, and get
-/// forged, changed, repeated and delayed datagrams.
+/// Performs this many random operations on the same endpoints: they are killed and restarted, connect, send, and get forged, changed,
+/// repeated and delayed datagrams.
 ///
 /// # Panics
 /// As [`run`]; and when the memory of an endpoint is not bounded by its settings at every step, or an endpoint has not forgotten
@@ -70,7 +70,7 @@ pub fn run_random(seed: u64, steps: u32) -> u64 {
     pair.heard
 }
 
-/// What happens, in the lower bits of an operation. Mostly talk and little that ends it, or there would be nothing to disturb.
+/// Chooses what happens by the lower bits of an operation: mostly messages, and little that ends connections.
 fn random_operation(random: &mut fastrand::Rng) -> u8 {
     const CONNECT: u8 = 15;
     const RESTART: u8 = 15 | 64;
@@ -92,7 +92,7 @@ fn random_operation(random: &mut fastrand::Rng) -> u8 {
     }
 }
 
-/// The schedule, read from the front; zeros behind its end.
+/// The schedule, read from the front; zeros after its end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -106,7 +106,7 @@ impl Bytes<'_> {
         usize::from(u16::from_be_bytes([self.next(), self.next()]))
     }
 
-    /// As many as there are, up to `most`.
+    /// Up to `most` bytes; fewer if no more are left.
     fn take(&mut self, most: usize) -> Vec<u8> {
         let (taken, rest) = self.0.split_at(most.min(self.0.len()));
         self.0 = rest;
@@ -118,23 +118,22 @@ struct Pair {
     now: Time,
     crc: bool,
     sides: [Side; 2],
-    /// Somebody was given a datagram that nobody sent, and that no checksum tells from others.
+    /// A forged datagram was delivered that no checksum detects.
     forged: bool,
     seeds: u8,
-    /// What was said on each connection: by side, address and number of the connection.
+    /// The messages sent on each connection, by their number.
     said: HashMap<u32, Vec<(Kind, usize)>>,
     connections: u32,
-    /// Messages that were read.
     heard: u64,
 }
 
 struct Side {
     endpoint: Endpoint<Vec<u8>, Vec<u8>>,
     address: SocketAddr,
-    /// On their way to this side.
+    /// Datagrams on their way to this side.
     wire: VecDeque<Datagram>,
     talks: Vec<Talk>,
-    /// Of these, what was told before may be heard afterwards.
+    /// Peers that were aborted: messages that were sent to them before may still be read.
     aborted: HashSet<Peer>,
     free: usize,
     kept: usize,
@@ -145,7 +144,7 @@ struct Side {
 struct Datagram {
     from: SocketAddr,
     bytes: Vec<u8>,
-    /// It is not what the endpoint made it.
+    /// It differs from what the endpoint sent.
     changed: bool,
 }
 
@@ -154,10 +153,10 @@ struct Talk {
     peer: Peer,
     connected: bool,
     finished: bool,
-    /// What this end says is known under this number.
+    /// The number of the messages that this end sends.
     says: u32,
     packer: Packer,
-    /// Whose messages come, and how many came.
+    /// The number of the messages that arrive, and how many have arrived.
     hears: Option<(u32, usize)>,
 }
 
@@ -187,7 +186,7 @@ impl Pair {
         pair
     }
 
-    /// One operation.
+    /// Performs one operation.
     fn happen(&mut self, bytes: &mut Bytes<'_>) {
         let operation = bytes.next();
         let side = usize::from(operation >> 7);
@@ -222,7 +221,7 @@ impl Pair {
         }
     }
 
-    /// Both sides get what is on its way to them, and read, that many times; as fast as a network does it.
+    /// Delivers to both sides what is in flight, and lets them read, that many times, at the speed of a network.
     fn exchange(&mut self, times: usize) {
         for _ in 0..times {
             for side in 0..2 {
@@ -237,7 +236,7 @@ impl Pair {
         }
     }
 
-    /// Nothing passes until all peers are dead; then they connect again, and talk.
+    /// Drops everything until all peers are dead; then they connect again and send.
     fn cut(&mut self) {
         for _ in 0..100 {
             self.pass(Duration::from_secs(1));
@@ -269,7 +268,7 @@ impl Pair {
         }
     }
 
-    /// Some bytes of a datagram are others, or it ends before; with a checksum that is right, maybe.
+    /// Changes some bytes of a datagram or truncates it, sometimes with a correct checksum.
     fn change(&mut self, side: usize, bytes: &mut Bytes<'_>) {
         let (how, at, with) = (bytes.next(), bytes.two(), bytes.next());
         let crc = self.crc;
@@ -296,7 +295,7 @@ impl Pair {
         });
     }
 
-    /// A datagram of nobody's, to a connection that there is, maybe.
+    /// Forges a datagram, possibly for an existing connection.
     fn make_up(&mut self, side: usize, bytes: &mut Bytes<'_>) {
         let (count, like) = (usize::from(bytes.next()), bytes.next());
         let mut datagram = bytes.take(count);
@@ -514,7 +513,7 @@ impl Side {
         }
     }
 
-    /// Has a datagram on its way to this side.
+    /// Handles a datagram that arrives at this side.
     fn take(&mut self, from: SocketAddr, bytes: Vec<u8>) {
         self.wire.push_back(Datagram { from, bytes, changed: false });
         if self.wire.len() > ON_WIRE_MAX {
@@ -539,7 +538,7 @@ fn endpoint(crc: bool, seed: u8) -> Endpoint<Vec<u8>, Vec<u8>> {
     endpoint
 }
 
-/// A message: who says it, which it is, and bytes that follow from that.
+/// A message whose bytes depend on its sender and number.
 fn contents(says: u32, number: usize, count: usize) -> Vec<u8> {
     let head = [says.to_be_bytes(), (number as u32).to_be_bytes()].concat();
     let rest = (0..).map(|at: u32| (at.wrapping_mul(says).wrapping_add(number as u32) >> 2) as u8);
@@ -553,13 +552,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-        /// Proves what the fuzzer looks for longer: whatever happens, endpoints stay within their limits, and say what was said.
+        /// As the fuzzer checks at length: endpoints stay within their limits and deliver what was sent.
         #[test]
         fn any_schedule_is_survived(schedule in prop::collection::vec(any::<u8>(), 0..400)) {
             super::run(&schedule);
         }
 
-        /// The same without forgeries, so that contents are compared to the end.
+        /// As above without forgeries, so that all contents are compared.
         #[test]
         fn messages_are_a_prefix_of_what_was_said(
             schedule in prop::collection::vec((prop::sample::select(

@@ -1,4 +1,5 @@
-//! Streams beside the datagrams of connections: they keep the order, lose nothing, stall, and are cut with what is on its way.
+//! Simulated streams beside the datagrams of connections: they keep the order and lose nothing, but may stall, and lose what is in flight
+//! when they are cut.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use crate::message::{Arriving, Endpoint, Peer, Time};
 pub struct StreamSettings {
     /// Messages from that length on go by the stream, when there is one.
     pub from_bytes: usize,
-    /// Units for which there is memory, besides the next one in order.
+    /// Units for which there is memory, in addition to the next one in order.
     pub memory_units: usize,
     /// How long a stream lasts at most, if it is cut.
     pub cut_after: Option<Duration>,
@@ -25,13 +26,13 @@ pub struct StreamSettings {
     pub stall: Duration,
 }
 
-/// A stream: its ends, a host and a peer each.
+/// A stream with its two ends, each a host and a peer.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) ends: [(usize, Peer); 2],
-    /// When the last unit in each direction comes: none overtakes another.
+    /// When the last unit in each direction arrives: none overtakes another.
     last: [Time; 2],
-    /// What comes later is lost, if it was cut.
+    /// If the stream was cut: units that would arrive later than this are lost.
     until: Option<Time>,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// A stream between two ends, which gets a number.
+    /// Opens a stream between two ends; returns its number.
     pub(super) fn open(&mut self, ends: [(usize, Peer); 2]) -> usize {
         self.all.push(Stream { ends, last: [Time::default(); 2], until: None });
         self.all.len() - 1
@@ -57,7 +58,7 @@ impl Streams {
         self.all[stream].until = Some(until);
     }
 
-    /// When a unit comes that a host sends to a peer, where, and over which stream; `None` if that was cut.
+    /// When and where a unit arrives that a host sends to a peer, and over which stream; `None` if that was cut.
     pub(super) fn carry(
         &mut self,
         from: (usize, Peer),
@@ -79,19 +80,19 @@ impl Streams {
         Some((number, stream.ends[1 - side], stream.last[side]))
     }
 
-    /// Whether something that comes over a stream now is there to be read.
+    /// Whether a unit that arrives over a stream now can be read.
     pub(super) fn delivers(&self, stream: usize, now: Time) -> bool {
         self.all[stream].until.is_none_or(|until| now <= until)
     }
 }
 
-/// What came over the streams of a host and was not looked at.
+/// Units that arrived over the streams of a host and were not handled yet.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     of: BTreeMap<Peer, VecDeque<Vec<u8>>>,
     /// Units that the endpoint keeps.
     pub(super) kept: usize,
-    /// Units that were passed over: they had come by datagrams, or come so.
+    /// Units that were skipped, because their messages arrive by datagrams.
     pub(super) passed: u64,
 }
 
@@ -100,7 +101,7 @@ impl Inbox {
         self.of.entry(peer).or_default().push_back(unit);
     }
 
-    /// Hands over what there is memory for; returns how many units that was.
+    /// Hands over as many units as there is memory for; returns their number.
     pub(super) fn take(
         &mut self,
         now: Time,
@@ -148,13 +149,13 @@ impl Inbox {
 }
 
 impl Host {
-    /// The stream to a peer is cut, and its units become packets.
+    /// Handles the cut of the stream to a peer: its units become packets.
     pub(super) fn stream_cut(&mut self, peer: Peer) {
         self.endpoint.stream_cut(peer);
         self.replace_units_to(peer);
     }
 
-    /// Makes packets of units to peers that have no stream.
+    /// Turns units to peers without a stream into packets.
     pub(super) fn replace_units(&mut self) {
         for at in 0..self.conversations.len() {
             self.replace_units_to(self.conversations[at].peer);

@@ -22,7 +22,7 @@ pub(super) fn on(link: LinkSettings) -> HostSettings {
     }
 }
 
-/// Where the seeds of these tests begin: at 0, or where the environment says, so that a nightly run sees other worlds.
+/// The first seed of these tests: 0, or from the environment, so that a nightly run uses other seeds.
 fn first_seed() -> u64 {
     let text = std::env::var("NOCOPY_TEST_SEED");
     text.map_or(0, |text| text.parse().expect("NOCOPY_TEST_SEED is a number"))
@@ -34,7 +34,7 @@ pub(super) fn pair(seed: u64, client: HostSettings, server: HostSettings) -> (Wo
     (world, client, server)
 }
 
-/// Everything was said, heard as it was said, and nothing is left of it: no timer, no memory.
+/// Checks that everything was sent and arrived unchanged, and that nothing is left: no timer, no memory.
 #[track_caller]
 pub(super) fn assert_settles(world: &mut World, most: Duration, hosts: &[HostId]) {
     let quiet = world.run(most);
@@ -59,7 +59,7 @@ pub(super) fn assert_settles(world: &mut World, most: Duration, hosts: &[HostId]
     }
 }
 
-/// The ways in which a link can be bad, with a name.
+/// The ways in which a link can disturb traffic, by name.
 pub(super) fn disturbances() -> Vec<(&'static str, LinkSettings)> {
     let good = LinkSettings::gigabit();
     let all = LinkSettings {
@@ -89,7 +89,7 @@ pub(super) fn disturbances() -> Vec<(&'static str, LinkSettings)> {
     ]
 }
 
-/// Says much in both directions, and the way is as given.
+/// Sends much in both directions over the given link.
 fn both_ways(seed: u64, link: &LinkSettings) -> (World, HostId, HostId) {
     let says = Traffic::of(300, Sizes::UpTo(5_000));
     let server = HostSettings { says: Some(Traffic::of(200, Sizes::UpTo(3_000))), ..on(link.clone()) };
@@ -98,7 +98,7 @@ fn both_ways(seed: u64, link: &LinkSettings) -> (World, HostId, HostId) {
     (world, client, server)
 }
 
-/// Proves that whatever a link does, every message arrives once, in order and unchanged, and that nothing is left afterwards.
+/// Whatever a link does, every message arrives once, in order and unchanged, and nothing is left afterwards.
 #[test]
 fn every_disturbance_is_overcome() {
     for (name, link) in disturbances() {
@@ -110,7 +110,6 @@ fn every_disturbance_is_overcome() {
     }
 }
 
-/// Proves that a run follows from its seed alone.
 #[test]
 fn the_same_seed_makes_the_same_run() {
     let (_, link) = disturbances().pop().expect("all together");
@@ -123,7 +122,7 @@ fn the_same_seed_makes_the_same_run() {
     assert_ne!(run(1).0, run(2).0);
 }
 
-/// Proves that a CRC finds what UDP's checksum does not, and that damage which neither finds does no worse than to messages.
+/// A CRC finds what UDP's checksum does not; damage that neither finds affects only messages.
 #[test]
 fn corruption_is_found() {
     let link = LinkSettings { corruption: 0.1, ..LinkSettings::gigabit() };
@@ -144,7 +143,7 @@ fn corruption_is_found() {
     assert!((unseen - unseen / 4..=unseen).contains(&bad_crc), "{bad_crc} of {unseen}");
 }
 
-/// Without a CRC what the Internet checksum misses does harm: to messages or to the connection, but nobody panics or waits for ever.
+/// Without a CRC, damage that the Internet checksum misses affects messages or the connection, but causes no panic and no endless wait.
 #[test]
 fn corruption_that_no_checksum_finds_does_bounded_harm() {
     let link = LinkSettings { corruption: 0.1, ..LinkSettings::gigabit() };
@@ -165,7 +164,7 @@ fn corruption_that_no_checksum_finds_does_bounded_harm() {
     assert!(unseen > 20 && harmed > 0, "{harmed} {unseen}");
 }
 
-/// Proves that no finite silence of the network loses anything, as long as it is shorter than peers wait.
+/// A silence of the network loses nothing, if it is shorter than the limit for silent peers.
 #[test]
 fn partitions_are_overcome() {
     for (seed, (from, length)) in
@@ -185,7 +184,7 @@ fn partitions_are_overcome() {
     }
 }
 
-/// Proves that both sides are told, in time, when the network stays silent for longer, and that nothing is kept for it.
+/// Both sides report the loss in time when the network stays silent for longer, and keep nothing for it.
 #[test]
 fn a_peer_that_stays_silent_is_lost() {
     for seed in 0..10 {
@@ -211,7 +210,6 @@ fn a_peer_that_stays_silent_is_lost() {
     }
 }
 
-/// Proves that nobody waits for ever for one who is not there.
 #[test]
 fn nobody_answers() {
     let mut world = World::new(1);
@@ -229,7 +227,7 @@ fn nobody_answers() {
     assert!(world.counts(host).controls < 50, "{:?}", world.counts(host));
 }
 
-/// Proves that a peer which was started again is noticed by the other one at once, and that they can connect again.
+/// The other end notices a restarted peer at once, and both can connect again.
 #[test]
 fn a_restarted_peer_is_noticed() {
     let endless = Traffic { finish: false, ..Traffic::of(1_000_000, Sizes::UpTo(2_000)) };
@@ -265,7 +263,6 @@ fn a_restarted_peer_is_noticed() {
     }
 }
 
-/// Proves that who reads slowly slows its peer down, and loses nothing.
 #[test]
 fn a_slow_receiver_holds_its_peer_back() {
     for (messages, every) in [(1, MS), (40, 20 * MS), (2_000, 3 * SECOND)] {
@@ -286,7 +283,7 @@ fn a_slow_receiver_holds_its_peer_back() {
     }
 }
 
-/// Proves that bursts with pauses arrive as they should, with the pauses as long as no acknowledgement is late.
+/// Bursts arrive, with pauses, as long as no acknowledgement is late.
 #[test]
 fn bursts_arrive() {
     for loss in [0.0, 0.02] {
@@ -299,7 +296,6 @@ fn bursts_arrive() {
     }
 }
 
-/// Proves that each request gets its response.
 #[test]
 fn calls_are_answered() {
     for (waiting, loss) in [(1, 0.0), (1, 0.05), (50, 0.05)] {
@@ -314,7 +310,7 @@ fn calls_are_answered() {
     }
 }
 
-/// Proves that a call waits for nothing but the way there and back, when nothing is lost.
+/// Without losses a call takes only the round-trip time.
 #[test]
 fn an_idle_sender_delays_nothing() {
     let (mut world, client, server) = pair(8, on(LinkSettings::gigabit()), on(LinkSettings::gigabit()));
@@ -328,7 +324,7 @@ fn an_idle_sender_delays_nothing() {
     assert!(took > Duration::from_micros(1_000 * 100), "{took:?}");
 }
 
-/// Proves that both sides may end at the same time, and that a side which has ended still hears the other.
+/// Both sides may end at the same time, and a side that has ended still receives.
 #[test]
 fn both_directions_end_by_themselves() {
     for seed in 0..20 {
@@ -348,7 +344,7 @@ fn both_directions_end_by_themselves() {
     }
 }
 
-/// Proves that a connection that is aborted is over at both ends at once, and leaves nothing.
+/// An aborted connection ends at both ends at once, and leaves nothing.
 #[test]
 fn an_abort_is_told() {
     for seed in 0..10 {
@@ -373,7 +369,7 @@ fn an_abort_is_told() {
     }
 }
 
-/// Proves that many who send long messages to one with little memory all get through: the reserve is one peer's at a time.
+/// Many peers that send long messages to a host with little memory all succeed: one at a time has the reserve.
 #[test]
 fn many_peers_share_little_memory() {
     for (peers, loss) in [(30, 0.0), (30, 0.02), (60, 0.0)] {
@@ -391,7 +387,7 @@ fn many_peers_share_little_memory() {
     }
 }
 
-/// Proves that a peer with nothing to say, which has ended or not, does not keep the reserve from others.
+/// An idle peer, ended or not, does not keep the reserve from others.
 #[test]
 fn an_idle_peer_does_not_hold_the_reserve() {
     let link = LinkSettings::gigabit();
@@ -415,7 +411,7 @@ fn an_idle_peer_does_not_hold_the_reserve() {
     assert_settles(&mut world, 100 * SECOND, &[&[server][..], &clients].concat());
 }
 
-/// Proves that what comes from nobody known provokes no more than it was itself, in datagrams and in bytes.
+/// Datagrams from unknown senders are answered by no more datagrams and bytes than they have.
 #[test]
 fn strangers_get_no_more_than_they_send() {
     let (mut world, client, server) = both_ways(11, &LinkSettings::gigabit());
@@ -464,8 +460,7 @@ fn strangers_get_no_more_than_they_send() {
     }
 }
 
-/// Proves that a stranger who never shows that it receives at its address can not make a connection, whatever it sends of what
-/// others got.
+/// A stranger that never proves that it receives at its address cannot connect, whatever it sends of other clients' datagrams.
 #[test]
 fn a_cookie_is_good_for_one_address_only() {
     let (mut world, _, server) = both_ways(13, &LinkSettings::gigabit());
@@ -482,8 +477,7 @@ fn a_cookie_is_good_for_one_address_only() {
     assert!(world.mail.is_empty());
 }
 
-/// Proves that datagrams that are repeated later from the same address, all of them or mixed, change nothing: not while the
-/// connection is there, nor afterwards.
+/// Datagrams that are repeated later from the same address, in any order, change nothing, during the connection or after it.
 #[test]
 fn replays_change_nothing() {
     for seed in 0..5 {
@@ -511,8 +505,8 @@ fn replays_change_nothing() {
     }
 }
 
-/// Proves that nothing that happens to endpoints makes them keep more than they may, however long it goes on: kills, new connections,
-/// forged datagrams. A million steps with a seed of one's own, as a nightly run has it.
+/// Endpoints stay within their limits of memory, however long kills, new connections and forged datagrams go on. A nightly run takes a
+/// million steps with a new seed.
 #[test]
 fn memory_stays_bounded_through_kills_and_forgeries() {
     let is_nightly = std::env::var_os("NOCOPY_TEST_SEED").is_some();
@@ -524,8 +518,8 @@ fn memory_stays_bounded_through_kills_and_forgeries() {
     }
 }
 
-/// Proves the point of it all: a million messages of all sizes through a way that loses one of a hundred, by the general way through the
-/// endpoints and by the short ones.
+/// A million messages of all sizes arrive over a path that loses one datagram in a hundred, handled by the general way and by the short
+/// ones.
 #[test]
 fn a_million_messages_arrive() {
     for is_general in [true, false] {

@@ -1,4 +1,4 @@
-//! What hosts say to each other: numbered messages, whose lengths and bytes follow from a seed, so that the other end knows them too.
+//! What hosts send to each other: numbered messages, whose lengths and bytes depend on a seed, so that the other end knows them too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub struct Traffic {
     pub messages: u64,
     /// How long.
     pub sizes: Sizes,
-    /// So many at a time, and then nothing for a while. Without, as fast as they go.
+    /// This many at a time, with a pause between; without it, as fast as possible.
     pub burst: Option<(u64, Duration)>,
-    /// They are requests: so many wait for their response at a time.
+    /// The messages are requests, and this many wait for their responses at a time.
     pub calls: Option<u64>,
-    /// The direction is ended behind the last.
+    /// Whether the direction ends after the last message.
     pub finish: bool,
 }
 
@@ -34,7 +34,7 @@ impl Traffic {
 pub enum Sizes {
     /// All alike.
     Bytes(usize),
-    /// Anything up to so many bytes, as likely as any other.
+    /// Every length up to this many bytes with equal probability.
     UpTo(usize),
     /// Nearly all up to 256 bytes; one of 1,000 up to 64 KiB, one of 10,000 up to 1 MiB, and the one of that number 16 MiB.
     Mixed {
@@ -57,7 +57,7 @@ impl Sizes {
         }
     }
 
-    /// Puts the message of that number into `message`.
+    /// Writes the message of that number into `message`.
     pub(super) fn write(self, seed: u64, number: u64, message: &mut Vec<u8>) {
         let mut random = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         message.clear();
@@ -69,7 +69,7 @@ impl Sizes {
 /// A direction of a connection, as both of its ends know it.
 #[derive(Debug)]
 pub struct Flow {
-    /// What is said.
+    /// What is sent.
     pub traffic: Traffic,
     /// Its greeting has arrived.
     pub begun: bool,
@@ -77,14 +77,14 @@ pub struct Flow {
     pub received: u64,
     /// Responses that arrived as they should.
     pub answered: u64,
-    /// Its end was told.
+    /// Its end was reported.
     pub finished: bool,
 }
 
-/// All directions, by their seeds. The first message of each is its seed, as bytes.
+/// All directions, by their seeds. The first message of each is its seed, in bytes.
 pub(super) type Flows = BTreeMap<u64, Flow>;
 
-/// What is different in the bytes of responses.
+/// Makes the bytes of responses differ from those of requests.
 const RESPONSE: u64 = 0x5a5a_0000_0000_5a5a;
 
 /// A message that is to be sent.
@@ -105,7 +105,6 @@ impl Utterance {
         }
     }
 
-    /// Puts its bytes into `message`.
     pub(super) fn write(self, flows: &Flows, message: &mut Vec<u8>) {
         let (seed, number, difference) = match self {
             Self::Greeting { seed } => {

@@ -14,7 +14,7 @@ use super::streams::Streams;
 use super::traffic::{Flow, Traffic};
 use crate::message::{Event, Peer, Time};
 
-/// A host that is woken so often without that time passes does not wait, it spins.
+/// A host that is woken this often while no time passes spins instead of waiting.
 const WAKES_AT_ONCE_MAX: u32 = 1_000;
 const PORT: u16 = 7_000;
 
@@ -29,7 +29,7 @@ pub struct Stranger {
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Datagrams that came back.
+    /// Datagrams that it got.
     pub got: u64,
     /// Their bytes.
     pub got_bytes: u64,
@@ -42,7 +42,7 @@ pub struct World {
     random: Rng,
     hosts: Vec<Node>,
     schedule: BinaryHeap<Reverse<Scheduled>>,
-    /// Orders what happens at the same time.
+    /// Orders events at the same time.
     scheduled: u64,
     truth: Truth,
     streams: Streams,
@@ -51,7 +51,7 @@ pub struct World {
     pub mail: Vec<(SocketAddr, Vec<u8>)>,
     departures: Vec<Departure>,
     fingerprint: u64,
-    /// Datagrams that hosts were given, to be sent once more by a test; as many as `keep` says.
+    /// Datagrams delivered to hosts, for a test to repeat; as many as `keep`.
     pub recording: Vec<(SocketAddr, HostId, Vec<u8>)>,
     /// How many to keep.
     pub keep: usize,
@@ -75,7 +75,7 @@ struct Scheduled {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// A datagram comes to the switch.
+    /// A datagram arrives at the switch.
     Switch {
         from: SocketAddr,
         to: SocketAddr,
@@ -90,18 +90,18 @@ enum Happening {
     Wake {
         host: usize,
     },
-    /// The thread of a program that is away sends its signs of life.
+    /// The thread of a program that computes sends its signs of life.
     SignsOfLife {
         host: usize,
     },
-    /// A unit comes over a stream.
+    /// A unit arrives over a stream.
     Unit {
         stream: usize,
         host: usize,
         peer: Peer,
         unit: Vec<u8>,
     },
-    /// A host's stream to a peer gets there.
+    /// A host's stream reaches the peer.
     StreamOpens {
         host: usize,
         peer: Peer,
@@ -109,7 +109,7 @@ enum Happening {
     StreamIsCut {
         stream: usize,
     },
-    /// One end of a stream is told that it was cut.
+    /// One end of a stream learns that it was cut.
     CutIsTold {
         host: usize,
         peer: Peer,
@@ -164,8 +164,8 @@ impl World {
         self.drive(host.0);
     }
 
-    /// The host's program computes for so long, and does not call its endpoint; what comes waits in the kernel. A thread sends signs of life
-    /// meanwhile, if it has one.
+    /// Makes the host's program compute for this time without calling its endpoint; arriving datagrams wait in the kernel. A thread, if
+    /// there is one, sends signs of life.
     pub fn compute(&mut self, host: HostId, duration: Duration, has_thread: bool) {
         let until = self.now + duration;
         let HostId(host) = host;
@@ -200,7 +200,7 @@ impl World {
         self.drive(host.0);
     }
 
-    /// A datagram comes in front of the link towards `to`, from whoever that is.
+    /// Puts a datagram, with any sender, on the link to `to`.
     pub fn inject(&mut self, from: SocketAddr, to: HostId, datagram: Vec<u8>) {
         let stranger = self.strangers.entry(from).or_default();
         stranger.sent += 1;
@@ -209,7 +209,7 @@ impl World {
         self.schedule(self.now, Happening::Switch { from, to, datagram });
     }
 
-    /// Runs until there is nothing left to happen, or `most` has passed. Says which: whether nothing is left.
+    /// Runs until no event is left, or `most` has passed; returns whether no event is left.
     pub fn run(&mut self, most: Duration) -> bool {
         let until = self.now + most;
         while let Some(Reverse(next)) = self.schedule.peek() {
@@ -222,7 +222,7 @@ impl World {
         true
     }
 
-    /// Runs until `done`, looking after every step, or `most` has passed. Says whether it is done.
+    /// Runs until `done`, which is checked after every step, or until `most` has passed; returns whether it is done.
     pub fn run_until(&mut self, most: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let until = self.now + most;
         while !done(self) {
@@ -235,7 +235,7 @@ impl World {
         true
     }
 
-    /// Does what happens next.
+    /// Executes the next event.
     fn step(&mut self) {
         let Some(Reverse(Scheduled { at, happening, .. })) = self.schedule.pop() else { return };
         self.now = at;
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// Attaches a stream at the other end, if there is the connection still, and both use streams.
+    /// Attaches a stream at the other end, if the connection still exists and both ends use streams.
     fn open_stream(&mut self, host: usize, peer: Peer) {
         let (from, endpoint) = (self.hosts[host].host.address, &self.hosts[host].host.endpoint);
         let Ok(Some((to, attach))) = endpoint.stream_to(peer) else { return };
@@ -348,7 +348,8 @@ impl World {
         self.drive(other);
     }
 
-    /// Cuts a stream: what is on its way may still come, for a time, and the ends are told one after the other. Then there is another one.
+    /// Cuts a stream: units in flight may still arrive for a time, and the ends learn of it one after the other. Then another stream is
+    /// opened.
     fn cut_stream(&mut self, stream: usize) {
         let ends = self.streams.ends(stream);
         let mut soon = || self.now + Duration::from_micros(self.random.u64(..3_000));
@@ -394,7 +395,7 @@ impl World {
         &self.truth.faults
     }
 
-    /// What was said and how much of it arrived, in the order of seeds.
+    /// What was sent and how much of it arrived, in the order of seeds.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         self.truth.flows.values()
     }
@@ -414,7 +415,7 @@ impl World {
         self.hosts[host.0].link.counts
     }
 
-    /// What a host was told, and when.
+    /// The events of a host, with their times.
     pub fn events(&self, host: HostId) -> &[(Time, Event)] {
         &self.hosts[host.0].host.events
     }
@@ -429,7 +430,6 @@ impl World {
         &self.hosts[host.0].host.endpoint
     }
 
-    /// The same, to be changed.
     #[cfg(test)]
     pub(super) fn endpoint_mut(&mut self, host: HostId) -> &mut crate::message::Endpoint<Vec<u8>, Vec<u8>> {
         &mut self.hosts[host.0].host.endpoint

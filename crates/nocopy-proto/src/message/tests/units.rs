@@ -1,4 +1,4 @@
-//! Units between two endpoints on a table, without a stream: what comes by one is handed over here.
+//! Units between two endpoints without a network: the tests hand over each unit that a stream would carry.
 
 use proptest::prelude::*;
 
@@ -6,12 +6,12 @@ use super::*;
 use crate::message::framing::Laid;
 use crate::message::wire::{Attach, Connect, Datagram, Flags, Header, HeaderKind, Unit};
 
-/// What endpoints with streams have in common here.
+/// The settings of endpoints with streams in these tests.
 fn settings() -> Settings {
     Settings { streams: true, ..Settings::default() }
 }
 
-/// A unit of one plain message, and how many packets that would be.
+/// A unit of one plain message, and the number of packets it would be.
 fn unit(bytes: usize, payload_bytes_max: usize) -> (Vec<u8>, u32) {
     let mut header = [0; framing::CHUNK_HEADER_BYTES_MAX];
     let header_bytes = framing::put_whole_header(Kind::Plain, bytes, &mut header);
@@ -20,7 +20,7 @@ fn unit(bytes: usize, payload_bytes_max: usize) -> (Vec<u8>, u32) {
     ([&header[..header_bytes], &vec![7; bytes]].concat(), laid.packets() as u32)
 }
 
-/// A Connect that is the same but for the length of datagrams that it states.
+/// The same Connect with another datagram length.
 fn shorter(connect: &[u8], datagram_bytes: u16) -> Vec<u8> {
     let Ok(Datagram::Connect(connect)) = Datagram::parse(connect) else { panic!("not a Connect") };
     let parameters = wire::Parameters { datagram_bytes, ..connect.parameters };
@@ -29,7 +29,7 @@ fn shorter(connect: &[u8], datagram_bytes: u16) -> Vec<u8> {
     datagram
 }
 
-/// Both ends have asked for the other, and one has answered: which, the Connect that it answered, and the answer, which got lost.
+/// Both ends have connected, and one has answered: which one, the Connect that it answered, and its answer, which was lost.
 fn answered(settings: &Settings) -> (Table, Peer, usize, Vec<u8>, wire::Accept) {
     let mut table = Table::new(settings);
     let peers = [0, 1].map(|host| table.hosts[host].connect(table.now, address(1 - host)).unwrap());
@@ -71,7 +71,7 @@ fn lost(host: &mut Host) -> Option<Event> {
     std::iter::from_fn(|| host.poll_event()).find(|event| matches!(event, Event::Lost(..)))
 }
 
-/// A header of a unit, and what an endpoint makes of it; `behind`: how far behind the next number.
+/// A unit's header, and how an endpoint judges it; `behind`: how far after the next number it begins.
 fn arrives(host: &Host, peer: Peer, behind: u32, bytes: u32, span: u32) -> (Unit, Arriving) {
     let sequence = host.expected_of(peer).unwrap().wrapping_add(behind);
     let (kind, flags) = (HeaderKind::Data, Flags::NONE);
@@ -80,7 +80,6 @@ fn arrives(host: &Host, peer: Peer, behind: u32, bytes: u32, span: u32) -> (Unit
     (unit, host.arriving(peer, &unit))
 }
 
-/// Proves that a unit that the peer never has room for is refused.
 #[test]
 fn a_unit_wider_than_the_window_of_the_peer_is_refused() {
     let mut table = Table::new(&settings());
@@ -94,7 +93,7 @@ fn a_unit_wider_than_the_window_of_the_peer_is_refused() {
     host.queue_unit(peer, Vec::new(), 4, 5_000).unwrap();
 }
 
-/// Proves that the memory for numbers follows from the bytes that come, and those from what the end takes.
+/// The memory for numbers depends on the bytes that arrive, and these on what the end accepts.
 #[test]
 fn a_unit_of_other_bytes_than_its_numbers_say_cannot_be() {
     let settings = Settings { max_message_bytes: 300_000, window_packets: 1_024, ..settings() };
@@ -120,7 +119,7 @@ fn a_unit_of_other_bytes_than_its_numbers_say_cannot_be() {
 }
 
 proptest! {
-    /// Proves that whatever messages are laid into a unit, it is one that can be.
+    /// Whatever messages are put into a unit, it is valid.
     #[test]
     fn any_unit_of_messages_may_come(messages in prop::collection::vec(0usize..4_400, 1..40)) {
         let settings = Settings { window_packets: 1_024, ..settings() };
@@ -136,7 +135,7 @@ proptest! {
     }
 }
 
-/// Proves that a peer which keeps units behind a gap, and sends more of them, is ended when others have no memory for theirs.
+/// A peer that keeps units after a gap, and sends more of them, is ended when others lack memory for theirs.
 #[test]
 fn units_behind_a_gap_do_not_keep_memory_from_others() {
     for is_short in [false, true] {
@@ -157,7 +156,7 @@ fn units_behind_a_gap_do_not_keep_memory_from_others() {
     }
 }
 
-/// Proves that a long unit is waited for while parts of it come, if it is the next one.
+/// A long unit is waited for while parts of it arrive, if it is next in order.
 #[test]
 fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
     for behind in [0, 1] {
@@ -178,7 +177,7 @@ fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
     }
 }
 
-/// Proves that an acknowledgement goes by a datagram, though a unit that is sent meanwhile carries it, too.
+/// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too.
 #[test]
 fn an_acknowledgement_does_not_wait_in_a_stream() {
     let (mut table, [client, server]) = with_stream(&settings());
@@ -192,7 +191,6 @@ fn an_acknowledgement_does_not_wait_in_a_stream() {
     assert_eq!((table.hosts[0].unacknowledged(client), table.hosts[0].counters().probes), (Ok(0), 0));
 }
 
-/// Proves that the time which a unit was in its stream is not taken for a round trip.
 #[test]
 fn a_late_unit_says_nothing_of_the_round_trip() {
     let (mut table, [client, server]) = with_stream(&settings());
@@ -207,7 +205,6 @@ fn a_late_unit_says_nothing_of_the_round_trip() {
     assert_eq!((after, table.hosts[0].unacknowledged(client)), (before, Ok(0)));
 }
 
-/// Proves that a peer for which units are kept and no packets is not ended when there is no memory for packets.
 #[test]
 fn units_are_not_kept_in_the_memory_for_packets() {
     for has_packet in [false, true] {
@@ -226,7 +223,6 @@ fn units_are_not_kept_in_the_memory_for_packets() {
     }
 }
 
-/// Proves that a peer of which only units come counts as dead.
 #[test]
 fn units_are_no_sign_of_life() {
     let settings = settings();
@@ -249,7 +245,7 @@ fn units_are_no_sign_of_life() {
     assert!(lost_after <= settings.dead_after + step, "{lost_after:?}");
 }
 
-/// Proves that what both ends agreed on for a stream is not changed by a Connect that comes later.
+/// A later Connect does not change what both ends agreed on for a stream.
 #[test]
 fn an_attached_stream_keeps_the_length_of_packets() {
     let (mut table, peer, server, connect, accept) = answered(&settings());
@@ -277,7 +273,7 @@ fn an_attached_stream_keeps_the_length_of_packets() {
     host.replace_cut(peer, vec![Vec::new(); packets].into_iter());
 }
 
-/// Proves the same of packets that were queued for a peer of which nothing was heard.
+/// The same for packets that were queued for a peer from which nothing has arrived.
 #[test]
 fn queued_packets_keep_the_length_of_packets() {
     let (mut table, peer, server, connect, _) = answered(&Settings::default());

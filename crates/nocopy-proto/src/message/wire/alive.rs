@@ -1,4 +1,4 @@
-//! A sign of life that says nothing else: Alive (docs/protocol.md §10.1).
+//! Alive, a sign of life without other content (docs/protocol.md §10.1).
 
 use super::{ALIVE, Malformed, begin, exactly, finish};
 use crate::message::crc::CRC_BYTES;
@@ -12,7 +12,7 @@ const BODY_BYTES: usize = 12;
 type Reserved = Field<2, 2>;
 type To = Field<4, 8>;
 
-/// Says that the sender's process runs, though its program does not call the endpoint. Nothing answers an Alive.
+/// States that the sender's process runs, although its program does not call the endpoint. An Alive is not answered.
 ///
 /// Unlike an acknowledgement it holds nothing that changes, so it can be sent by a thread that knows nothing of the connection but its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -27,11 +27,11 @@ impl AbortReason {
     pub const VIOLATION: Self = Self(3);
     /// The endpoint has no place for one more peer.
     pub const FULL: Self = Self(4);
-    /// The peer did not go on with a message that it had begun, or acknowledged nothing, while others needed the memory.
+    /// The peer made no progress with a message that it had begun, or acknowledged nothing, while others needed the memory.
     pub const STALLED: Self = Self(5);
 }
 
-/// The sender gives the connection up; neither direction goes on.
+/// The sender gives up the connection; both directions end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Abort {
     /// The receiver's connection id.
@@ -55,7 +55,7 @@ impl Abort {
     }
 }
 
-/// Says that a Data or Ack was for a connection that its receiver does not know. Nothing answers an Unknown.
+/// States that a Data or Ack was for a connection that its receiver does not know. An Unknown is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unknown {
     /// The `to` of the datagram that this answers: the id that is known no longer.

@@ -79,7 +79,7 @@ pub struct Header {
     pub kind: HeaderKind,
     /// What else holds.
     pub flags: Flags,
-    /// Packets that came with ECN's "congestion experienced" (RFC 3168), modulo 2^16 (§9.3).
+    /// Packets that arrived with ECN's "congestion experienced" (RFC 3168), modulo 2^16 (§9.3).
     pub marked: u16,
     /// The receiver's connection id.
     pub to: u64,
@@ -91,12 +91,11 @@ pub struct Header {
     pub credit: u32,
     /// The sender's clock, in ticks of 64 ns (§6).
     pub sent: u32,
-    /// The `sent` of the newest packet that came, advanced by the time it was held. It means something with [`Flags::ECHO`] only (§6).
+    /// The `sent` of the newest packet that arrived, plus the time it was held. Valid only with [`Flags::ECHO`] (§6).
     pub echo: u32,
 }
 
 impl Header {
-    /// Reads the header of a datagram of this kind.
     #[inline]
     pub(super) fn parse(kind: HeaderKind, header: &[u8; HEADER_BYTES]) -> Result<Self, Malformed> {
         let [flags] = FlagBits::get(header);
@@ -110,7 +109,7 @@ impl Header {
         Ok(Self::read(kind, header))
     }
 
-    /// Reads the header of a packet, of which kind and flags were looked at.
+    /// Reads the header of a packet whose kind and flags were checked.
     #[inline]
     pub(in crate::message) fn of_packet(header: &[u8; HEADER_BYTES]) -> Self {
         Self::read(HeaderKind::Data, header)
@@ -163,7 +162,7 @@ pub(in crate::message) fn plain_ack(datagram: &[u8]) -> Option<Header> {
     is_plain.then(|| Header::read(HeaderKind::Ack, header))
 }
 
-/// The `sent` of the packet with that sequence, if it says otherwise what the header of the one before it says.
+/// The `sent` field of the packet with that sequence number, if its header otherwise equals that of the packet before.
 #[inline]
 pub(in crate::message) fn follows(
     datagram: &[u8],
@@ -177,7 +176,7 @@ pub(in crate::message) fn follows(
     (same && Sequence::number(header) == sequence).then(|| Sent::number(header))
 }
 
-/// Makes a header that of another packet which is sent at the same time.
+/// Changes a header to that of another packet sent at the same time.
 #[inline]
 pub(in crate::message) fn renumber(header: &mut [u8; HEADER_BYTES], sequence: u32) {
     Sequence::put_number(header, sequence);

@@ -1,7 +1,7 @@
 //! Datagrams of the message protocol (docs/protocol.md §2): read in place, written in place.
 //!
-//! [`Datagram::parse`] checks everything there is to check in one datagram, its checksum too. What it gives cannot fail to be
-//! read. Whether it makes sense for a connection is the connection's to say.
+//! [`Datagram::parse`] checks all of a datagram, and its checksum, so its result can be read without further checks. Only the connection
+//! can tell whether it makes sense there.
 //!
 //! ```
 //! use nocopy_proto::message::wire::{Datagram, Flags, HEADER_BYTES, Header, HeaderKind};
@@ -69,7 +69,7 @@ pub fn answers_anybody(datagram: &[u8]) -> bool {
 pub enum Datagram<'a> {
     /// A packet, and its payload (§4).
     Data(Header, &'a [u8]),
-    /// An acknowledgement alone, and what came beyond its `expected` (§5).
+    /// An acknowledgement alone, and the ranges that arrived beyond its `expected` (§5).
     Ack(Header, Ranges<'a>),
     /// §3.1.
     Hello(Hello),
@@ -89,7 +89,7 @@ pub enum Datagram<'a> {
     Alive(Alive),
 }
 
-/// Why bytes are not a datagram of the protocol. Who receives one drops it, counts it, and answers nothing.
+/// Why bytes are not a datagram of the protocol. The receiver drops it, counts it, and does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// It ends before its kind does.
@@ -120,13 +120,13 @@ pub enum Malformed {
         /// The second.
         flags: u8,
     },
-    /// A field that has to be 0 is not.
+    /// A field that must be 0 is not.
     #[error("a reserved field of a datagram of kind {kind} is not 0")]
     Reserved {
         /// The first byte.
         kind: u8,
     },
-    /// It was changed on its way.
+    /// It was changed on the path.
     #[error("the checksum is 0x{found:08x}, the datagram sums to 0x{computed:08x}")]
     Checksum {
         /// At the datagram's end.
@@ -134,7 +134,7 @@ pub enum Malformed {
         /// Of the bytes before.
         computed: u32,
     },
-    /// What lies behind an Ack's header are not up to 64 whole ranges.
+    /// The bytes after an Ack's header are not up to 64 whole ranges.
     #[error("{bytes} bytes behind the header of an Ack are not up to 64 ranges of 4")]
     RangesLength {
         /// Bytes there are.
@@ -208,7 +208,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The kinds that are not worth a fast way; all of them end with a checksum.
+    /// Parses the kinds that need no fast way; all of them end with a checksum.
     #[cold]
     fn parse_rare(datagram: &'a [u8]) -> Result<Self, Malformed> {
         let datagram_bytes = datagram.len();
@@ -256,7 +256,7 @@ pub fn emit_ack(
     count
 }
 
-/// All but the checksum at the end, which is right.
+/// The bytes before the checksum, if that is correct.
 fn without_crc(datagram: &[u8]) -> Result<&[u8], Malformed> {
     let Some((body, found)) = datagram.split_last_chunk::<CRC_BYTES>() else {
         return Err(Malformed::TooShort { datagram_bytes: datagram.len(), needed_bytes: ENDING_BYTES });
@@ -268,13 +268,13 @@ fn without_crc(datagram: &[u8]) -> Result<&[u8], Malformed> {
     Ok(body)
 }
 
-/// The fields of a kind behind which there may be padding.
+/// The fields of a kind that may be followed by padding.
 fn front<const BODY: usize>(body: &[u8]) -> Result<&[u8; BODY], Malformed> {
     body.first_chunk()
         .ok_or(Malformed::TooShort { datagram_bytes: body.len() + CRC_BYTES, needed_bytes: BODY + CRC_BYTES })
 }
 
-/// The fields of a kind behind which there is nothing.
+/// The fields of a kind that nothing may follow.
 fn exactly<const BODY: usize>(body: &[u8]) -> Result<&[u8; BODY], Malformed> {
     let fields = front(body)?;
     match body.len() - BODY {
@@ -283,7 +283,7 @@ fn exactly<const BODY: usize>(body: &[u8]) -> Result<&[u8; BODY], Malformed> {
     }
 }
 
-/// The fields of a kind that ends with a checksum, the first two filled in.
+/// The fields of a kind that ends with a checksum, with the first two filled in.
 fn begin<const BODY: usize>(kind: u8) -> [u8; BODY] {
     let mut body = [0; BODY];
     body[0] = kind;
@@ -291,7 +291,7 @@ fn begin<const BODY: usize>(kind: u8) -> [u8; BODY] {
     body
 }
 
-/// Makes `datagram` of the fields, zeros up to `bytes` in all, and the checksum.
+/// Writes the fields, zeros up to `bytes` in total, and the checksum to `datagram`.
 fn finish(body: &[u8], bytes: usize, datagram: &mut Vec<u8>) {
     datagram.clear();
     datagram.extend_from_slice(body);

@@ -1,10 +1,10 @@
-//! What must hold for any datagram whatever, for the property tests here and the fuzz targets in `fuzz/`.
+//! Properties that must hold for any datagram; the property tests here and the fuzz targets in `fuzz/` check them.
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
 use super::*;
 
-/// Reads `bytes`, as they are and again with a right checksum behind them, and writes what was read: the same bytes, but for padding.
+/// Reads `bytes`, as they are and again with a correct checksum appended, and writes what was read: the same bytes, except for padding.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! What each end says of itself in Connect and Accept (docs/protocol.md §3.3).
+//! The parameters by which each end describes itself in Connect and Accept (docs/protocol.md §3.3).
 
 use std::num::NonZeroU64;
 
@@ -52,10 +52,10 @@ impl Placement {
     }
 }
 
-/// What an end says of itself.
+/// What an end announces about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parameters {
-    /// The longest datagram on this connection: UDP payload, with header and checksum. What the Accept says holds for both directions.
+    /// The longest datagram on this connection: UDP payload, with header and checksum. The Accept's value applies to both directions.
     pub datagram_bytes: u16,
     /// The longest message that it takes.
     pub max_message_bytes: u32,
@@ -72,7 +72,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// `kind` and `datagram_bytes` are those of the datagram that holds them, whose length has to be what they say.
+    /// `kind` and `datagram_bytes` describe the datagram that holds the parameters, which must state its length.
     pub(super) fn parse(
         bytes: &[u8; PARAMETERS_BYTES],
         kind: u8,

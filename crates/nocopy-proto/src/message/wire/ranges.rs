@@ -1,4 +1,4 @@
-//! The ranges of an Ack: what came beyond `expected` (docs/protocol.md §5.2).
+//! The ranges of an Ack: sequence numbers beyond `expected` that have arrived (docs/protocol.md §5.2).
 
 use std::ops::Range;
 
@@ -8,7 +8,6 @@ use crate::wire::field::Field;
 /// Ranges that an Ack may have.
 pub const RANGES_MAX: usize = 64;
 
-/// Bytes of one range.
 pub(super) const RANGE_BYTES: usize = 4;
 
 type Gap = Field<0, 2>;
@@ -19,7 +18,7 @@ type Length = Field<2, 2>;
 pub struct Ranges<'a>(&'a [[u8; RANGE_BYTES]]);
 
 impl<'a> Ranges<'a> {
-    /// Checks what lies behind the header of an Ack.
+    /// Checks the bytes after the header of an Ack.
     ///
     /// # Errors
     ///
@@ -50,7 +49,7 @@ impl<'a> Ranges<'a> {
         self.0.len()
     }
 
-    /// The sequences of each range, ascending, of an Ack whose `expected` this is. The last ends less than 2^23 above it.
+    /// The sequence numbers of each range, ascending, of an Ack with this `expected`. The last ends less than 2^23 above it.
     #[inline]
     pub fn iter(&self, expected: u64) -> impl ExactSizeIterator<Item = Range<u64>> + Clone + use<'a> {
         let mut end = expected;
@@ -61,7 +60,7 @@ impl<'a> Ranges<'a> {
         })
     }
 
-    /// Appends ranges, given ascending and apart, to an Ack whose `expected` this is; gives their number.
+    /// Appends ranges, which must be ascending and apart, to an Ack with this `expected`; returns their number.
     ///
     /// The first [`RANGES_MAX`] are written. It ends earlier with one that 16 bits do not reach, which may have been shortened, and with one
     /// that is empty or adjoins the one before.

@@ -1,6 +1,6 @@
 //! Datagrams that make a connection (docs/protocol.md §3): Hello, Cookie, Refused, Connect, Accept.
 //!
-//! What lies behind the fields of Hello, Connect and Accept is padding: zeros when sent, ignored when read.
+//! Bytes after the fields of Hello, Connect and Accept are padding: zeros when sent, ignored when read.
 
 use super::parameters::{PARAMETERS_BYTES, Parameters};
 use super::{ACCEPT, CONNECT, COOKIE, HELLO, Malformed, REFUSED, begin, exactly, finish, front};
@@ -41,7 +41,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What is spoken here.
+    /// The versions that this implementation speaks.
     pub const HERE: Self = Self { first: VERSION, last: VERSION };
 
     /// The newest version that both speak.
@@ -64,7 +64,7 @@ impl Versions {
     }
 }
 
-/// The only version that Cookie, Connect and Accept are read in; the byte behind it is reserved.
+/// Refuses other versions of Cookie, Connect and Accept than the one that is implemented; the byte after it is reserved.
 fn only_version_here<const BODY: usize>(kind: u8, body: &[u8; BODY]) -> Result<(), Malformed> {
     match (Version::get(body), VersionLast::get(body)) {
         ([VERSION], [0]) => Ok(()),
@@ -100,7 +100,7 @@ impl Hello {
     }
 }
 
-/// The server's answer to a Hello whose version it speaks: what the client has to show it. The server keeps nothing.
+/// The server's answer to a Hello whose version it speaks: the client must send it back. The server keeps nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cookie {
     /// The client's connection id.
@@ -157,7 +157,7 @@ pub struct Connect {
     pub client_id: u64,
     /// From the Cookie.
     pub cookie: [u8; COOKIE_BYTES],
-    /// What the client says of itself.
+    /// What the client announces about itself.
     pub parameters: Parameters,
 }
 
@@ -187,7 +187,7 @@ pub struct Accept {
     pub client_id: u64,
     /// The server's connection id.
     pub server_id: u64,
-    /// What the server says of itself; its `datagram_bytes` are not above those of the Connect.
+    /// What the server announces about itself; its `datagram_bytes` are not above those of the Connect.
     pub parameters: Parameters,
 }
 

@@ -1,4 +1,4 @@
-//! What goes over a stream beside the datagrams of a connection (docs/protocol.md §16): the first words of both ends, then units.
+//! The bytes of a stream beside the datagrams of a connection (docs/protocol.md §16): the first words of both ends, then units.
 
 use std::num::NonZeroU64;
 
@@ -31,7 +31,7 @@ type Key = Field<20, 8>;
 pub struct Unit {
     /// As a packet's; `to` is 0.
     pub header: Header,
-    /// Bytes of the messages behind it, with their headers (§4.2).
+    /// Bytes of the messages after it, with their headers (§4.2).
     pub bytes: u32,
     /// Sequence numbers that it takes.
     pub span: u32,
@@ -67,7 +67,7 @@ impl Unit {
     }
 }
 
-/// The sequence numbers that what was received takes, if it is a unit.
+/// The sequence numbers that received bytes take, if they are a unit.
 #[inline]
 pub(in crate::message) fn span_of_unit(received: &[u8]) -> Option<u64> {
     let header = received.first_chunk::<HEADER_BYTES>()?;
@@ -86,7 +86,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Reads one.
+    /// Parses it.
     ///
     /// # Errors
     /// It has another form, or was changed on its way.
@@ -115,7 +115,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Reads one.
+    /// Parses it.
     ///
     /// # Errors
     /// As [`Attach::parse`].
@@ -132,7 +132,7 @@ impl Attached {
     }
 }
 
-/// The fields of such words, of which kind, flags, version and checksum are right.
+/// The fields after checking kind, flags, version and checksum.
 fn of_kind<const BODY: usize>(bytes: &[u8], expected: u8) -> Result<&[u8; BODY], Malformed> {
     let body = exactly::<BODY>(without_crc(bytes)?)?;
     let (kind, flags) = (body[0], body[1]);
