@@ -1,4 +1,4 @@
-//! What comes, on its way to the protocol, and the time that it came.
+//! Passes received datagrams to the protocol, with their times of arrival.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -15,16 +15,16 @@ pub(super) struct Arrivals<'p, 'c> {
     pub(super) moment: Moment<'c>,
     /// The program waits for a message, and may read it where it lies.
     reads_in_place: bool,
-    /// That message.
+    /// The message that it reads in place.
     pub(super) lone: Option<Lone>,
 }
 
-/// A message that came alone, and lies where its datagram was received.
+/// A message that is alone in its datagram, in the memory where that was received.
 #[derive(Debug)]
 pub(super) struct Lone {
     pub(super) peer: Peer,
     pub(super) kind: Kind,
-    /// Its bytes in the datagram.
+    /// The message's bytes within the datagram.
     pub(super) range: Range<usize>,
 }
 
@@ -124,7 +124,7 @@ impl Clock {
         Time::from_ns(monotonic_ns())
     }
 
-    /// `None` if it is too far away.
+    /// `None` if the time is too far in the future.
     #[inline]
     pub(super) fn instant(&self, time: Time) -> Option<Instant> {
         let (instant, origin) = self.origin;

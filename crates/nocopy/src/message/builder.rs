@@ -1,4 +1,4 @@
-//! How an endpoint is made.
+//! Builds and opens an endpoint.
 
 use nocopy_proto::errno::Why;
 use std::io;
@@ -17,12 +17,12 @@ use crate::udp;
 
 /// The shortest datagrams an endpoint may be set to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
-/// The longest: IPv4's, in whole.
+/// The longest datagrams: IPv4's limit.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
 /// Datagrams of Ethernet's MTU of 1500 bytes.
 const DATAGRAM_BYTES_IPV4: u16 = 1500 - 20 - 8;
 const DATAGRAM_BYTES_IPV6: u16 = 1500 - 40 - 8;
-/// Packets that a window has beside those of the longest message, if there may be a stream: some 3 MiB.
+/// Packets that a window has in addition to those of the longest message, if there may be a stream: some 3 MiB.
 const STREAM_PACKETS: usize = 3072;
 /// Bytes at the end of datagrams with a CRC.
 const CRC_BYTES: usize = 4;
@@ -102,7 +102,7 @@ pub enum OpenError {
     TooLittleMemory {
         /// What was allowed.
         memory_bytes: usize,
-        /// What is needed.
+        /// The least memory.
         needed_bytes: usize,
     },
     /// A setting is out of its range.
@@ -163,7 +163,7 @@ impl Builder {
         self
     }
 
-    /// Protects each datagram by a CRC32C besides UDP's checksum; if one end asks for it, both use it (default: no).
+    /// Protects each datagram by a CRC32C in addition to UDP's checksum; if one end asks for it, both use it (default: no).
     pub fn crc(mut self, on: bool) -> Self {
         self.settings.crc = on;
         self

@@ -1,4 +1,4 @@
-//! What an endpoint does by streams beside its datagrams.
+//! Sends and receives messages by streams beside an endpoint's datagrams.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::sys::poll::Wakeup;
 use crate::tcp::Published;
 
 impl Endpoint {
-    /// Whether an owned message goes to a peer by a stream.
+    /// Whether an owned message to a peer goes by a stream.
     #[inline]
     pub(super) fn goes_by_stream(&mut self, peer: Peer, bytes: usize) -> bool {
         let Self { streams, protocol, .. } = self;
@@ -74,9 +74,7 @@ impl Endpoint {
 
     /// Copies a message into the unit that is being filled for a peer, or begins one, if messages to it are to go by the stream now.
     /// Returns whether it did.
-    ///
-    /// # Errors
-    /// There is no room for it.
+    /// Errors: there is no room for it.
     pub(super) fn put_in_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<bool, Reason> {
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
         let Ok(Outlook { payload_bytes_max, message_bytes_max, room, window, .. }) = protocol.outlook(peer)
@@ -122,7 +120,7 @@ impl Endpoint {
         }
     }
 
-    /// The same for all peers: what follows is another batch.
+    /// Queues the units that are being filled for all peers, and begins another batch.
     pub(super) fn close_units(&mut self) {
         while let Some(peer) = self.streams.as_ref().and_then(|streams| streams.any_open()) {
             self.close_unit_of(peer);
@@ -132,7 +130,7 @@ impl Endpoint {
         }
     }
 
-    /// Throws the unit away that is being filled for a peer.
+    /// Discards the unit that is being filled for a peer.
     pub(super) fn discard_unit_of(&mut self, peer: Peer) {
         if let Some(streams) = &mut self.streams
             && let Some((number, ..)) = streams.close_unit(peer)
@@ -141,7 +139,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes packets of units whose stream was cut, as far as there is memory for packets.
+    /// Turns units whose stream was cut into packets, as far as there is memory.
     #[cold]
     pub(super) fn see_to_cuts(&mut self) {
         let now = self.now();
@@ -169,7 +167,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes so many packets, or none; a port does not know before how many there are.
+    /// Takes this many packets, or none; a port cannot tell in advance how many it has.
     fn make_packets(&mut self, packets: usize) -> bool {
         let Self { carrier, made, .. } = self;
         if carrier.room().packets < packets {
@@ -183,7 +181,7 @@ impl Endpoint {
         is_all
     }
 
-    /// Lays the first unit without a stream into the packets that were made.
+    /// Writes the first unit without a stream into the packets that were taken.
     fn replace_cut(&mut self, peer: Peer, number: u32, payload_bytes_max: usize) {
         let Self { streams: Some(streams), protocol, carrier, made, .. } = self else { return };
         let (mut fresh, mut at) = (made.iter(), 0);
@@ -203,7 +201,7 @@ impl Endpoint {
         streams.became_packets(number);
     }
 
-    /// What there is room for beside the packets that units without a stream wait for.
+    /// The room that is left beside the packets that units without a stream wait for.
     #[inline]
     pub(super) fn room(&self) -> Room {
         let room = self.carrier.room();
@@ -213,7 +211,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a packet back whose peer has it, or is gone.
+    /// Frees a packet that the peer has acknowledged, or whose peer is gone.
     #[inline]
     pub(super) fn release(&mut self, packet: Packet) {
         match packet.as_unit() {
@@ -290,7 +288,7 @@ struct Looks<'a> {
     carrier: &'a mut AnyCarrier,
     clock: &'a Clock,
     streams: &'a mut Streams,
-    /// A stream was cut before the wait: that ends it no more.
+    /// A stream was cut before the wait, so that does not end the wait.
     had_cut: bool,
     came: io::Result<bool>,
     coalescer: Coalescer,
@@ -349,7 +347,7 @@ impl wait::Waiting for Looks<'_> {
     }
 }
 
-/// How an endpoint that was asked to wait waits beside streams: packets are not counted there.
+/// The way of waiting that is used with streams: packets are not counted there.
 fn wait_of(how: Wait) -> Wait {
     match how {
         Wait::Coalesced { .. } => Wait::Interrupt,

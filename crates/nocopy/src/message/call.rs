@@ -1,4 +1,4 @@
-//! What waits for an answer of a peer: connecting, and calls.
+//! Functions that wait for a peer's answer: connecting, and calls.
 
 use nocopy_proto::errno::{Why, remedy};
 use std::io;
@@ -13,7 +13,7 @@ use super::endpoint::{EVENTS_MAX, Patience, is_over};
 use super::{Endpoint, Message, Payload};
 use crate::facts::rejected::{Reason, Rejected};
 
-/// Messages of others that are kept at most during a wait for a response.
+/// The most messages from other peers that are kept during a wait for a response.
 const ASIDE_MAX: usize = 4096;
 
 /// Why there is no connection, or no response.
@@ -85,7 +85,7 @@ impl Endpoint {
         })
     }
 
-    /// Connects, and waits for `timeout` at most until that is done. Messages and events of others that come meanwhile are kept.
+    /// Connects, and waits for the connection for `timeout` at most. Messages and events of other peers that arrive meanwhile are kept.
     ///
     /// # Errors
     /// [`Error`].
@@ -104,7 +104,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes out the event that ends a connection attempt, if it came.
+    /// Removes and returns the event that ends a connection attempt, if there is one.
     fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
         while self.events.len() < EVENTS_MAX
             && let Some(event) = self.protocol.poll_event()

@@ -1,20 +1,20 @@
-//! Buffers of the program's that packets on their way refer to.
+//! The program's buffers to which packets in flight refer.
 
 use crate::memory::pool::Buffer;
 
-/// Buffers at most, so that memory does not grow without bound.
+/// The most buffers, so that memory is bounded.
 const BUFFERS_MAX: usize = 1 << 16;
 
-/// A part of a packet that lies in a buffer of the program's.
+/// A part of a packet that lies in a buffer of the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Which buffer: its place among the [`Cargo`].
+    /// The index of the buffer in the [`Cargo`].
     pub(super) buffer: u32,
     pub(super) at: u32,
     pub(super) bytes: u32,
 }
 
-/// Buffers with how many packets refer to each; one that none refers to any more goes home.
+/// Buffers, each with the number of packets that refer to it; a buffer returns home when no packet does any more.
 #[derive(Debug, Default)]
 pub(super) struct Cargo {
     places: Vec<Place>,
@@ -28,13 +28,13 @@ struct Place {
 }
 
 impl Cargo {
-    /// How many buffers more can be put here.
+    /// How many more buffers fit.
     #[inline]
     pub(super) fn room(&self) -> usize {
         BUFFERS_MAX - (self.places.len() - self.free.len())
     }
 
-    /// Puts a buffer here, to which the caller refers until it [`release`](Self::release)s it.
+    /// Adds a buffer, to which the caller refers until it [`release`](Self::release)s it.
     pub(super) fn put(&mut self, buffer: Buffer) -> u32 {
         let place = Place { buffer: Some(buffer), references: 1 };
         match self.free.pop() {
@@ -49,13 +49,13 @@ impl Cargo {
         }
     }
 
-    /// One packet more refers to it.
+    /// Counts one more packet that refers to it.
     #[inline]
     pub(super) fn refer(&mut self, number: u32) {
         self.places[number as usize].references += 1;
     }
 
-    /// One fewer does.
+    /// Counts one packet fewer that refers to it.
     #[inline]
     pub(super) fn release(&mut self, number: u32) {
         let place = &mut self.places[number as usize];
@@ -66,13 +66,11 @@ impl Cargo {
         }
     }
 
-    /// How long a buffer is.
     #[inline]
     pub(super) fn len(&self, number: u32) -> usize {
         self.places[number as usize].buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
-    /// The bytes of a piece.
     #[inline]
     pub(super) fn bytes(&self, piece: Piece) -> &[u8] {
         let buffer = self.places[piece.buffer as usize].buffer.as_ref().expect("a packet refers to it");

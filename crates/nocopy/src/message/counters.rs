@@ -1,4 +1,4 @@
-//! What an endpoint counts.
+//! The counters of an endpoint.
 
 use nocopy_proto::message::Counters as ProtocolCounters;
 
@@ -6,51 +6,51 @@ use crate::counter::{Counter, counters};
 use crate::stats::Stats;
 
 counters! {
-    /// What the way between an endpoint and the network counted; the protocol has counters of its own.
+    /// Counters of the carrier; the protocol has its own.
     pub(super) struct CarrierCounters {
         /// Datagrams that were handed to the kernel.
         datagrams_sent,
-        /// Datagrams that came.
+        /// Datagrams that were received.
         datagrams_received,
         /// Calls that handed datagrams over.
         calls,
-        /// How often the kernel took no more: the rest waited for the next flush.
+        /// How often the kernel accepted no more: the rest waited for the next flush.
         kernel_full,
-        /// Messages of several datagrams that were refused, whose datagrams then went one by one (sockets).
+        /// Messages of several datagrams that were refused, and whose datagrams were then sent one by one (sockets).
         joined_refused,
-        /// Datagrams that the path took no more as a whole, and that were cut into fragments.
+        /// Datagrams that were sent in fragments because the path's MTU had become smaller.
         fragmented,
-        /// Datagrams that were too long for the path, and not sent: the set-up then tries shorter ones.
+        /// Datagrams that were not sent because they were too long for the path: the set-up then tries shorter ones.
         too_long,
         /// Datagrams that were refused for another reason, and not sent; the protocol sends them again.
         datagrams_refused,
         /// Answers of the protocol for which there was no memory.
         no_memory_to_send,
-        /// Datagrams that came and for which there was no memory; they are sent again.
+        /// Received datagrams that were dropped because there was no memory; the peer sends them again.
         no_memory_to_receive,
-        /// Packets that were to be sent again while the kernel still had them, and were left alone.
+        /// Packets that were not sent again because the kernel still had the first transmission.
         still_away,
     }
 }
 
 counters! {
-    /// What an endpoint itself counted.
+    /// Counters of the endpoint itself.
     pub(super) struct SentCounters {
-        /// Messages that were taken to be sent.
+        /// Messages that were accepted to be sent.
         messages_sent,
-        /// Bytes of messages that were taken to be sent.
+        /// Bytes of messages that were accepted to be sent.
         message_bytes_sent,
         /// Signs of life that a thread sent while the program did not call the endpoint.
         signs_of_life_sent,
     }
 }
 
-/// Messages that are lost here.
+/// Counters of lost messages.
 const DROPPED: [&str; 1] = ["messages_discarded"];
-/// What no correct peer does.
+/// Counters that a correct peer never raises.
 const FAULTS: [&str; 3] = ["beyond_credit", "malformed", "impossible_acks"];
 
-/// Everything in one value.
+/// All counters in one value.
 pub(super) fn stats(sent: SentCounters, protocol: ProtocolCounters, carrier: CarrierCounters) -> Stats {
     let moved = sent.messages_sent + protocol.messages_received;
     let bytes = sent.message_bytes_sent + protocol.message_bytes_received;

@@ -1,4 +1,4 @@
-//! The descriptor of an endpoint: one for datagrams that come, and for the timers of the protocol.
+//! The descriptor of an endpoint: readable when datagrams arrive, and when a timer of the protocol expires.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,12 +10,12 @@ use rustix::event::epoll;
 use super::carrier::{AnyCarrier, Carrier};
 use crate::sys::alarm::Alarm;
 
-/// An epoll instance, readable when a datagram came or the alarm rang.
+/// An epoll instance that is readable when a datagram has arrived or the alarm has expired.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     poll: Arc<OwnedFd>,
     alarm: Alarm,
-    /// Datagrams make it readable. Only once it was armed, since each costs a little more from then on.
+    /// Datagrams make it readable. Only after it was armed once, since each datagram costs a little more from then on.
     has_carrier: bool,
 }
 
@@ -26,7 +26,7 @@ impl Descriptor {
         Ok(Self { poll, alarm, has_carrier: false })
     }
 
-    /// Makes it readable when the carrier is, and after `due` at the latest.
+    /// Makes it readable when the carrier is, and at the latest after `due`.
     pub(super) fn arm(&mut self, carrier: &AnyCarrier, due: Option<Duration>) -> io::Result<()> {
         if !self.has_carrier {
             carrier.watch(self.poll.as_fd())?;
@@ -35,7 +35,7 @@ impl Descriptor {
         self.alarm.set(due)
     }
 
-    /// Makes it readable when something else is, too.
+    /// Makes it readable when another descriptor is, too.
     pub(super) fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.poll, other, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }

@@ -84,7 +84,7 @@ impl Endpoint {
         self.unsent += 1;
     }
 
-    /// Throws the packet away that is being filled for a peer.
+    /// Discards the packet that is being filled for a peer.
     fn discard_packet_of(&mut self, peer: Peer) {
         self.discard_unit_of(peer);
         if let Some(open) = self.peers.take(peer) {

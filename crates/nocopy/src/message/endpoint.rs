@@ -1,7 +1,7 @@
-//! The endpoint: the protocol, what carries its datagrams, and when each of them works.
+//! The endpoint, which drives the protocol and the carrier of its datagrams.
 //!
-//! Work for which the program waits comes first: a message is returned before the alarms and acknowledgements that its packet leads
-//! to, and packets are sent before the bookkeeping of having sent them. That work is done while the peer has its turn.
+//! Work for which the program waits comes first: a message is returned before the alarms and acknowledgements of its packet are handled,
+//! and packets are sent before the bookkeeping for them. The rest is done while the peer works.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,13 +26,13 @@ use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
 use crate::memory::pool::Buffer;
 
-/// Events that are kept here at most; the protocol keeps as many, and then accepts no connections.
+/// The most events kept here; the protocol keeps as many, and then accepts no connections.
 pub(super) const EVENTS_MAX: usize = 1 << 16;
 
-/// How often to look for packets that the kernel is done with, or for room in it: neither ends a wait.
+/// How often to check for packets that the kernel has finished, or for room in its queue: neither ends a wait.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Looks at most for a message before a wait on the descriptor, while datagrams of other kinds keep coming.
+/// The most checks for a message before a wait on the descriptor, while other datagrams keep arriving.
 const ARM_LOOKS_MAX: u32 = 64;
 
 /// One end of any number of connections: it receives and sends; see the [module](super).
@@ -70,7 +70,7 @@ pub struct Endpoint {
     /// What counts the frames that the program takes, if the carrier has frames.
     pub(super) home: Option<Arc<Returned>>,
     pub(super) descriptor: Descriptor,
-    /// Sends signs of life while the program does not call.
+    /// Sends signs of life while the program does not call the endpoint.
     pub(super) keep_alive: Option<KeepAlive>,
     pub(super) peers: Peers,
     /// Streams beside the datagrams, if they are used.
@@ -87,7 +87,7 @@ pub struct Endpoint {
     pub(super) datagrams_max: usize,
     /// Packets queued since the protocol was asked what to send.
     pub(super) unsent: usize,
-    /// A message that came alone, and lies where it was received, on its way to the program.
+    /// A message that arrived alone and is passed to the program in place.
     pub(super) lone: Option<Lone>,
     /// Messages returned since then.
     pub(super) at_hand: u32,
@@ -97,17 +97,17 @@ pub struct Endpoint {
     pub(super) freed: bool,
     /// Events that were taken from the protocol and not returned.
     pub(super) events: VecDeque<Event>,
-    /// There is one that neither ended a wait nor was reported by [`arm`](Self::arm).
+    /// An event neither ended a wait nor was reported by [`arm`](Self::arm).
     pub(super) unreported: bool,
-    /// `arm` reported one, which ended no wait yet.
+    /// An event that `arm` reported, which ended no wait yet.
     pub(super) reported_by_arm: bool,
-    /// Messages that came during a wait for another one.
+    /// Messages that arrived during a wait for another one.
     pub(super) aside: VecDeque<Owned>,
     pub(super) next_call: u32,
     pub(super) sent: Sent,
 }
 
-/// Bytes of messages that were sent, by how.
+/// Bytes of sent messages, by method.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     pub(super) messages: u64,
@@ -131,16 +131,16 @@ impl Sent {
 /// How long a step of work may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Only what is there.
+    /// Returns what is there, without waiting.
     None,
-    /// Until something comes, or for so long.
+    /// Waits until something arrives, or for this time.
     For(Duration),
-    /// Until something comes, or that moment.
+    /// Waits until something arrives, or until that moment.
     Until(Option<Instant>),
 }
 
 impl Patience {
-    /// The same with a moment instead of a time.
+    /// Converts a duration to a deadline.
     pub(super) fn until(self) -> Self {
         match self {
             Self::For(timeout) => Self::Until(Instant::now().checked_add(timeout)),
@@ -243,13 +243,13 @@ impl Endpoint {
         event
     }
 
-    /// Sends what there is, takes what came, sees to what is due.
+    /// Sends what is queued, handles what has arrived, and does what is due.
     pub(super) fn work(&mut self, patience: Patience) -> io::Result<()> {
         self.send_first();
         self.take_due(patience, false)
     }
 
-    /// The part of the work before a wait.
+    /// The first part of the work, before a wait.
     #[inline]
     pub(super) fn send_first(&mut self) {
         self.at_hand = 0;
@@ -263,7 +263,7 @@ impl Endpoint {
         }
     }
 
-    /// The wait, and the part behind it.
+    /// The wait, and the work after it.
     #[inline]
     pub(super) fn take_due(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<()> {
         let now = self.take_in(patience, reads_in_place)?;
@@ -271,8 +271,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What follows from what came: a message is returned first, if nothing else is urgent. The rest is done with the next call, while the
-    /// peer has the answer.
+    /// Handles the effects of received datagrams. A message is returned first, unless something else is urgent; the rest is done by the
+    /// next call, while the peer has the answer.
     #[inline]
     pub(super) fn see_to_due(&mut self, now: Time) {
         if self.has_news_of_puts() {
@@ -295,7 +295,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes what came, waiting if it may, and returns the time.
+    /// Receives what has arrived, waiting if `patience` allows it; returns the time.
     fn take_in(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<Time> {
         let due = self.due();
         match patience.until() {
@@ -321,7 +321,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives memory back that is free again.
+    /// Returns memory that is free again.
     #[inline(always)] // before each look
     pub(super) fn reclaim(&mut self) {
         while let Some(datagram) = self.protocol.released() {
@@ -353,7 +353,7 @@ impl Endpoint {
         self.unreported = true;
     }
 
-    /// Sends what the protocol has to send.
+    /// Sends what the protocol wants to send.
     #[inline]
     pub(super) fn transmit(&mut self, now: Time) {
         self.transmit_all(now);
@@ -391,7 +391,7 @@ impl Endpoint {
         self.carrier.flush();
     }
 
-    /// Sends an acknowledgement, if that is what the protocol has to send next.
+    /// Sends an acknowledgement, if that is the next thing to send.
     #[inline]
     fn transmit_ack(&mut self, now: Time) -> bool {
         let Self { protocol, carrier, .. } = self;
@@ -448,7 +448,7 @@ impl Endpoint {
         self.arm_for(true)
     }
 
-    /// The same; messages may be left for others.
+    /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not count.
     pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
         for _ in 0..ARM_LOOKS_MAX {
             self.work(Patience::None)?;
@@ -468,7 +468,7 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// The same for what only sends: returns whether memory was freed, or the kernel has room again.
+    /// As `arm_for`, for a program that only sends: returns whether memory was freed, or the kernel has room again.
     fn arm_to_send(&mut self) -> io::Result<bool> {
         let before = (self.in_use(), self.carrier.is_stuck());
         self.work(Patience::None)?;
@@ -482,14 +482,14 @@ impl Endpoint {
         Ok(false)
     }
 
-    /// When the endpoint has to work next, if no datagram comes before.
+    /// When the endpoint must work next, if no datagram arrives before.
     #[inline]
     fn due(&self) -> Option<Time> {
         let of_thread = self.keep_alive.as_ref().and_then(KeepAlive::due);
         [self.protocol.poll_timeout(), of_thread].into_iter().flatten().min()
     }
 
-    /// How long the endpoint may rest before it has to work; `None`: until a datagram comes.
+    /// How long the endpoint may rest; `None`: until a datagram arrives.
     pub(super) fn next_timeout(&mut self) -> Option<Duration> {
         let due = self.due().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
@@ -505,7 +505,7 @@ impl Endpoint {
 }
 
 impl AsFd for Endpoint {
-    /// Readable when a datagram came or a timer of the protocol is due; call [`Endpoint::arm`] before each wait.
+    /// Readable when a datagram has arrived or a timer of the protocol is due; call [`Endpoint::arm`] before each wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -514,7 +514,6 @@ impl AsFd for Endpoint {
 receiver_half!(Endpoint, Option<Message<'half>>);
 sender_half!(Endpoint, Buffer, arm_to_send);
 
-/// Whether a deadline has passed.
 pub(super) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
@@ -525,7 +524,7 @@ mod tests {
 
     use super::*;
 
-    /// Two endpoints, the left one connected to the right one, without a timer that comes up during a test.
+    /// Two endpoints, the left one connected to the right one, without a timer that expires during a test.
     fn connected() -> (Endpoint, Peer, Endpoint) {
         let bind = || {
             let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
@@ -541,7 +540,7 @@ mod tests {
         (left, to_right, right)
     }
 
-    /// Proves that what has come is read before it counts as missing, however seldom a program looks.
+    /// Datagrams that have arrived are read before they count as missing, however seldom the program calls.
     #[test]
     fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
         // Each on a connection of its own: one that saw its acknowledgements late would ask later.

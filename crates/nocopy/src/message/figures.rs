@@ -1,4 +1,4 @@
-//! What an endpoint knows of its peers and of itself.
+//! Counters, evidence and explanations of an endpoint, and what it knows of its peers.
 
 use std::io;
 
@@ -37,8 +37,8 @@ impl Endpoint {
         self.protocol.statistics(peer).ok().flatten()
     }
 
-    /// Everything that was counted, sent and received: `moved` and `bytes` count messages, `dropped` those that came and were not read
-    /// before their connection was ended by force.
+    /// All counters: `moved` and `bytes` count messages, `dropped` those that arrived and were not read before their connection was
+    /// aborted.
     ///
     /// # Errors
     /// None today.
@@ -51,7 +51,7 @@ impl Endpoint {
         Ok(stats.with(streams.counters()).with(posted.counters()).with(self.puts.counters.counters()))
     }
 
-    /// Bytes of messages that were sent and of datagrams that came, by what is known of copies.
+    /// The evidence for bytes of messages that were sent and of datagrams that arrived.
     pub fn ledger(&self) -> Ledger {
         let Sent { messages, from_slices, short, owned, .. } = self.sent;
         let gathered = self.carrier.gathered_bytes();

@@ -1,7 +1,7 @@
 //! A thread that sends signs of life while the program does not call its endpoint (docs/protocol.md §10.1).
 //!
-//! The two share a list of connections, which the endpoint changes when a connection begins or ends, and the time of one of its last
-//! calls, which it notes a few times in the period of the thread. Nothing is shared for a message.
+//! The endpoint and the thread share a list of connections, which the endpoint changes when a connection begins or ends, and the time of a
+//! recent call, which the endpoint notes a few times in each period of the thread. A single message touches nothing shared.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,17 +24,17 @@ use crate::sys::udp_send::send;
 const NOTES: u32 = 4;
 /// The shortest period: half of the shortest time after which the protocol asks a peer.
 const PERIOD_MIN: Duration = Duration::from_millis(5);
-/// Signs that are copied from the list at a time, so that the endpoint never waits for longer.
+/// How many signs are copied from the list at a time, so that the endpoint never waits longer.
 const SIGNS_AT_ONCE: usize = 256;
 
-/// The endpoint's side of the thread, which ends with it.
+/// The endpoint's handle of the thread; the thread ends with it.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// A forked child has no such thread, and leaves the list alone: its lock may have been taken when the process forked.
+    /// A forked child has no such thread, and does not use the list: its lock may have been held during the fork.
     generation: Generation,
-    /// When to note next that the endpoint is called; `None`: there are no connections.
+    /// When to record next that the endpoint is called; `None`: there are no connections.
     next_note: Option<Time>,
     note_interval: Duration,
 }
@@ -42,9 +42,9 @@ pub(super) struct KeepAlive {
 #[derive(Debug)]
 struct Shared {
     list: Mutex<List>,
-    /// Wakes the thread for its first connection, and for its end.
+    /// Wakes the thread for its first connection, and to end it.
     changed: Condvar,
-    /// When the endpoint was called, nearly, by [`monotonic_ns`].
+    /// Roughly when the endpoint was last called, by [`monotonic_ns`].
     called_ns: AtomicU64,
     sent: AtomicU64,
     period_ns: u64,
@@ -52,14 +52,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct List {
-    /// By the number of the connection.
+    /// By connection number.
     signs: Vec<Option<SignOfLife>>,
     connections: usize,
     is_ended: bool,
 }
 
 impl Endpoint {
-    /// Starts the thread.
     pub(super) fn start_keep_alive(&mut self, silence: Duration) -> Result<(), OpenError> {
         if let Some(socket) = self.carrier.socket() {
             let started = KeepAlive::start(socket, silence);
@@ -71,10 +70,7 @@ impl Endpoint {
 }
 
 impl KeepAlive {
-    /// Starts the thread; `silence` is the time after which a peer is asked whether it is there.
-    ///
-    /// # Errors
-    /// There is no descriptor or no thread left.
+    /// Starts the thread; `silence` is the time after which a silent peer is asked.
     pub(super) fn start(socket: BorrowedFd<'_>, silence: Duration) -> io::Result<Self> {
         let period = (silence / 2).max(PERIOD_MIN);
         let shared = Arc::new(Shared {
@@ -93,7 +89,7 @@ impl KeepAlive {
         Ok(Self { shared, thread: Some(thread), generation, next_note: None, note_interval: period / NOTES })
     }
 
-    /// What the endpoint does for the thread whenever it was called.
+    /// Updates what the thread reads, whenever the endpoint was called.
     #[inline]
     pub(super) fn note_call(&mut self, now: Time, protocol: &mut protocol::Endpoint<Packet, Received>) {
         if protocol.has_sign_of_life() || self.next_note.is_some_and(|note| note <= now) {
@@ -122,7 +118,7 @@ impl KeepAlive {
         }
     }
 
-    /// When the endpoint is to work for the thread's sake.
+    /// When the endpoint must work for the thread.
     #[inline]
     pub(super) fn due(&self) -> Option<Time> {
         self.next_note
@@ -164,7 +160,7 @@ impl Shared {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends signs of life to all peers, as often as the period says, while the endpoint is not called.
+    /// Sends signs of life to all peers, once per period, while the endpoint is not called.
     fn run(&self, socket: &OwnedFd) {
         let mut sent_ns = 0;
         let mut list = self.list();
@@ -207,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// Some of the list; `None` behind its end.
+    /// A part of the list; `None` after its end.
     fn signs(&self, from: usize) -> Option<Vec<Option<SignOfLife>>> {
         let list = self.list();
         let all = list.signs.get(from..).filter(|rest| !rest.is_empty() && !list.is_ended)?;
@@ -260,7 +256,7 @@ mod tests {
         assert!(blocked().is_empty());
     }
 
-    /// Proves that a child neither waits for a thread that it does not have, nor for a lock that nobody gives back.
+    /// A child waits neither for a thread that it does not have, nor for a lock that is never released.
     #[test]
     fn a_forked_child_leaves_thread_and_list_to_its_parent() {
         let mut keep_alive = Some(started());

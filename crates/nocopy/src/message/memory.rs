@@ -1,41 +1,37 @@
-//! How an endpoint's memory is shared out.
+//! How an endpoint divides its memory.
 
 use super::OpenError;
 use super::carrier::PASSING;
 use crate::port::PortBuilder;
 use crate::sys::interface::Interface;
 
-/// Bytes of a buffer for a run of datagrams, or for messages that are owned.
+/// Bytes of a buffer for a run of datagrams, or for owned messages.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes of what is in front of a piece of an owned message.
+/// Bytes for the header in front of a piece of an owned message.
 const FRAGMENT_BYTES: usize = 64;
-/// Packets in each direction, if nothing else is asked for.
+/// The default number of packets in each direction.
 const PACKETS_MIN: usize = 8192;
-/// Buffers of either kind.
+/// The least buffers of either kind.
 const BUFFERS_MIN: usize = 64;
 
-/// How many of what an endpoint over sockets has.
+/// How an endpoint over sockets divides its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// Bytes of a packet.
     pub(super) packet_bytes: usize,
-    /// Packets that are written, and not acknowledged.
+    /// Packets that are written and not acknowledged.
     pub(super) send_packets: u32,
-    /// Packets whose bytes lie in buffers, and are not acknowledged.
+    /// Packets whose bytes lie in buffers and are not acknowledged.
     pub(super) send_fragments: u32,
-    /// Datagrams that were received alone, and not read.
+    /// Single datagrams that were received and not read.
     pub(super) receive_packets: u32,
-    /// Buffers that runs of datagrams are received into.
+    /// Buffers into which runs of datagrams are received.
     pub(super) receive_runs: u32,
     /// Buffers for owned messages.
     pub(super) buffers: u32,
 }
 
 impl Shares {
-    /// Shares `memory_bytes` out (by default as much as is enough); a peer's window has so many packets.
-    ///
-    /// # Errors
-    /// It is too little.
+    /// Divides `memory_bytes` (by default as much as is enough); a peer's window has this many packets.
     pub(super) fn of(
         memory_bytes: Option<usize>,
         datagram_bytes: usize,
@@ -72,7 +68,7 @@ impl Shares {
         })
     }
 
-    /// Their sum.
+    /// The sum of all shares, in bytes.
     pub(super) fn bytes(&self) -> usize {
         (self.send_packets as usize + self.receive_packets as usize) * self.packet_bytes
             + self.send_fragments as usize * FRAGMENT_BYTES
@@ -85,26 +81,23 @@ impl Shares {
 pub(super) struct Frames {
     pub(super) receive: u32,
     pub(super) send: u32,
-    /// Packets as long as the interface's may lie in several.
+    /// A packet of the interface's MTU may lie in several frames.
     pub(super) several: bool,
 }
 
-/// Bytes of a frame that holds an Ethernet packet, and of the longest that AF_XDP takes.
+/// Bytes of a frame for an Ethernet packet, and of the longest frame that AF_XDP allows.
 const FRAME_BYTES: usize = 2048;
 const LONG_FRAME_BYTES: usize = 4096;
 /// MTUs up to which packets fit those.
 const FRAME_MTU: u32 = 1770;
 const LONG_FRAME_MTU: u32 = 3818;
-/// Frames that the kernel has to receive into, whatever is held.
+/// The least frames that the kernel has to receive into.
 const LENT_MIN: usize = 1024;
-/// Frames for the protocol's own datagrams, and for those through the kernel.
+/// Frames for control datagrams, and for datagrams through the kernel.
 const CONTROL_FRAMES: usize = 128;
 
 impl Frames {
-    /// Shares `memory_bytes` out (by default as much as is enough).
-    ///
-    /// # Errors
-    /// It is too little.
+    /// Divides `memory_bytes` (by default as much as is enough).
     pub(super) fn of(
         memory_bytes: Option<usize>,
         port: &PortBuilder,
@@ -128,7 +121,7 @@ impl Frames {
         Ok(Self { receive: number(receive + more), send: number(send + more), several })
     }
 
-    /// How many of those to receive into may be held.
+    /// How many receive frames may be held.
     pub(super) fn held_max(&self) -> u32 {
         self.receive - number(LENT_MIN)
     }

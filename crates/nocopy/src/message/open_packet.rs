@@ -1,11 +1,11 @@
-//! Packets that are being filled with small messages: one for each peer that is sent some.
+//! Packets that are being filled with short messages, at most one for each peer.
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Kind, Peer};
 
 use super::carrier::{AnyCarrier, Carrier, Packet};
 
-/// A packet with room for more.
+/// A packet that is being filled.
 #[derive(Debug)]
 pub(super) struct OpenPacket {
     packet: Packet,
@@ -18,16 +18,13 @@ impl OpenPacket {
         Self { packet, used: 0, payload_bytes_max }
     }
 
-    /// Whether a message of so many bytes fits.
+    /// Whether a message of this length fits.
     #[inline]
     pub(super) fn takes(&self, kind: Kind, bytes: usize) -> bool {
         whole_header_bytes(kind) + bytes <= self.payload_bytes_max - self.used
     }
 
-    /// Puts a message behind the others.
-    ///
-    /// # Panics
-    /// It does not fit.
+    /// Adds a message after the others.
     #[inline]
     pub(super) fn put<'m>(
         &mut self,
@@ -45,10 +42,7 @@ impl OpenPacket {
         self.used += at;
     }
 
-    /// Puts a message that lies in one piece behind the others.
-    ///
-    /// # Panics
-    /// It does not fit.
+    /// Adds a message that lies in one piece after the others.
     #[inline(always)] // for each message
     pub(super) fn put_one(&mut self, kind: Kind, message: &[u8], carrier: &mut AnyCarrier) {
         let end = self.used + whole_header_bytes(kind) + message.len();
@@ -58,7 +52,7 @@ impl OpenPacket {
         self.used = end;
     }
 
-    /// The packet, as long as it became.
+    /// Ends the packet at its current length.
     #[inline]
     pub(super) fn close(self, carrier: &mut AnyCarrier) -> Packet {
         carrier.set_payload_bytes(&self.packet, self.used);
@@ -66,11 +60,11 @@ impl OpenPacket {
     }
 }
 
-/// What an endpoint keeps of each peer, beside what the protocol does.
+/// The endpoint's own state of each peer, beside the protocol's.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     of: Vec<PeerState>,
-    /// Those that have an open packet.
+    /// Peers with an open packet.
     open: Vec<Peer>,
 }
 
@@ -78,15 +72,15 @@ pub(super) struct Peers {
 struct PeerState {
     peer: Option<Peer>,
     open: Option<OpenPacket>,
-    /// Its place among those that have an open packet.
+    /// Its index among the peers with an open packet.
     place: usize,
-    /// Nothing more is sent.
+    /// Nothing more is sent to the peer.
     ended: bool,
-    /// A message to it was refused for want of memory for packets.
+    /// A message to it was refused because there was no memory for packets.
     starved: bool,
 }
 
-/// What of a peer's state is asked for before a message to it.
+/// The part of a peer's state that is read before a message to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing {
     /// A packet is being filled for it.
@@ -125,14 +119,14 @@ impl Peers {
         !std::mem::replace(&mut self.known(peer).starved, true)
     }
 
-    /// Notes that it was reported to be writable again.
+    /// Notes that the peer was reported as writable again.
     pub(super) fn feed(&mut self, peer: Peer) {
         if let Some(state) = self.state(peer) {
             state.starved = false;
         }
     }
 
-    /// The state of a peer that the protocol knows; a new one if another peer had its place before.
+    /// The state of a peer that the protocol knows; a new state if another peer had its index before.
     #[inline(always)]
     fn known(&mut self, peer: Peer) -> &mut PeerState {
         if self.of.get(peer.index()).is_none_or(|state| state.peer != Some(peer)) {
@@ -153,7 +147,7 @@ impl Peers {
         *state = PeerState { peer: Some(peer), ..PeerState::default() };
     }
 
-    /// Makes a packet the open one of a peer that has none.
+    /// Sets the open packet of a peer that has none.
     #[inline(always)] // for each packet
     pub(super) fn begin(&mut self, peer: Peer, open: OpenPacket) -> &mut OpenPacket {
         let place = self.open.len();
@@ -177,7 +171,7 @@ impl Peers {
         Some((peer, self.state(peer)?.open.take()?))
     }
 
-    /// Takes out the open packet of a peer.
+    /// Takes the open packet of a peer.
     #[inline]
     pub(super) fn take(&mut self, peer: Peer) -> Option<OpenPacket> {
         let state = self.state(peer)?;
@@ -191,7 +185,7 @@ impl Peers {
         Some(open)
     }
 
-    /// Takes out an open packet of any peer that has one.
+    /// Takes the open packet of any peer.
     #[inline]
     pub(super) fn take_any(&mut self) -> Option<(Peer, OpenPacket)> {
         while let Some(peer) = self.open.pop() {

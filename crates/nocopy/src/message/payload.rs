@@ -1,4 +1,4 @@
-//! What is given away to be sent.
+//! Data that the program gives away to be sent.
 
 use super::Message;
 use crate::memory::pieces::{Buffers, Pieces};
@@ -65,7 +65,7 @@ impl From<Published> for Payload {
 }
 
 impl From<Message<'_>> for Payload {
-    /// A message that was received, to be sent on from where it lies.
+    /// A received message, to be sent on from its memory.
     fn from(message: Message<'_>) -> Self {
         Self(message.into_pieces().map(Buffer::from_owner).collect())
     }

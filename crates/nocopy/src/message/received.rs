@@ -1,4 +1,4 @@
-//! Messages as they are read.
+//! A received message, as the program reads it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {
     Here(protocol::Message<'a, Packet, Received>, Option<&'a Arc<Returned>>),
-    /// Where it was received, alone.
+    /// Alone, in the memory where it was received.
     Lone(Peer, Kind, Lone<'a>, Option<&'a Arc<Returned>>),
-    /// Among others in its packet, which were read with it.
+    /// Among others in its packet, which were read together.
     Among(Peer, Kind, &'a [u8]),
     Owned(Owned),
 }
 
-/// A message that was taken: a list of pieces of memory, each the packet it came in, or a copy.
+/// An owned received message: pieces of memory, each the packet it arrived in, or a copy.
 pub(super) struct Owned {
     peer: Peer,
     kind: Kind,
@@ -213,13 +213,13 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The pieces, each to be kept by itself.
+    /// The pieces, each of which can be kept by itself.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = impl AsRef<[u8]> + Send + 'static> {
         self.into_owned().pieces.into_iter()
     }
 }
 
-/// Makes a piece the program's.
+/// Hands a piece over to the program.
 fn given(piece: Piece<Received>, home: Option<&Arc<Returned>>) -> Piece<Received> {
     match piece {
         Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(home), range),

@@ -1,4 +1,4 @@
-//! Receiving: what is at hand, and waits for more.
+//! Receives messages and events, and waits for them.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
 
-/// Messages at hand that are returned at most before packets that were begun meanwhile are sent.
+/// The most messages that are returned without work before packets that are being filled are sent.
 const AT_HAND_MAX: u32 = 32;
 
 impl Endpoint {
@@ -122,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// The message that was found, if there is one.
+    /// The message that was found, if any.
     pub(super) fn receive_found(&mut self) -> Option<Message<'_>> {
         if let Some(message) = self.aside.pop_front() {
             self.at_hand += 1;
@@ -132,7 +132,7 @@ impl Endpoint {
         Some(self.read(next))
     }
 
-    /// The message that came alone with the last call that received.
+    /// The message that arrived alone in the last receiving call.
     #[inline]
     fn read_lone(&mut self, lone: Lone) -> Message<'_> {
         self.at_hand += 1;
@@ -152,7 +152,7 @@ impl Endpoint {
         Message::here(self.protocol.receive_next(next), self.home.as_ref())
     }
 
-    /// Works until there is a message, if there is none, or if it was long ago that it worked.
+    /// Works until there is a message, if there is none or the last work was long ago.
     pub(super) fn find_message(&mut self, patience: Patience) -> io::Result<()> {
         match self.has_message() {
             true if self.at_hand < AT_HAND_MAX => Ok(()),
@@ -208,7 +208,7 @@ impl Endpoint {
         Ok(by_event || self.has_message())
     }
 
-    /// Sends what there is, and takes what came, without waiting. A message that came alone is returned from where it lies, if
+    /// Sends what is queued, and handles what has arrived, without waiting. A message that arrived alone is returned in place, if
     /// `reads_in_place`.
     #[inline]
     fn look(&mut self, reads_in_place: bool) -> io::Result<Option<Lone>> {

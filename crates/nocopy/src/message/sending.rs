@@ -1,4 +1,4 @@
-//! Sending: messages into packets, and packets to the kernel.
+//! Puts messages into packets, and hands packets to the kernel.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 
-/// Packets that are queued at most before they are sent without a flush.
+/// The most packets that are queued before they are sent without a flush.
 const UNSENT_MAX: usize = 64;
-/// Messages given away below this many bytes are put into packets with others.
+/// Owned messages shorter than this are copied into packets with others.
 const INLINE_BYTES_MAX: usize = 256;
 
 impl Endpoint {
@@ -124,7 +124,7 @@ impl Endpoint {
         self.send_as(Kind::Response(call), message.into().0, to)
     }
 
-    /// Sends a message for which there is no open packet, or no room in it.
+    /// Sends a message in fresh packets, because there is no open packet, or no room in it.
     #[inline]
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
         if self.streams.is_some() && self.put_in_unit(peer, kind, message)? {
@@ -152,7 +152,7 @@ impl Endpoint {
         self.send_in_fresh_ones(peer, kind, message)
     }
 
-    /// The same, whatever there is room for.
+    /// As [`send_in_fresh`](Self::send_in_fresh), for messages of any length.
     fn send_in_fresh_ones(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
@@ -191,14 +191,14 @@ impl Endpoint {
         self.carrier.buffer()
     }
 
-    /// Takes back a buffer that was not sent. To drop it does the same.
+    /// Returns a buffer that was not sent. Dropping it does the same.
     pub fn recycle(&mut self, buffer: Buffer) {
         self.carrier.put_buffer(buffer);
     }
 
-    /// Buffers for a message of so many bytes, to be filled in their order and [sent](Self::send), each as long as it is: over a port they
-    /// are the packets themselves. (Those of [`buffer`](Self::buffer) and others are copied into packets there, since packets have to be
-    /// full.)
+    /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send), each at its full length: over a port
+    /// they are the packets themselves. (The bytes of other buffers, such as those of [`buffer`](Self::buffer), are copied into packets
+    /// there, since packets must be full.)
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -278,7 +278,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A short message is cheaper to copy than to refer to.
+    /// Copies a short message, which is cheaper than a reference to it.
     fn send_short(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: &Buffers) -> Result<(), Reason> {
         let parts = || buffers.iter().map(|buffer| &**buffer);
         match self.peers.open(peer).filter(|open| open.takes(kind, bytes)) {
@@ -310,7 +310,7 @@ impl Endpoint {
         Ok(plan)
     }
 
-    /// How a message is laid into fresh packets, if there is room for them behind the open one.
+    /// How a message is divided into fresh packets, if there is room for them after the open one.
     #[inline]
     pub(super) fn plan(&mut self, peer: Peer, kind: Kind, bytes: usize) -> Result<Plan, Reason> {
         let Outlook { payload_bytes_max, message_bytes_max, room, unacknowledged, .. } =
@@ -343,7 +343,7 @@ impl Endpoint {
         Ok(Plan { payload_bytes_max, packets, is_whole, has_open, unacknowledged })
     }
 
-    /// None of the packets that are left is for this peer: packets come back when peers acknowledge what they have.
+    /// Notes that no packets are left for this peer: packets return when peers acknowledge theirs.
     #[cold]
     pub(super) fn starve(&mut self, peer: Peer, left: usize) -> Reason {
         let peer = self.protocol.main_of(peer).unwrap_or(peer); // which is told
@@ -380,7 +380,7 @@ impl Endpoint {
         queued.map_err(refused)
     }
 
-    /// So many packets more are queued; sends them if they are many.
+    /// Counts more queued packets; sends them if they are many.
     #[inline]
     pub(super) fn count_unsent(&mut self, packets: usize) {
         self.unsent += packets;
@@ -487,7 +487,7 @@ impl Endpoint {
         !self.carrier.is_stuck()
     }
 
-    /// Sends a packet that is the only one there is to send, without queueing it. False: it was queued as others are.
+    /// Sends a packet at once, if nothing else waits. False: it was queued like others.
     #[inline]
     fn send_at_once(&mut self, peer: Peer, open: OpenPacket) -> bool {
         let packet = open.close(&mut self.carrier);
@@ -522,7 +522,7 @@ impl Endpoint {
         }
     }
 
-    /// Works until something comes or the deadline, and not longer than `interval`: not everything ends a wait.
+    /// Works until something arrives or until the deadline, and not longer than `interval`: not everything ends a wait.
     fn work_within(&mut self, deadline: Option<Instant>, interval: Duration) -> io::Result<()> {
         let look = Instant::now() + interval;
         self.work(Patience::Until(Some(deadline.map_or(look, |deadline| look.min(deadline)))))
@@ -570,21 +570,21 @@ pub(super) fn refused(refusal: QueueError) -> Reason {
     }
 }
 
-/// The protocol knows no such peer any more.
+/// The error for a peer that the protocol no longer knows.
 fn gone(_: Gone) -> Reason {
     Reason::Gone
 }
 
-/// Fresh packets for a message.
+/// The fresh packets that a message needs.
 pub(super) struct Plan {
     payload_bytes_max: usize,
     packets: usize,
-    /// It fits into one.
+    /// The message fits into one packet.
     is_whole: bool,
     /// A packet is being filled for the peer.
     has_open: bool,
-    /// Packets to the peer that wait to be acknowledged: not more than are left for all, so that peers which acknowledge nothing leave
-    /// some for others.
+    /// Unacknowledged packets to the peer. They may not exceed the packets left for all, so that peers which acknowledge nothing leave some
+    /// for others.
     unacknowledged: usize,
 }
 

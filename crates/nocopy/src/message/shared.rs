@@ -1,13 +1,14 @@
 //! One endpoint for several threads.
 //!
-//! A lock, and waits that give it up: of the threads that wait, one at a time watches the descriptor of the endpoint, without the lock.
-//! The others sleep until there is something for them, or until they are to watch. Whoever gives the lock up hands on what it leaves:
+//! Threads share the endpoint by a lock, which they release while they wait. One waiting thread, the *watcher*, polls the endpoint's
+//! descriptor without the lock. The others sleep until a message or event is there for them, or until they are to become the watcher. A
+//! thread that releases the lock
 //!
-//! * something for a thread that sleeps: that one is woken;
-//! * something for the thread that watches, or an earlier deadline of the protocol: the descriptor becomes readable in time;
-//! * nobody watches: one that sleeps is woken, and does.
+//! * wakes a sleeping thread if there is something for it;
+//! * makes the descriptor readable if there is something for the watcher, or if the protocol has an earlier deadline now;
+//! * wakes a sleeping thread as the new watcher if there is none.
 //!
-//! A thread that was woken in vain, since another one was faster, waits again in the same way.
+//! A thread that was woken in vain, because another was faster, waits again in the same way.
 
 use std::fmt;
 use std::io;
@@ -66,9 +67,9 @@ pub struct Shared(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// For those that sleep until there is a message, or an event.
+    /// Wakes threads that wait for a message or an event.
     message: Condvar,
-    /// For those that sleep until there is an event.
+    /// Wakes threads that wait for an event.
     event: Condvar,
     /// The descriptor of the endpoint, to be watched without the lock.
     descriptor: Arc<OwnedFd>,
@@ -76,12 +77,12 @@ struct Inner {
 
 struct State {
     endpoint: Endpoint,
-    /// What the thread that watches the descriptor waits for, if one does.
+    /// What the thread that watches the descriptor waits for, if there is one.
     watcher: Option<Wish>,
-    /// Threads that sleep, by what they wait for.
+    /// Sleeping threads, by what they wait for.
     messages: usize,
     events: usize,
-    /// The descriptor is readable for the sake of the thread that watches it, which has not seen that yet.
+    /// The descriptor was made readable for the thread that watches it, which has not noticed yet.
     is_rung: bool,
     /// How often events have ended all waits.
     news: u64,
@@ -90,9 +91,7 @@ struct State {
 /// What ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// A message, or an event.
     Message,
-    /// An event.
     Event,
 }
 
@@ -202,7 +201,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Sleeps until it is woken, or the deadline, unless there was an event meanwhile.
+    /// Sleeps until a wake-up or the deadline, unless there was an event meanwhile.
     fn sleep(&mut self, wish: Wish, deadline: Option<Instant>, seen: u64) {
         let shared = self.shared;
         let state = self.state();
@@ -272,7 +271,7 @@ impl State {
         }
     }
 
-    /// Ends all waits if there is an event that ended none yet.
+    /// Ends all waits if there is an event that ended no wait yet.
     fn take_news(&mut self, shared: &Inner) {
         if self.endpoint.take_news() {
             self.news += 1;
@@ -282,7 +281,7 @@ impl State {
         }
     }
 
-    /// Sees to it that what is left, when the lock is given up, reaches those that wait for it.
+    /// Makes sure, when the lock is released, that remaining messages and events reach the threads that wait for them.
     fn hand_on(&mut self, shared: &Inner) {
         if self.watcher.is_none() && self.messages + self.events == 0 {
             return;
@@ -356,21 +355,21 @@ impl fmt::Debug for Locked<'_> {
     }
 }
 
-/// The descriptor, as a wait sees it.
+/// The descriptor, as waits use it.
 struct Watched<'a> {
     fd: BorrowedFd<'a>,
     coalescer: Coalescer,
 }
 
 impl Waiting for Watched<'_> {
-    /// Beside a system call, a look at the clock costs nothing.
+    /// Compared with a system call, reading the clock costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 
     fn is_ready(&mut self) -> bool {
         !matches!(wait_readable(self.fd, Duration::ZERO), Ok(Wakeup::TimedOut | Wakeup::Interrupted))
     }
 
-    /// It was armed before.
+    /// It is armed already.
     fn arm(&mut self) -> io::Result<bool> {
         Ok(false)
     }

@@ -8,7 +8,7 @@ fn bind(streams: bool) -> Endpoint {
     Endpoint::builder().streams(streams).bind("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// Two endpoints, the left one connected to the right one; the other's peer comes with its first message.
+/// Two endpoints, the left one connected to the right one; the right one learns its peer with the first message.
 fn connected(streams: [bool; 2]) -> (Endpoint, Peer, Endpoint) {
     let [mut left, mut right] = streams.map(bind);
     let to_right = left.start_connect(right.local_address()).unwrap();
@@ -24,7 +24,7 @@ fn counter(endpoint: &Endpoint, name: &str) -> u64 {
     endpoint.stats().unwrap()[name]
 }
 
-/// Message number `number`: its length and bytes follow from that.
+/// A message whose length and bytes depend on `number`.
 fn message(number: usize) -> Vec<u8> {
     let bytes = match number % 8 {
         0 => 9_000,
@@ -99,7 +99,7 @@ fn an_endpoint_without_streams_is_sent_datagrams() {
     }
 }
 
-/// The stream is cut by its own end again and again, with units in flight.
+/// One end cuts the stream again and again, with units in flight.
 #[test]
 fn a_cut_stream_loses_no_message() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -114,7 +114,6 @@ fn a_cut_stream_loses_no_message() {
     assert!(counter(&left, "units_to_packets") > 0, "{}", left.stats().unwrap());
 }
 
-/// Long messages arrive in one piece, in memory that they were read into.
 #[test]
 fn long_messages_are_not_copied_by_the_receiver() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -165,7 +164,7 @@ fn a_stream_that_names_no_connection_is_closed() {
     drop(silent);
 }
 
-/// Works until the left one has a stream to the right one.
+/// Runs both endpoints until the left one has a stream to the right one.
 fn open_stream(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
     converse(left, to_right, right, 3, |_, _| {});
     wait_until("a stream, and nothing in flight", || {
@@ -175,7 +174,7 @@ fn open_stream(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
     });
 }
 
-/// Ends the connection of the left one, and makes one to another endpoint, which has the index of the former.
+/// Ends the left endpoint's connection and connects it to another endpoint, under the same index.
 fn replace_peer(left: &mut Endpoint, to_right: Peer) -> (Peer, Endpoint) {
     left.abort(to_right);
     let (to_next, next) = connect_another(left);
@@ -183,7 +182,7 @@ fn replace_peer(left: &mut Endpoint, to_right: Peer) -> (Peer, Endpoint) {
     (to_next, next)
 }
 
-/// Connects it to one endpoint more.
+/// Connects another endpoint to it.
 fn connect_another(left: &mut Endpoint) -> (Peer, Endpoint) {
     let mut next = bind(true);
     let to_next = left.start_connect(next.local_address()).unwrap();
@@ -196,7 +195,7 @@ fn connect_another(left: &mut Endpoint) -> (Peer, Endpoint) {
     (to_next, next)
 }
 
-/// What a program still does with a peer that is gone does not touch the one that has its place.
+/// Calls for a peer that is gone do not affect the peer that has its index now.
 #[test]
 fn a_gone_peer_leaves_the_stream_of_its_successor() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -218,7 +217,6 @@ fn a_gone_peer_leaves_the_stream_of_its_successor() {
     assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
 }
 
-/// A stream that is lost after its peer was replaced leaves that one's.
 #[test]
 fn a_stream_lost_late_leaves_that_of_a_successor() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -235,7 +233,7 @@ fn a_stream_lost_late_leaves_that_of_a_successor() {
     assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
 }
 
-/// A unit that is being filled is in flight: what waits for everything to arrive sends it, too.
+/// Waiting for everything to be acknowledged sends a unit that is being filled, too.
 #[test]
 fn a_unit_that_is_being_filled_is_in_flight() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -246,7 +244,7 @@ fn a_unit_that_is_being_filled_is_in_flight() {
     assert!(!left.drain(Duration::ZERO).unwrap());
 }
 
-/// Whoever waits without end learns of a stream that was cut, and makes packets of its units.
+/// An endless wait ends when a stream is cut, and its units become packets.
 #[test]
 fn a_cut_ends_a_wait() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -261,7 +259,6 @@ fn a_cut_ends_a_wait() {
     waits.join().unwrap();
 }
 
-/// Memory for packets goes to units that wait for it, and not to what is sent meanwhile.
 #[test]
 fn packets_are_held_back_for_cut_units() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -280,7 +277,6 @@ fn packets_are_held_back_for_cut_units() {
     left.send_copy(&[2; 10], to_other).unwrap();
 }
 
-/// Of several peers whose streams were cut, one that waits for many packets does not keep those behind it waiting.
 #[test]
 fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -299,7 +295,7 @@ fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     assert_eq!(counter(&left, "units_to_packets"), 2);
 }
 
-/// A peer has two streams at most, one that it opened, and one that was opened to it.
+/// A peer has at most two streams: one that it opened, and one that was opened to it.
 #[test]
 fn a_stream_replaces_the_one_its_end_opened_before() {
     use std::io::{Read, Write};
@@ -327,7 +323,6 @@ fn a_stream_replaces_the_one_its_end_opened_before() {
     drop(more);
 }
 
-/// Each byte of a message is counted once, whichever way it went.
 #[test]
 fn bytes_by_a_stream_are_counted_once() {
     let (mut left, to_right, mut right) = connected([true, true]);

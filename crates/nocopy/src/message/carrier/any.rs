@@ -1,4 +1,4 @@
-//! One of the carriers there are. Not a trait object: what is done for each packet would be a virtual call, of which nothing is inlined.
+//! An enum of all carriers. A trait object would make each packet cost virtual calls, which are not inlined.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,6 @@ use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::port::Wait;
 
-/// The carrier of an endpoint.
 #[derive(Debug)]
 pub(in crate::message) enum AnyCarrier {
     Sockets(Box<Sockets>),
@@ -42,7 +41,7 @@ impl From<OverPort> for AnyCarrier {
     }
 }
 
-/// Calls a method of whichever carrier it is.
+/// Calls a method of the carrier, whichever it is.
 macro_rules! carry {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self {

@@ -1,4 +1,4 @@
-//! What brings an endpoint's datagrams to the network and back.
+//! A *carrier* sends and receives an endpoint's datagrams, over sockets or a port.
 
 mod any;
 mod port;
@@ -29,35 +29,33 @@ pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
 pub(super) use sockets::{PASSING, Parts, Sockets};
 
-/// A packet to send: where its carrier keeps it.
+/// A packet to send: its index in the memory of its carrier.
 #[derive(Debug)]
 pub(super) struct Packet(u32);
 
-/// What tells units from packets of the carrier.
+/// Distinguishes units from packets of the carrier.
 const UNIT: u32 = 1 << 31;
 
 impl Packet {
-    /// A unit, which streams keep by this number.
+    /// A unit, which the streams keep under this number.
     pub(super) fn unit(number: u32) -> Self {
         Self(number | UNIT)
     }
 
-    /// Its number, if it is a unit.
+    /// The unit's number, if it is a unit.
     #[inline]
     pub(super) fn as_unit(&self) -> Option<u32> {
         (self.0 & UNIT != 0).then_some(self.0 & !UNIT)
     }
 
     /// The number of a unit.
-    ///
-    /// # Panics
-    /// It is none.
+    /// Panics if it is not a unit.
     pub(super) fn number(&self) -> u32 {
         self.as_unit().expect("a unit")
     }
 }
 
-/// What a packet's memory is still needed for: until it was handed to the kernel, and until the peer has it.
+/// What still needs a packet's memory: the call that hands it to the kernel, and the peer that has not acknowledged it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hold {
     waits: bool,
@@ -65,20 +63,20 @@ struct Hold {
 }
 
 impl Hold {
-    /// It waits to be handed to the kernel. False if it does already.
+    /// Notes that it waits to be handed to the kernel; false if it already does.
     #[inline]
     fn begin_to_wait(&mut self) -> bool {
         !std::mem::replace(&mut self.waits, true)
     }
 
-    /// It was handed to the kernel, or given up. True if it was acknowledged meanwhile, and is free now.
+    /// Notes that it was handed to the kernel, or given up; true if it was acknowledged meanwhile, and so is free now.
     #[inline]
     fn end_wait(&mut self) -> bool {
         self.waits = false;
         self.acknowledged
     }
 
-    /// The peer has it. True if it does not wait, and is free now.
+    /// Notes that the peer has it; true if it is not waiting to be sent, and so is free now.
     #[inline]
     fn acknowledge(&mut self) -> bool {
         self.acknowledged = true;
@@ -86,18 +84,18 @@ impl Hold {
     }
 }
 
-/// A received datagram, where it lies.
+/// A received datagram, in the memory where it lies.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// Alone in a small buffer.
+    /// In a small buffer of its own.
     Buffer(Buffer),
-    /// Among others in the buffer that they were received into.
+    /// In a receive buffer that it shares with other datagrams.
     Shared(sockets::Shared),
-    /// In the frame that it came in, by that queue.
+    /// In the frame in which it arrived, on that queue.
     Frame(Frame, u16),
-    /// The same, as the program has it.
+    /// In a frame that the program has taken.
     Given(port::Given),
-    /// A unit that came over a stream.
+    /// A unit that arrived over a stream.
     Unit(Part),
     /// A message in a buffer that was posted for it.
     Placed(Box<Placed>),
@@ -108,7 +106,7 @@ pub(super) enum Received {
 }
 
 impl Received {
-    /// Makes a datagram the program's.
+    /// Hands a datagram over to the program.
     pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
         match (self, home) {
             (Self::Frame(frame, queue), Some(home)) => Self::Given(port::Given::new(frame, queue, home)),
@@ -133,7 +131,7 @@ impl AsRef<[u8]> for Received {
 }
 
 impl Received {
-    /// The bytes of one that is not in a buffer of its own.
+    /// The bytes of a datagram that is not in a buffer of its own.
     fn elsewhere(&self) -> &[u8] {
         match self {
             Self::Buffer(buffer) => buffer,
@@ -171,7 +169,6 @@ impl Lone<'_> {
         }
     }
 
-    /// Keeps it.
     pub(super) fn keep(self) -> Piece<Received> {
         match self {
             Self::Shown(bytes, intake) => match intake.copied(bytes) {
@@ -200,38 +197,38 @@ impl Layout {
     }
 }
 
-/// Packets that can be made.
+/// How many packets can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Whole ones.
+    /// Whole packets.
     pub(super) packets: usize,
-    /// Ones whose bytes lie in buffers, even if each of them had to be put together.
+    /// Packets whose bytes lie in buffers, even if each must be joined from pieces.
     pub(super) fragments: usize,
-    /// Buffers that packets may refer to.
+    /// How many more buffers packets may refer to.
     pub(super) buffers: usize,
 }
 
 impl Room {
-    /// The same without so many packets.
+    /// The room that is left after this many packets.
     #[inline]
     pub(super) fn without(self, packets: usize) -> Self {
         let less = |room: usize| room.saturating_sub(packets);
         Self { packets: less(self.packets), fragments: less(self.fragments), ..self }
     }
 
-    /// Of what an owned message takes, the fewer.
+    /// Whole packets or fragments, whichever is fewer.
     pub(super) fn either(self) -> usize {
         self.packets.min(self.fragments)
     }
 }
 
-/// Takes datagrams as they come, with their sender and whether they were marked.
+/// Takes received datagrams, with their sender and congestion mark.
 pub(super) trait Deliver {
-    /// Takes the last datagram that came, where it lies, if that is one message, for which the program waits, and returns whether it is.
+    /// Takes the last received datagram in place, if it is one message for which the program waits; returns whether it is.
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
 
-    /// Takes a datagram where it lies, if it is a common one, and returns whether it is; if it is to be kept, `keep` makes what is, unless
-    /// there is no memory for that.
+    /// Takes a datagram in place if it is a common one; returns whether it is. If it must be kept, `keep` copies or moves it, unless there
+    /// is no memory for that.
     fn in_place(
         &mut self,
         from: SocketAddr,
@@ -243,125 +240,123 @@ pub(super) trait Deliver {
     /// A datagram to be kept.
     fn one(&mut self, from: SocketAddr, congested: bool, datagram: Received);
 
-    /// Several of one sender that came together.
+    /// Takes several datagrams of one sender that arrived together.
     fn run(&mut self, from: SocketAddr, congested: bool, run: Parts);
 }
 
-/// The way to the network.
+/// Moves packets to and from the network.
 pub(super) trait Carrier: Debug + Send {
-    /// Its name and what it goes over, and what it was compared with.
+    /// The carrier's name and path, and what it was compared with.
     fn explain(&self) -> Explanation;
 
-    /// What counts the frames that the program takes, if it takes frames.
+    /// Counts the frames that the program has taken, if the carrier has frames.
     fn home(&self) -> Option<&Arc<Returned>> {
         None
     }
 
     fn local_address(&self) -> SocketAddr;
 
-    /// A socket of the kernel with this address, by which a thread may send while the program is not here; `None` if there is none.
+    /// A kernel socket with this address, by which a thread may send while the program does not call; `None` if there is none.
     fn socket(&self) -> Option<BorrowedFd<'_>>;
 
     /// How many packets can be made now.
     fn room(&self) -> Room;
 
-    /// A packet to write.
+    /// An empty packet to write.
     fn packet(&mut self) -> Option<Packet>;
 
-    /// The room for its payload.
+    /// The packet's memory for its payload.
     fn payload_mut(&mut self, packet: &Packet) -> &mut [u8];
 
     fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize);
 
-    /// A buffer for a message that is given away, empty.
+    /// An empty buffer for an owned message.
     fn buffer(&mut self) -> Option<Buffer>;
 
-    /// Takes a buffer back that was not sent.
+    /// Returns a buffer that was not sent.
     fn put_buffer(&mut self, buffer: Buffer) {
         drop(buffer);
     }
 
-    /// Buffers for a message that is laid out like this, full length; `None` if there are too few.
+    /// Buffers of full length for a message with this layout; `None` if there are too few.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers>;
 
-    /// A packet for each piece of a message that lies in `buffers`; there has to be [room](Self::room) for as many of either kind.
-    ///
-    /// # Errors
+    /// Makes a packet for each piece of a message that lies in `buffers`; there must be [room](Self::room) for as many of either kind.
     /// Gives the buffers back if there was none after all. What was made until then is among `made`.
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers>;
 
-    /// Sends a packet with the next flush, with this header and a CRC if it is to have one.
+    /// Sends a packet with the next flush, with this header and, if `crc`, a CRC.
     fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
 
-    /// Sends a packet at once, behind what waits to be sent.
+    /// Sends a packet at once, after everything that waits to be sent.
     #[inline]
     fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
         self.transmit_packet(to, packet, header, false);
         self.flush();
     }
 
-    /// Sends a datagram of the protocol's own with the next flush.
+    /// Sends a control datagram of the protocol with the next flush.
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);
 
-    /// Sends a datagram of the protocol's own at once, behind what waits to be sent.
+    /// Sends a control datagram of the protocol at once, after everything that waits to be sent.
     #[inline]
     fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         self.transmit_control(to, datagram);
         self.flush();
     }
 
-    /// Shows the kernel what is queued. An interface that is down or removed is reported when something is received.
+    /// Hands the queue to the kernel. An interface that is down or removed is reported by the next receive.
     fn flush(&mut self);
 
-    /// Whether there was no room for everything that was to be handed over.
+    /// Whether the kernel had no room for everything in the queue.
     fn is_stuck(&mut self) -> bool;
 
-    /// Whether the kernel has to be asked again soon to go on.
+    /// Whether the kernel must be called again soon to continue sending.
     fn wants_look(&mut self) -> bool {
         self.is_stuck()
     }
 
-    /// Packets that were made and whose memory is not free yet: they are not acknowledged, or the kernel has them.
+    /// Packets whose memory is not free: they are not acknowledged, or the kernel has them.
     fn in_use(&self) -> usize;
 
-    /// A packet is free again.
+    /// Frees a packet.
     fn release(&mut self, packet: Packet);
 
-    /// Takes packets back that the kernel is done with; there are none where it copies them.
+    /// Takes packets back that the kernel has finished; there are none if the kernel copies them.
     fn take_back(&mut self) {}
 
-    /// Whether packets became free since this was last asked: a released one is not yet while the kernel has it.
+    /// Whether packets became free since the last call. A released packet is not free while the kernel has it.
     fn freed(&mut self) -> bool;
 
-    /// Hands over what has come, without waiting, and returns how many datagrams that was.
+    /// Delivers everything that has arrived, without waiting; returns how many datagrams.
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize>;
 
-    /// The same, but waits until something comes, the time is up, or a signal came.
+    /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal arrives.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
 
-    /// Part of the datagram that was taken [alone](Deliver::lone) with the last call.
+    /// A part of the datagram that was taken [alone](Deliver::lone) by the last call.
     fn lone(&mut self, range: Range<usize>) -> Lone<'_>;
 
-    /// A received datagram is free again.
+    /// Frees a received datagram.
     fn recycle(&mut self, received: Received);
 
-    /// Datagrams that there is memory for.
+    /// How many more datagrams can be received.
     fn free_to_receive(&self) -> usize;
 
-    /// Prepares for a wait on the endpoint's descriptor; true if there is nothing to wait for.
+    /// Prepares for a wait on the endpoint's descriptor; true if no wait is needed.
     fn arm(&mut self) -> io::Result<bool>;
 
-    /// Makes an epoll instance readable when something comes.
+    /// Makes an epoll instance readable when something arrives.
     fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()>;
 
     fn counters(&self) -> CarrierCounters;
 
-    /// What became of the bytes of datagrams that came.
+    /// The evidence for the bytes of received datagrams.
     fn received(&self) -> Ledger;
 
-    /// What is known of copies of what is sent from where it lies.
+    /// The evidence for messages that are sent from the program's memory.
     fn evidence(&self) -> Evidence;
 
-    /// Bytes of messages that were to go from where they lay, and were put together first.
+    /// Bytes of owned messages that had to be joined by a copy before sending.
     fn gathered_bytes(&self) -> u64;
 }

@@ -1,7 +1,7 @@
 //! Messages over a port, past the host's network stack: packets are written in frames, and stay there until they are acknowledged.
 //!
-//! A frame that was sent is away with the kernel for a moment, and comes back as it was. A packet that is to be sent again meanwhile is
-//! left alone: it is still on its way.
+//! After a send, the kernel holds the frame for a moment, and gives it back unchanged. A packet that is due for retransmission meanwhile is
+//! not sent again, because its first transmission has not left yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,87 +30,87 @@ use crate::message::counters::CarrierCounters;
 use crate::sys::poll::{Wakeup, wait_readable};
 use crate::udp::over_port::{Batch, Datagram, Payload, Receiver, Sender, Socket};
 
-/// Frames for the protocol's own datagrams.
+/// Frames for control datagrams of the protocol.
 const CONTROL_FRAMES: usize = 64;
 
-/// What an Ethernet frame may have beyond the MTU, and the headers of IP and UDP.
+/// The bytes of an Ethernet frame beyond the MTU.
 const LINK_BYTES: usize = 14 + 4;
 const IPV4_BYTES: usize = 20 + 8;
 const IPV6_BYTES: usize = 40 + 8;
-/// All of them, and what a port may want in front for requests to the card.
+/// All headers, and the room in front that a port may need for requests to the card.
 const PORT_HEADERS_MAX: usize = 14 + IPV6_BYTES + 24;
 
-/// How often the kernel is asked again to take what it had no room for.
+/// How often to call the kernel again for packets that it had no room for.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A socket over a port, and where each frame is that a packet was written in.
+/// A socket over a port, and the state of each frame that holds a packet.
 #[derive(Debug)]
 pub(in crate::message) struct OverPort {
     /// One for each queue of the interface.
     receivers: Vec<Receiver>,
-    /// As many: all packets go by the first, and frames are those of all.
+    /// One for each queue. All packets are sent by the first; frames are taken from all.
     senders: Vec<Sender>,
     area: Area,
-    /// Readable when something came to any of several queues.
+    /// Readable when something arrived on any of several queues.
     poll: Option<OwnedFd>,
     local: SocketAddr,
-    /// The longest datagram that fits a frame, going out and coming in.
+    /// The longest datagram that fits a frame, in both directions.
     datagram_bytes_max: usize,
-    /// By the number of the frame.
+    /// By frame number.
     places: Box<[Place]>,
     /// Packets for which the ring had no room.
     waiting: VecDeque<(u32, SocketAddr)>,
-    /// Frames for the protocol's own datagrams that are here.
+    /// Free frames for control datagrams.
     controls: Vec<Frame>,
-    /// Frames that came back: empty between two calls.
+    /// Returned frames; empty between two calls.
     back: Vec<Frame>,
-    /// All frames there are for packets, and those that are packets, here or with the kernel.
+    /// The number of frames for packets; below, how many of them hold packets, here or in the kernel.
     frames: usize,
     packets: usize,
-    /// Packets became free since it was last asked.
+    /// Packets became free since [`freed`](Carrier::freed) was last called.
     freed: bool,
     intake: Intake,
-    /// The datagram that was taken alone with the last call that received, unless the program has it.
+    /// The datagram that the last receiving call took alone, unless the program has it.
     lone: Option<Received>,
     gathered_bytes: u64,
     counters: CarrierCounters,
 }
 
-/// A frame that a packet was written in.
+/// The state of a frame that holds a packet.
 #[derive(Debug, Default)]
 struct Place {
-    /// `None`: with the kernel, or no packet.
+    /// `None`: the kernel has it, or it holds no packet.
     here: Option<Frame>,
-    /// There is a CRC at its end, from when it was sent before.
+    /// It ends with a CRC, from an earlier transmission.
     sealed: bool,
     hold: Hold,
-    /// Instead: one of those for the protocol's own datagrams.
+    /// The frame is for control datagrams instead.
     is_control: bool,
 }
 
-/// Frames that are held until they are read, and datagrams in memory of their own, each counted as one.
+/// Received frames that are held until they are read, and datagrams in memory of their own, each counted as a frame.
 #[derive(Debug)]
 struct Intake {
-    /// Of each queue at most: the kernel needs the others to receive into.
+    /// The most frames held of each queue: the kernel needs the others to receive into.
     frames_max: u64,
-    /// Of each queue, with those that the program has taken, and has had.
+    /// The frames held of each queue, including all that the program has ever taken.
     held: Box<[u64]>,
     home: Arc<Returned>,
     datagrams: u64,
 }
 
-/// Frames of each queue that were taken by the program, and went home from there.
+/// By queue: the frames that the program had taken and that have returned.
 #[derive(Debug)]
 pub(in crate::message) struct Returned(Box<[AtomicU64]>);
 
 impl Returned {
-    /// One less is held.
+    /// Counts one fewer that is held.
     pub(super) fn count(&self, queue: u16) {
         self.0[usize::from(queue)].fetch_add(1, Relaxed);
     }
 }
 
-/// A frame that the program has: it is counted when it goes home.
+/// A frame that the program has taken; counted when it returns.
 #[derive(Debug)]
 pub(in crate::message) struct Given {
     frame: Frame,
@@ -138,7 +138,7 @@ impl Drop for Given {
 }
 
 impl OverPort {
-    /// `frames_max`: how many received frames of each queue may be held at a time.
+    /// `frames_max`: the most received frames of each queue that may be held.
     pub(in crate::message) fn new(sockets: Vec<Socket>, frames_max: u32) -> io::Result<Self> {
         let (local, area) = (sockets[0].local_address(), sockets[0].area().clone());
         let (receivers, mut senders): (Vec<Receiver>, Vec<Sender>) =
@@ -183,13 +183,13 @@ impl OverPort {
         self.datagram_bytes_max
     }
 
-    /// An empty frame, of whichever queue has one.
+    /// An empty frame of any queue.
     #[inline]
     fn free_frame(&mut self) -> Option<Frame> {
         self.senders.iter_mut().find_map(Sender::frame)
     }
 
-    /// Makes a frame a packet.
+    /// Turns a frame into a packet.
     #[inline]
     fn put(&mut self, frame: Frame) -> Packet {
         let number = frame.index();
@@ -203,7 +203,7 @@ impl OverPort {
         self.places[packet.0 as usize].here.as_mut().expect("written before it is sent")
     }
 
-    /// Whether a frame has room for all that goes in front of a piece of a message, and behind it.
+    /// Whether a frame has room for everything in front of a piece of a message, and after it.
     fn can_be_packet(&self, frame: &Frame) -> bool {
         let in_front = HEADER_BYTES + CHUNK_HEADER_BYTES_MAX + PORT_HEADERS_MAX;
         self.area.owns(frame)
@@ -235,7 +235,7 @@ impl OverPort {
         Ok(())
     }
 
-    /// Gives a packet that is here to the ring; false if that is full.
+    /// Puts a packet on the ring; false if that is full.
     #[inline]
     fn send(&mut self, number: u32, to: SocketAddr) -> bool {
         let frame = self.places[number as usize].here.take().expect("looked at before");
@@ -278,7 +278,7 @@ impl OverPort {
         self.take_back();
     }
 
-    /// Makes a packet's frame free.
+    /// Frees the frame of a packet.
     #[inline]
     fn free(&mut self, frame: Frame) {
         self.freed = true;
@@ -352,7 +352,7 @@ impl Carrier for OverPort {
         }
     }
 
-    /// As long as the pieces of it will be.
+    /// Buffers as long as the pieces of the layout.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
         let mut buffers = Buffers::new();
         for chunk in layout.chunks() {
@@ -363,7 +363,7 @@ impl Carrier for OverPort {
         Some(buffers)
     }
 
-    /// In place, if the frames it lies in are cut as it will be, and copied otherwise, for which there may be too few frames.
+    /// In place, if the message's frames match the layout. Otherwise by a copy, for which there may be too few frames.
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
         let mut lengths = layout.chunks().map(|chunk| chunk.range.len());
         let is_cut = buffers.iter().all(|buffer| buffer.is_frame() && lengths.next() == Some(buffer.len()));
@@ -458,7 +458,7 @@ impl Carrier for OverPort {
         !self.waiting.is_empty()
     }
 
-    /// What lies in the ring has been handed over, but the kernel does not take all of it at once.
+    /// The ring was handed over, but the kernel does not take all of it at once.
     fn wants_look(&mut self) -> bool {
         self.is_stuck() || self.senders[0].has_queued()
     }
@@ -541,7 +541,7 @@ impl Carrier for OverPort {
         }
     }
 
-    /// The next datagram may come to any queue, so the fullest decides.
+    /// The next datagram may arrive on any queue, so the fullest one decides.
     #[inline]
     fn free_to_receive(&self) -> usize {
         let Intake { held, home, frames_max, .. } = &self.intake;
@@ -625,7 +625,7 @@ impl Waiting for OverPort {
 }
 
 impl Intake {
-    /// Hands over what came by a queue. The last datagram may be read from `lone`, if that is given.
+    /// Delivers what arrived on a queue. The last datagram may be read from `lone`, if given.
     #[inline]
     fn take(
         &mut self,
@@ -651,7 +651,7 @@ impl Intake {
     }
 }
 
-/// A datagram as it is kept, with its sender, and whether it was marked.
+/// Converts a datagram to the form in which it is kept, with its sender and congestion mark.
 #[inline]
 fn received(datagram: Datagram<'_>, queue: u16) -> (SocketAddr, bool, Received) {
     let (from, congested) = (datagram.from(), datagram.is_congested());
@@ -686,7 +686,7 @@ fn count_refusal(counters: &mut CarrierCounters, reason: &Reason) {
     *if is_too_long { &mut counters.too_long } else { &mut counters.datagrams_refused } += 1;
 }
 
-/// Writes the CRC behind a packet, or over the one of the last time.
+/// Writes the CRC after a packet, or over the CRC of the last transmission.
 fn seal(frame: &mut Frame, sealed: &mut bool) {
     if !std::mem::replace(sealed, true) {
         frame.append(crc::CRC_BYTES).expect("the payload leaves room for it");

@@ -50,18 +50,18 @@ pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
-/// Buffers of runs that one call may fill.
+/// How many run buffers one call may fill.
 const RECEIVE_BATCH: usize = 16;
 /// Bytes of the buffer for a run.
 const RUN_BUFFER_BYTES: usize = 64 << 10;
-/// Joined packets that are handed over at a time.
+/// How many messages of joined packets one call hands over.
 const FLUSH_MESSAGES: usize = 4;
-/// Slots that packets leave to the protocol's own datagrams, and how many of those may wait.
+/// Slots reserved for control datagrams, and how many of these may wait.
 const CONTROL_SLOTS: usize = 64;
-/// Bytes the kernel is asked to keep in each direction; it keeps fewer where it limits them.
+/// The socket buffer requested for each direction; the kernel may limit it.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
-/// A UDP socket, and memory for what goes by it.
+/// A UDP socket, and the memory for its packets.
 #[derive(Debug)]
 pub(in crate::message) struct Sockets {
     receiver: kernel::Receiver,
@@ -69,10 +69,10 @@ pub(in crate::message) struct Sockets {
     staging: Staging,
     cargo: Cargo,
     outbox: Outbox,
-    /// So many packets are handed over at once, however many follow: they are in the cache, and the peer can begin.
+    /// This many packets are handed over at once, however many follow: they are still in the cache, and the peer can begin.
     flush_from: usize,
     intake: Intake,
-    /// For messages that are owned.
+    /// For owned messages.
     buffers: Pool,
     gathered_bytes: u64,
     counters: CarrierCounters,
@@ -191,7 +191,7 @@ impl Carrier for Sockets {
         self.buffers.take()
     }
 
-    /// Buffers for a message, full but the last.
+    /// Buffers for a message; all but the last are full.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
         let mut left = layout.bytes;
         let mut buffers = Buffers::new();
@@ -348,7 +348,7 @@ impl Carrier for Sockets {
         self.intake.free()
     }
 
-    /// A socket tells by itself when something comes; what it did not take is tried again whenever the endpoint works.
+    /// A socket becomes readable by itself when something arrives; refused packets are tried again whenever the endpoint works.
     fn arm(&mut self) -> io::Result<bool> {
         self.flush();
         Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
@@ -363,7 +363,7 @@ impl Carrier for Sockets {
         CarrierCounters { no_memory_to_receive: self.intake.no_memory, ..self.counters }
     }
 
-    /// What became of the bytes of datagrams that came: copied by the call, and some of them once more.
+    /// The evidence for received bytes: each copied by the call, and some once more.
     fn received(&self) -> Ledger {
         let all = self.receiver.ledger();
         let (datagrams, bytes) = self.intake.copied;
@@ -383,19 +383,19 @@ impl Carrier for Sockets {
     }
 }
 
-/// Waits for datagrams. Only a receiving call shows whether any came, and hands them over at once.
+/// Waits for datagrams. Only a receiving call shows whether any arrived, and delivers them at once.
 struct Looks<'a, D> {
     sockets: &'a mut Sockets,
     deliver: &'a mut D,
-    /// How many came with the last call.
+    /// The number of datagrams of the last call.
     last: Option<io::Result<usize>>,
 }
 
 impl<D: Deliver> wait::Waiting for Looks<'_, D> {
-    /// Beside a system call, a look at the clock costs nothing.
+    /// Compared with a system call, reading the clock costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 
-    /// Whether something came, or the socket failed.
+    /// Whether a datagram arrived, or the socket failed.
     fn is_ready(&mut self) -> bool {
         let came = self.sockets.receive(self.deliver);
         let is_over = !matches!(came, Ok(0));
@@ -403,7 +403,7 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
         is_over
     }
 
-    /// poll(2) also reports what came before.
+    /// poll(2) also reports what arrived before.
     fn arm(&mut self) -> io::Result<bool> {
         Ok(false)
     }
@@ -432,17 +432,17 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
     }
 }
 
-/// Reads buffers one behind the other.
+/// Reads several buffers in sequence.
 struct Reader<'a> {
     numbers: &'a [u32],
     next: usize,
     at: usize,
-    /// Bytes of that buffer from there on.
+    /// Bytes of the current buffer from the position on.
     left: usize,
 }
 
 impl Reader<'_> {
-    /// The next so many bytes, if they lie in one piece, and are not the last of it.
+    /// The next `bytes` bytes, if they lie in one piece and more bytes follow in it.
     #[inline]
     fn piece(&mut self, bytes: usize) -> Option<Piece> {
         if bytes == 0 || bytes >= self.left {
@@ -453,7 +453,7 @@ impl Reader<'_> {
         Some(piece)
     }
 
-    /// The pieces in which the next so many bytes lie.
+    /// The pieces in which the next `bytes` bytes lie.
     fn pieces(&mut self, mut bytes: usize, cargo: &Cargo) -> SmallVec<[Piece; PIECES_MAX]> {
         let mut pieces = SmallVec::new();
         while bytes > 0 {

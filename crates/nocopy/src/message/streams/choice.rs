@@ -16,7 +16,7 @@ use crate::engine::policy::{Choice, Matter, Policy, Work};
 pub(super) const LONG_BYTES: usize = 8 << 10;
 /// When so many packets are full between two flushes, the messages behind them may go by the stream, and those of the next batch.
 const FULL_PACKETS: u32 = 6;
-/// After a shorter batch by the stream, the next one begins with datagrams.
+/// After a batch by the stream that was shorter than this, the next one begins with datagrams.
 const BATCH_BYTES: usize = 4 << 10;
 /// Bytes of a stretch: more than a window, so that what went before is over when measuring begins.
 const STRETCH_BYTES: i64 = 6 << 20;
@@ -100,17 +100,17 @@ struct Stretch {
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) peer: Option<Peer>,
-    /// The stream that is used to send.
+    /// The stream for sending.
     pub(super) stream: Option<u32>,
-    /// Messages that are put together for it.
+    /// The unit that is being filled.
     pub(super) open: Option<OpenUnit>,
-    /// The batch that the others are about.
+    /// The batch to which the following counts belong.
     batch: u32,
-    /// Packets that were full.
+    /// Full packets in the batch.
     full_packets: u32,
-    /// Bytes that were put into units.
+    /// Bytes put into units in the batch.
     unit_bytes: usize,
-    /// The batch before was long enough for the stream.
+    /// The previous batch was long enough for the stream.
     is_long: bool,
     stretch: Stretch,
     /// The last message had published data.
@@ -151,7 +151,7 @@ impl Way {
         Self { peer: Some(peer), ..Self::default() }
     }
 
-    /// Looks at the batch.
+    /// Begins a batch, if it is a new one.
     #[inline]
     fn turn_to(&mut self, batch: u32) {
         if self.batch != batch {

@@ -1,4 +1,4 @@
-//! What is known of streams.
+//! Counters and evidence of streams.
 
 use super::{StreamCounters, Streams, choice};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -8,14 +8,14 @@ impl Streams {
         self.counters
     }
 
-    /// Which messages go by streams.
+    /// Explains which messages go by streams.
     pub(in crate::message) fn explain(&self) -> String {
         let streams = self.all.iter().flatten().count();
         let measured = self.choices.explain();
         format!("{streams} TCP stream(s) beside the datagrams: {}{measured}", choice::RULE)
     }
 
-    /// Bytes handed over by streams but for messages that were copied into units, and bytes that came, with the headers of units.
+    /// The evidence for bytes sent by streams, except messages copied into units, and for received bytes with the headers of units.
     pub(in crate::message) fn ledger(&self) -> Ledger {
         let mut ledger = self.past.sent;
         let copied_before = self.outgoing.copied_bytes_sent();

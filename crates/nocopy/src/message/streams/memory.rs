@@ -21,7 +21,7 @@ const BUFFERS_MIN: usize = 4;
 /// The longest unit of several messages, without its header.
 pub(super) const UNIT_BYTES_MAX: usize = CHUNK_BYTES - HEADER_BYTES;
 
-/// Buffers that units are received into.
+/// Buffers into which units are received.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// For what came alone and is short.
@@ -70,10 +70,7 @@ impl Buffers {
 }
 
 impl Memory {
-    /// For messages up to so many bytes.
-    ///
-    /// # Errors
-    /// There is not enough.
+    /// For messages of up to `message_bytes_max`.
     pub(super) fn new(message_bytes_max: usize) -> io::Result<Self> {
         let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         let count = |bytes: usize| (POOL_BYTES_MIN / bytes).max(BUFFERS_MIN) as u32;
@@ -151,7 +148,7 @@ pub(super) fn own(buffer: &mut Arc<Buffer>) -> &mut Buffer {
     Arc::get_mut(buffer).expect("no part refers to it")
 }
 
-/// A piece of what came over a stream. Its memory is free when the last piece is dropped.
+/// A piece of bytes received over a stream. Its memory is free when the last piece is dropped.
 #[derive(Debug, Clone)]
 pub(in crate::message) struct Part {
     buffer: Arc<Buffer>,

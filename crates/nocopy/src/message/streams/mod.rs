@@ -42,11 +42,11 @@ use reading::{Look, Reading};
 
 type Protocol = protocol::Endpoint<Packet, Received>;
 
-/// Bytes that a unit has room for at first.
+/// The initial room of a unit.
 const OPEN_BYTES: usize = 68 << 10;
-/// Event data of what is no stream.
+/// The event data of descriptors other than streams.
 const OTHERS: u64 = u64::MAX;
-/// Streams that are read in one look.
+/// The most streams that are read at a time.
 const EVENTS_MAX: usize = 32;
 /// Looks at none, or at the one stream by which something came last, after which is asked what else has come.
 const LOOKS_ALONE: u32 = 16;
@@ -56,23 +56,23 @@ const LOOKS_A_DATAGRAM: u32 = 8;
 const STREAK: u32 = 4;
 /// How often at least something is done about streams that are opened, wait or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
-/// Bytes of messages that are copied into units at most, until they are acknowledged.
+/// The most message bytes copied into units that are not acknowledged.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
 
 counters! {
-    /// What streams counted.
+    /// Counters of streams.
     pub(super) struct StreamCounters {
         /// Streams that were attached to a connection.
         streams_attached,
         /// Streams that were cut.
         streams_cut,
-        /// Units that became packets, since their stream was cut.
+        /// Units that became packets because their stream was cut.
         units_to_packets,
-        /// Streams that named no connection in time, or came when too many were waiting, and were closed.
+        /// Streams that were closed because they named no connection in time, or because too many were waiting.
         streams_refused,
-        /// Units that were passed over, since their messages had come by datagrams.
+        /// Units that were skipped because their messages had arrived by datagrams.
         units_passed,
-        /// How often a stream was left alone, since there was no memory for its next unit.
+        /// How often reading of a stream paused because there was no memory for its next unit.
         units_without_memory,
     }
 }
@@ -80,27 +80,27 @@ counters! {
 /// All streams of an endpoint.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Watches everything here, and the carrier once the endpoint sleeps.
+    /// Watches all streams, and the carrier once the endpoint sleeps.
     poll: OwnedFd,
     watches_carrier: bool,
     openings: Openings,
     memory: Memory,
-    /// By number.
+    /// By stream number.
     all: Vec<Option<Beside>>,
-    /// By peer: which stream is used to send, and what is known of the peer.
+    /// By peer: the stream for sending, and the state of the choice.
     ways: Vec<Way>,
     /// What was measured of the ways.
     choices: Ways,
     outgoing: Outgoing,
     /// Peers that have an open unit.
     open: Vec<Peer>,
-    /// Streams to which something was given since the last flush.
+    /// Streams with new data since the last flush.
     to_flush: Vec<u32>,
-    /// Peers that have no stream any more, and units that are to become packets.
+    /// Peers without a stream whose units must become packets.
     cut: VecDeque<Peer>,
-    /// Packets for which they wait.
+    /// The number of packets for which they wait.
     held_back: usize,
-    /// Counts what is handed over together.
+    /// Counts batches: messages that are handed over together.
     batch: u32,
     /// A message of this batch found no room.
     is_refused: bool,
@@ -115,7 +115,7 @@ pub(super) struct Streams {
     stuck: u32,
     cared: Option<Instant>,
     counters: StreamCounters,
-    /// Of streams that are no more.
+    /// Counts of streams that have ended.
     past: Past,
 }
 
@@ -132,19 +132,17 @@ struct Past {
 struct Beside {
     peer: Peer,
     stream: Stream,
-    /// This end has opened it.
+    /// This end opened it.
     is_ours: bool,
     reading: Reading,
-    /// What is asked of the poll: room to send, too, or nothing while there is no memory.
+    /// The events polled for: also room to send, or nothing while there is no memory.
     asks: epoll::EventFlags,
     progress: Progress,
 }
 
 impl Streams {
-    /// Listens beside an endpoint that is bound to `local`.
-    ///
-    /// # Errors
-    /// The address is in use for TCP, or something is short.
+    /// Listens for streams of an endpoint that is bound to `local`.
+    /// Errors: the address is in use for TCP, or a resource is missing.
     pub(super) fn new(local: SocketAddr, message_bytes_max: usize) -> io::Result<Self> {
         // Neither half allocates buffers of its own: units are sent from where they lie, and read into memory of the endpoint.
         let few = Pool::new(1, 4096)?;
@@ -182,7 +180,7 @@ impl Streams {
         })
     }
 
-    /// The way to a peer that is not gone: it takes the place of one that is.
+    /// The state of an existing peer; it replaces the state of an earlier peer with the same index.
     fn way(&mut self, peer: Peer) -> &mut Way {
         if self.ways.len() <= peer.index() {
             self.ways.resize_with((peer.index() + 1).next_power_of_two(), Way::default);
@@ -194,7 +192,7 @@ impl Streams {
         way
     }
 
-    /// The way to a peer, unless it has none, or is gone and another one has its place.
+    /// The state of a peer; `None` if it has none, or if another peer has its index now.
     #[inline]
     fn known_way(&mut self, peer: Peer) -> Option<&mut Way> {
         self.ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))
@@ -202,7 +200,7 @@ impl Streams {
 
     // ---- what is sent ------------------------------------------------------------------------------------------
 
-    /// Whether a message of so many bytes is to go to a peer by its stream; opens one if it would be better.
+    /// Whether a message of this length goes to a peer by its stream; opens a stream if that would be better.
     #[inline]
     pub(super) fn takes(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
         if !protocol.has_peer(peer) {
@@ -266,19 +264,19 @@ impl Streams {
         }
     }
 
-    /// Keeps a message that stays where it is as a unit, and returns its number and bytes.
+    /// Keeps an owned message in place as a unit; returns its number and bytes.
     pub(super) fn owned_unit(&mut self, kind: Kind, bytes: usize, buffers: Buffers) -> (u32, u32) {
         let load = self.outgoing.owned(kind, bytes, buffers);
         let bytes = load.bytes() as u32;
         (self.outgoing.put(load), bytes)
     }
 
-    /// Gives back the buffers of a unit that was not sent.
+    /// Returns the buffers of a unit that was not queued.
     pub(super) fn take_back(&mut self, number: u32) -> Buffers {
         self.outgoing.take(number)
     }
 
-    /// The unit that is being filled for a peer, if a message fits: in bytes, and in so many packets.
+    /// The unit that is being filled for a peer, if a message fits its bytes and its number of packets.
     #[inline]
     pub(super) fn open_unit(
         &mut self,
@@ -327,19 +325,19 @@ impl Streams {
         }
     }
 
-    /// Whether there is memory to put more messages into units.
+    /// Whether there is memory for more messages in units.
     pub(super) fn has_memory(&self) -> bool {
         self.outgoing.gathered_bytes() < GATHERED_BYTES_MAX
     }
 
-    /// A peer has units without a stream.
+    /// Notes that a peer has units without a stream.
     pub(super) fn note_cut(&mut self, peer: Peer) {
         if !self.cut.contains(&peer) {
             self.cut.push_back(peer);
         }
     }
 
-    /// Gives a unit to the stream of a peer; it goes with the next flush.
+    /// Queues a unit at the stream of a peer; the next flush sends it.
     pub(super) fn send(&mut self, peer: Peer, number: u32, header: &[u8; HEADER_BYTES]) {
         let way = self.known_way(peer).map(|way| (way.stream, way.by() == By::Reference));
         let (stream, by_reference) = way.unwrap_or((None, false));
@@ -353,7 +351,7 @@ impl Streams {
         }
     }
 
-    /// Hands over what streams were given.
+    /// Hands over the data of all streams.
     #[inline]
     pub(super) fn flush(&mut self) {
         while let Some(stream) = self.to_flush.pop() {
@@ -374,7 +372,7 @@ impl Streams {
         }
     }
 
-    /// The peer has a unit.
+    /// Frees a unit that the peer has acknowledged.
     #[inline]
     pub(super) fn release(&mut self, number: u32) {
         self.outgoing.release(number);
@@ -520,7 +518,7 @@ impl Streams {
         came
     }
 
-    /// A stream is attached: it is read, and used to send if the peer has no other.
+    /// Adds an attached stream: it is read, and used to send if the peer has no other.
     fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
         let Attached { peer, stream, is_ours } = attached;
         if !protocol.has_peer(peer) {
@@ -552,7 +550,7 @@ impl Streams {
         }
     }
 
-    /// A stream is of no use any more.
+    /// Removes a stream that cannot be used any more.
     #[cold]
     fn lose(&mut self, stream: u32) {
         let Some(mut beside) = self.all[stream as usize].take() else { return };
@@ -582,7 +580,7 @@ impl Streams {
         }
     }
 
-    /// Takes the first stream away, and gives what puts it back.
+    /// Removes the first stream; returns a function that puts it back.
     #[cfg(test)]
     pub(super) fn set_aside(&mut self) -> impl FnOnce(&mut Self) + use<> {
         let beside = self.all[0].take();
@@ -595,30 +593,30 @@ impl Streams {
         self.cut.front().copied()
     }
 
-    /// Begins to look at those peers, and returns how many there are.
+    /// Begins to visit the peers whose streams were cut; returns their number.
     pub(super) fn look_at_cuts(&mut self) -> usize {
         self.held_back = 0;
         self.cut.len()
     }
 
-    /// The peer that was looked at waits for so many packets, which others are not to take; the next one is looked at.
+    /// Notes that the current peer waits for this many packets, which others must not take, and moves to the next peer.
     pub(super) fn wait_for_packets(&mut self, packets: usize) {
         self.held_back = self.held_back.max(packets);
         self.cut.rotate_left(1);
     }
 
-    /// Packets that are not for other messages.
+    /// Packets that are reserved for cut units.
     #[inline]
     pub(super) fn held_back(&self) -> usize {
         self.held_back
     }
 
-    /// Makes frames free in which units lie; returns whether there were any.
+    /// Frees frames that hold units; returns whether there were any.
     pub(super) fn gather(&mut self) -> bool {
         self.outgoing.gather()
     }
 
-    /// All units of that peer have become packets: another stream may be used.
+    /// Notes that all units of the peer have become packets, so that another stream may be used.
     pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
         let Some(peer) = self.cut.pop_front() else { return };
         let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
@@ -629,12 +627,12 @@ impl Streams {
         }
     }
 
-    /// The messages of a unit that is to become packets, with their headers.
+    /// The messages of a unit that becomes packets, with their headers.
     pub(super) fn messages_of(&self, number: u32) -> std::borrow::Cow<'_, [u8]> {
         self.outgoing.get(number).messages()
     }
 
-    /// A unit has become packets.
+    /// Removes a unit that has become packets.
     pub(super) fn became_packets(&mut self, number: u32) {
         self.counters.units_to_packets += 1;
         self.outgoing.release(number);
@@ -642,7 +640,7 @@ impl Streams {
 
     // ---- waiting -----------------------------------------------------------------------------------------------
 
-    /// Whether everything that can end a wait is seen to: then the carrier has to be watched here, too.
+    /// Whether streams can end a wait: then the carrier must be watched here, too.
     pub(super) fn watch_carrier(
         &mut self,
         watch: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
@@ -673,7 +671,7 @@ impl Streams {
         Ok(())
     }
 
-    /// How long at most to wait before something has to be done about streams.
+    /// The longest wait before streams must be handled.
     pub(super) fn care_within(&self) -> Duration {
         let waits = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if waits || !self.cut.is_empty() { CARE_INTERVAL } else { self.openings.care_within() }
@@ -681,7 +679,7 @@ impl Streams {
 }
 
 impl Beside {
-    /// Changes what is asked of the poll.
+    /// Changes the events polled for.
     fn ask(&mut self, poll: &OwnedFd, stream: u32, asks: epoll::EventFlags) {
         if self.asks != asks {
             self.asks = asks;
@@ -693,7 +691,7 @@ impl Beside {
 }
 
 impl AsFd for Streams {
-    /// Readable when something comes by a stream.
+    /// Readable when something arrives over a stream.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poll.as_fd()
     }

@@ -1,4 +1,4 @@
-//! Streams before they are attached: those that this end opens, and those that come and have not said which connection they are for.
+//! Streams before they are attached: those that this end opens, and accepted ones that have not named their connection yet.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,16 +13,16 @@ use super::{OTHERS, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
 use crate::tcp::{self, Listener, Opening, Stream};
 
-/// Streams that may wait to say which connection they are for, in all and from one address.
+/// The most streams, in total and from one address, that may wait before they name their connection.
 const UNATTACHED_MAX: usize = 64;
 const UNATTACHED_PER_ADDRESS: usize = UNATTACHED_MAX / 4;
 /// How long they may, and how long a stream may take to be opened.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after one was not opened, or cut, another is tried.
+/// How long after a stream was refused or cut another one is tried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Connections that are taken at most before others have their turn.
+/// The most connections accepted at a time, before other work has its turn.
 const ACCEPTS_MAX: u32 = 16;
-/// How often to look after those that are being opened, and how long the listener rests when something is short.
+/// How often to handle streams that are being opened, and how long the listener pauses when a resource is missing.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A stream that is attached to a connection.
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Attached {
     pub(super) peer: Peer,
     pub(super) stream: Stream,
-    /// This end has opened it.
+    /// This end opened it.
     pub(super) is_ours: bool,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct Attached {
 #[derive(Debug)]
 pub(super) struct Openings {
     listener: Listener,
-    /// Since when the listener is not watched: there was no descriptor or no memory for a connection.
+    /// Since when the listener is not watched, because there was no descriptor or no memory for a connection.
     rests: Option<Instant>,
     builder: tcp::Builder,
     local: SocketAddr,
-    /// That came, with what they have said.
+    /// Accepted streams, with the bytes received so far.
     unattached: Vec<Unattached>,
     /// That this end opens.
     opened: Vec<Opened>,
@@ -69,9 +69,9 @@ struct Opened {
 #[derive(Debug)]
 enum Step {
     Connecting(Box<Opening>),
-    /// It has said what it is for, and waits for the answer.
+    /// It has named its connection, and waits for the answer.
     Asked(Box<Stream>, Words<ATTACHED_BYTES>),
-    /// It was refused, or took too long.
+    /// The stream was refused, or took too long.
     Over,
 }
 
@@ -87,7 +87,7 @@ impl<const BYTES: usize> Words<BYTES> {
         Self { bytes: [0; BYTES], have: 0 }
     }
 
-    /// The words, once they are whole; `None` as the error: they will never be.
+    /// The first bytes, once they are complete; an error if they never will be.
     fn read(&mut self, stream: &mut Stream) -> Result<Option<&[u8; BYTES]>, ()> {
         match stream.receiver().read_now(&mut self.bytes[self.have..]) {
             Ok(Some(0)) | Err(_) => return Err(()),
@@ -103,7 +103,7 @@ impl Openings {
         Self { listener, rests: None, builder, local, unattached, opened, tried }
     }
 
-    /// Begins to open a stream to a peer, unless that was tried just now.
+    /// Begins to open a stream to a peer, unless that was tried just before.
     pub(super) fn begin(&mut self, peer: Peer, to: SocketAddr, attach: Attach, poll: &OwnedFd) {
         let since = Instant::now();
         self.tried.retain(|(_, tried)| since - *tried < AGAIN_AFTER);
@@ -119,7 +119,7 @@ impl Openings {
         }
     }
 
-    /// How long at most to wait before [`next`](Self::next) is called.
+    /// The longest wait before [`next`](Self::next) must be called.
     pub(super) fn care_within(&self) -> Duration {
         if self.is_idle() { Duration::MAX } else { LOOK }
     }
@@ -129,7 +129,7 @@ impl Openings {
         self.opened.is_empty() && self.unattached.is_empty() && self.rests.is_none()
     }
 
-    /// The next stream that is attached.
+    /// Returns the next stream that has become attached.
     pub(super) fn next(
         &mut self,
         at: Instant,
@@ -140,7 +140,7 @@ impl Openings {
         self.next_that_came(at, protocol, counters).or_else(|| self.next_opened(at, poll))
     }
 
-    /// Takes streams that have come; more than may wait are closed.
+    /// Accepts streams; closes those beyond the limit of waiting ones.
     pub(super) fn accept(&mut self, at: Instant, poll: &OwnedFd, counters: &mut StreamCounters) {
         if let Some(since) = self.rests {
             if at - since < LOOK || add(poll, &self.listener, OTHERS, EventFlags::IN).is_err() {
@@ -166,7 +166,7 @@ impl Openings {
         }
     }
 
-    /// Keeps a stream that has come until it has said what it is for, unless too many wait.
+    /// Keeps an accepted stream until it names its connection, unless too many wait.
     fn keep(&mut self, stream: TcpStream, from: IpAddr, since: Instant, poll: &OwnedFd) -> Option<()> {
         let of_address = self.unattached.iter().filter(|other| other.from == from).count();
         if self.unattached.len() >= UNATTACHED_MAX || of_address >= UNATTACHED_PER_ADDRESS {
@@ -259,7 +259,7 @@ impl Opened {
     }
 }
 
-/// Sends first words; returns whether they were taken.
+/// Sends the first bytes of a stream; returns whether they were accepted.
 fn say(stream: &mut Stream, write: impl FnOnce(&mut Vec<u8>)) -> bool {
     let mut words = Vec::new();
     write(&mut words);

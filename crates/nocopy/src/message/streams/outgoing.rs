@@ -1,4 +1,4 @@
-//! Units that are sent, until their peers have them.
+//! Keeps units that are sent, until their peers have acknowledged them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const SPARES_MAX: usize = 128;
 /// Longer ones are not kept.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
-/// A unit: what precedes it, and its messages, all or but for the bytes of the one that lies elsewhere.
+/// A unit: its header and its messages, all of them or without the bytes of the one that lies elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     front: Vec<u8>,
@@ -49,7 +49,7 @@ impl Load {
         self.front.len() - HEADER_BYTES + self.rest.iter().map(|buffer| buffer.len()).sum::<usize>()
     }
 
-    /// The messages with their headers in one piece, a copy if they do not lie so.
+    /// The messages with their headers in one piece, copied if they do not lie so.
     pub(super) fn messages(&self) -> std::borrow::Cow<'_, [u8]> {
         let front = &self.front[HEADER_BYTES..];
         if self.rest.is_empty() {
@@ -60,7 +60,7 @@ impl Load {
     }
 }
 
-/// Messages that are put into a unit one behind the other.
+/// A unit to which messages are being added.
 #[derive(Debug)]
 pub(in crate::message) struct OpenUnit {
     front: Vec<u8>,
@@ -81,7 +81,7 @@ impl OpenUnit {
         self.front.len() - HEADER_BYTES
     }
 
-    /// Puts a message behind the others.
+    /// Adds a message after the others.
     #[inline]
     pub(in crate::message) fn put(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
         let mut header = [0; CHUNK_HEADER_BYTES_MAX];
@@ -120,7 +120,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// A unit for messages of so many bytes in all, which has none yet.
+    /// An empty unit with room for messages of this many bytes in total.
     pub(super) fn open(&mut self, bytes: usize) -> OpenUnit {
         let mut place = self.spare();
         let mut front = std::mem::take(&mut own(&mut place).front);
@@ -157,7 +157,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes a unit out that was not sent, and gives its buffers back.
+    /// Removes a unit that was not sent, and returns its buffers.
     pub(super) fn take(&mut self, number: u32) -> Buffers {
         let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
@@ -194,7 +194,7 @@ impl Outgoing {
         })
     }
 
-    /// The peer has a unit, or it became packets.
+    /// Frees a unit that the peer has acknowledged, or that became packets.
     pub(super) fn release(&mut self, number: u32) {
         let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
@@ -209,8 +209,7 @@ impl Outgoing {
         }
     }
 
-    /// Copies messages out of frames, which are packets that others wait for; returns whether there were any. What the kernel still reads
-    /// stays.
+    /// Copies messages out of frames that others need as packets; returns whether there were any. Memory that the kernel still reads stays.
     pub(super) fn gather(&mut self) -> bool {
         let mut is_any = false;
         for load in self.units.iter_mut().flatten().filter_map(Arc::get_mut) {

@@ -1,12 +1,12 @@
-//! Whether a stream goes on within a unit, whose memory others may wait for.
+//! Watches whether a stream progresses within a unit, because others may wait for the unit's memory.
 
 use std::time::{Duration, Instant};
 
-/// How long it may take to go on by [`LEAST_BYTES`], or to the end of the unit, while memory is short.
+/// While memory is short: the longest time for progress by [`LEAST_BYTES`], or to the end of the unit.
 const STALL: Duration = Duration::from_secs(3);
 const LEAST_BYTES: u64 = 64 << 10;
 
-/// How far a stream has come, and since when.
+/// When a stream last made progress, and how many bytes it had brought by then.
 #[derive(Debug)]
 pub(super) struct Progress {
     since: Instant,
@@ -18,7 +18,7 @@ impl Progress {
         Self { since: at, bytes: 0 }
     }
 
-    /// So many bytes have come in all; `is_new`: a unit has ended, or one has begun.
+    /// Notes the total of received bytes; `is_new`: a unit has ended, or one has begun.
     pub(super) fn note(&mut self, at: Instant, bytes: u64, is_new: bool) {
         if is_new || bytes - self.bytes >= LEAST_BYTES {
             *self = Self { since: at, bytes };

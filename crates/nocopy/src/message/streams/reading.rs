@@ -1,4 +1,4 @@
-//! One stream, read: by large reads into buffers of which units are parts, and long units into a buffer of their own.
+//! Reads one stream, by large reads into buffers that several units share; a long unit gets a buffer of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ pub(super) struct Reading {
     pub(super) counts: Counts,
 }
 
-/// Bytes that came, by what became of them.
+/// Received bytes, by what was done with them.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Counts {
     pub(super) units: u64,
     pub(super) bytes: u64,
     /// Of those, bytes that were copied once more.
     pub(super) copied_bytes: u64,
-    /// Units that were passed over, since their messages were here.
+    /// Units that were skipped because their messages had arrived already.
     pub(super) passed: u64,
     /// How often there was no memory for a unit.
     pub(super) no_memory: u64,
@@ -58,7 +58,7 @@ pub(super) enum State {
     Put(Box<WithinPut>),
     /// At a unit for which there was no memory, with what came of it.
     Waiting(Part, Unit),
-    /// In a unit that is passed over, of which so many bytes are left.
+    /// Inside a unit that is skipped; this many bytes are left.
     Passing(usize),
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Useless {
 /// How a look at a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Everything was read that had come.
+    /// All bytes that had arrived were read.
     Empty,
     /// There may be more.
     More,
@@ -103,10 +103,7 @@ impl Reading {
         matches!(self.state, State::Waiting(..))
     }
 
-    /// Reads what has come, and hands units over.
-    ///
-    /// # Errors
-    /// The stream is of no use any more.
+    /// Reads what has arrived, and delivers units.
     pub(super) fn read(
         &mut self,
         receiver: &mut tcp::Receiver,
@@ -193,7 +190,7 @@ impl Reading {
         Ok(look)
     }
 
-    /// Reads nothing but a header, since there is no memory.
+    /// Reads only a header, because there is no memory.
     fn read_header(
         &mut self,
         mut header: [u8; HEADER_BYTES],
@@ -224,7 +221,7 @@ impl Reading {
         Ok(Look::More)
     }
 
-    /// Hands over the units that lie whole in a buffer, and begins with the one that does not.
+    /// Delivers the units that are complete in a buffer, and begins the incomplete one.
     fn hand_over(
         &mut self,
         buffer: &Arc<Buffer>,

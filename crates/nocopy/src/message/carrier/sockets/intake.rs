@@ -1,4 +1,4 @@
-//! Datagrams as they are kept until they are read: runs where they lie, what came alone in small buffers.
+//! Keeps received datagrams until they are read: runs stay where the kernel wrote them, single ones move to small buffers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use crate::message::carrier::{Deliver, Received};
 use crate::udp::kernel::InPlace;
 use crate::udp::run::Run;
 
-/// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
+/// Runs of at least this many datagrams, or bytes, stay in the buffer they were received into, which is full enough.
 const RUN_KEPT_FROM: usize = 8;
 const RUN_KEPT_FROM_BYTES: usize = 16 << 10;
 
-/// Small buffers in which nothing is kept: for what is only looked at, acknowledgements above all.
+/// Small buffers for datagrams that are not kept, mostly acknowledgements.
 pub(in crate::message) const PASSING: usize = 64;
 
-/// Runs that are kept as the one they were received in, shared by their datagrams; used again.
+/// Kept runs, each shared by its datagrams; reused.
 #[derive(Debug, Default)]
 struct Held {
     run: Option<Run>,
@@ -38,7 +38,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// The datagrams of a run, each with its share of it.
+/// The datagrams of a run, which share its buffer.
 #[derive(Debug)]
 pub(in crate::message) struct Parts {
     held: Arc<Held>,
@@ -62,17 +62,17 @@ impl Iterator for Parts {
     }
 }
 
-/// Memory for what was received and not read.
+/// Memory for received datagrams that were not read.
 #[derive(Debug)]
 pub(in crate::message) struct Intake {
-    /// Small buffers, one for a datagram each.
+    /// Small buffers, each for one datagram.
     small: Pool,
-    /// Those of them that are here: no lock to take one.
+    /// Small buffers that are cached here: taking one needs no lock.
     here: Vec<Buffer>,
-    /// How many buffers have to stay in the pool that runs are received into, for those that come next.
+    /// How many buffers must stay in the pool of run buffers, for the next runs.
     large_reserve: usize,
     spare: Vec<Arc<Held>>,
-    /// Datagrams that there was no small buffer for.
+    /// Datagrams that were dropped because no small buffer was free.
     pub(super) no_memory: u64,
     /// Datagrams that were copied into small buffers, and their bytes.
     pub(super) copied: (u64, u64),
@@ -84,8 +84,8 @@ impl Intake {
         Self { small, here, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
     }
 
-    /// Datagrams that may be kept, or somewhat fewer: as long as that is nearly all, it does not matter how many the program has taken and
-    /// given back, for which others have to be locked out.
+    /// How many more datagrams may be kept, or somewhat fewer. While that is nearly all, the exact number, which needs a lock, does not
+    /// matter.
     #[inline]
     pub(super) fn free(&self) -> usize {
         let here = self.here.len();
@@ -93,7 +93,7 @@ impl Intake {
         all.saturating_sub(PASSING)
     }
 
-    /// Hands over all datagrams of a run, each with its sender and whether it was marked.
+    /// Delivers all datagrams of a run, each with its sender and congestion mark.
     pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut impl Deliver) {
         let message = run.message();
         let (from, congested) = (message.from, message.congested);
@@ -119,7 +119,7 @@ impl Intake {
         deliver.run(from, congested, Parts { held, at: 0, step: step as u32, end: all as u32 });
     }
 
-    /// Hands over the last datagram of a call: where it lies, if that is the next message to be read.
+    /// Delivers the last datagram of a call: in place if it is the next message to be read.
     #[inline]
     pub(super) fn last(
         &mut self,
@@ -134,7 +134,7 @@ impl Intake {
         }
     }
 
-    /// Hands over a datagram: in a small buffer of its own, if it is kept.
+    /// Delivers a datagram; if it is kept, in a small buffer of its own.
     #[inline]
     pub(super) fn copy(
         &mut self,
@@ -152,7 +152,7 @@ impl Intake {
         }
     }
 
-    /// A datagram in a small buffer, if there is one.
+    /// Copies a datagram into a small buffer, if one is free.
     #[inline]
     pub(in crate::message) fn copied(&mut self, bytes: &[u8]) -> Option<Received> {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
@@ -165,13 +165,13 @@ impl Intake {
         Some(Received::Buffer(buffer))
     }
 
-    /// Takes a small buffer back.
+    /// Returns a small buffer.
     #[inline]
     pub(super) fn put_buffer(&mut self, buffer: Buffer) {
         self.here.push(buffer);
     }
 
-    /// Takes a part of a run back.
+    /// Returns a part of a run.
     #[inline]
     pub(super) fn put_shared(&mut self, mut part: Shared) {
         if Arc::strong_count(&part.held) == 1
@@ -183,12 +183,12 @@ impl Intake {
     }
 }
 
-/// Whether a run of so many datagrams and bytes stays in the buffer that it was received into.
+/// Whether a run of this size stays in the buffer that it was received into.
 fn is_kept(datagrams: usize, bytes: usize) -> bool {
     datagrams >= RUN_KEPT_FROM || datagrams > 1 && bytes >= RUN_KEPT_FROM_BYTES
 }
 
-/// Pools for what is received.
+/// The pools for received datagrams.
 pub(super) fn pools(
     small: u32,
     small_bytes: usize,
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Proves that a packet cannot be accepted for messages which are cut off when it is kept.
+    /// A packet is not accepted for messages that are cut off when it is kept.
     #[test]
     fn a_datagram_is_judged_by_the_bytes_that_are_kept() {
         let from = ([127, 0, 0, 1], 7).into();

@@ -1,4 +1,5 @@
-//! Packets that go to the kernel with the next flush: equal ones to one peer as one message, many messages by one call.
+//! Packets for the next flush: packets of equal length to one peer become one message of the kernel's (GSO), and one call sends many
+//! messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,47 +13,46 @@ use crate::sys::udp_send::{
     Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments, send,
 };
 
-/// The longest message: what fits into an IPv4 packet.
+/// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
 
-/// Packets of so many bytes that go as one message.
+/// How many packets of this length go as one message.
 pub(super) fn joined_max(packet_bytes: usize) -> usize {
     (MESSAGE_BYTES_MAX / packet_bytes).clamp(1, SEGMENTS_MAX)
 }
 
-/// A packet or a datagram of the protocol's own that waits.
+/// A packet or control datagram that waits to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     pub(super) slot: u32,
-    /// It is not acknowledged: its slot is free when it is sent.
+    /// A control datagram, which is not acknowledged: its slot is free once it is sent.
     pub(super) control: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    /// The only one that waits, and where to: nearly always it goes as it is, and needs no queue.
+    /// The only waiting packet, with its destination: nearly always it is sent alone, and needs no queue.
     lone: Option<(Waiting, SocketAddr)>,
     /// Otherwise all of them.
     waiting: VecDeque<Waiting>,
-    /// Where to: so many of those in a row to one address.
+    /// The destinations: that many packets in a row to one address.
     rows: VecDeque<(SocketAddr, usize)>,
-    /// Of those, datagrams of the protocol's own.
+    /// How many of them are control datagrams.
     controls: usize,
     burst: Burst,
-    /// How many packets each message of the burst has.
+    /// The number of packets in each message of the burst.
     packets: Vec<usize>,
-    /// Equal packets go as one message, which the kernel cuts (`UDP_SEGMENT`).
+    /// Equal packets are sent as one message, which the kernel splits (`UDP_SEGMENT`).
     joins: bool,
-    /// So many of the first go by themselves: joined, they were refused.
+    /// How many packets at the front are sent one by one, because they were refused joined.
     alone: usize,
     is_ipv6: bool,
 }
 
-/// What became of a call.
 enum Outcome {
-    /// So many messages went.
+    /// This many messages were sent.
     Sent(usize),
-    /// The kernel takes no more now.
+    /// The kernel accepts no more now.
     Full,
     /// The first message was refused.
     Refused(io::Error),
@@ -73,7 +73,7 @@ impl Outbox {
         }
     }
 
-    /// How many packets wait.
+    /// The number of waiting packets.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + usize::from(self.lone.is_some())
@@ -84,7 +84,7 @@ impl Outbox {
         self.lone.is_none() && self.waiting.is_empty()
     }
 
-    /// Datagrams of the protocol's own that wait.
+    /// Control datagrams that wait.
     #[inline]
     pub(super) fn controls(&self) -> usize {
         self.controls
@@ -111,7 +111,7 @@ impl Outbox {
         }
     }
 
-    /// Hands over what the kernel takes; the rest waits for the next time.
+    /// Hands over as much as the kernel accepts; the rest waits for the next flush.
     pub(super) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -144,7 +144,7 @@ impl Outbox {
         }
     }
 
-    /// Puts as many messages together as go into a call, and makes it.
+    /// Makes a call with as many messages as it can take.
     fn call(&mut self, socket: BorrowedFd<'_>, staging: &Staging, cargo: &Cargo) -> Outcome {
         self.packets.clear();
         let mut burst = CopiedBurst::new(&mut self.burst);
@@ -177,8 +177,8 @@ impl Outbox {
         }
     }
 
-    /// The first message was refused: packets joined go one by one, one that is too long may be cut into fragments, and the rest is as
-    /// good as lost on its way.
+    /// Handles the refusal of the first message: joined packets are sent one by one, a packet that is too long may be fragmented, and
+    /// others count as lost on their way.
     fn refused(
         &mut self,
         error: &io::Error,
@@ -209,7 +209,7 @@ impl Outbox {
         self.forget(1, staging, cargo);
     }
 
-    /// Sends one packet that the way takes no more as a whole: its MTU became less.
+    /// Sends one packet in fragments, because the path's MTU became smaller than it.
     fn in_fragments(
         &mut self,
         waiting: Waiting,
@@ -237,7 +237,7 @@ impl Outbox {
         }
     }
 
-    /// The first packets wait no more.
+    /// Removes the first packets from the queue.
     fn forget(&mut self, packets: usize, staging: &mut Staging, cargo: &mut Cargo) {
         for _ in 0..packets {
             let Some(waiting) = self.waiting.pop_front() else { break };
@@ -255,13 +255,13 @@ impl Outbox {
     }
 }
 
-/// Sends the only one that waits, which lies in one piece, without the arguments of a call for many. False: it did not go.
+/// Sends the only waiting packet, which lies in one piece, by a simpler call. False: it was not sent.
 #[inline]
 pub(super) fn send_lone(to: SocketAddr, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
     send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok()
 }
 
-/// Packets to one peer, all of one length but the last, which may be shorter.
+/// Packets to one peer, all of one length except the last, which may be shorter.
 struct Group {
     packets: usize,
     pieces: usize,
@@ -269,7 +269,7 @@ struct Group {
 }
 
 impl Group {
-    /// The longest there is at the front of packets to one peer.
+    /// The longest group at the front of the packets to one peer.
     #[inline]
     fn of<'w>(waiting: impl Iterator<Item = &'w Waiting>, staging: &Staging) -> Self {
         let mut group = Self { packets: 0, pieces: 0, segment_bytes: 0 };

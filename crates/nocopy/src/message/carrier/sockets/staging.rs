@@ -1,4 +1,4 @@
-//! Packets that are kept until they are acknowledged: what was written of them, and where the rest lies.
+//! Packets that are kept until they are acknowledged: their written bytes, and where their other bytes lie.
 
 use smallvec::SmallVec;
 
@@ -6,25 +6,24 @@ use crate::message::HEADER_BYTES;
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::carrier::Hold;
 
-/// Bytes of a slot that holds no more than what is in front of pieces: header, chunk prefix, CRC.
+/// Bytes of a slot for only what precedes the pieces: header, chunk prefix, CRC.
 const PREFIX_SLOT_BYTES: usize = 64;
 
-/// Pieces of a packet that lie elsewhere at most; more are put together.
+/// The most pieces of a packet outside its slot; more are joined by a copy.
 pub(super) const PIECES_MAX: usize = 3;
 
-/// A packet as it is kept.
 #[derive(Debug, Clone, Copy, Default)]
 struct Packet {
-    /// Bytes in the slot: the header, and what is written behind it.
+    /// Bytes in the slot: the header, and what follows it.
     head_bytes: u16,
     pieces: [Piece; PIECES_MAX],
     piece_count: u8,
-    /// A CRC of four bytes follows, in the slot behind the head.
+    /// A CRC of four bytes is sent at the end; it lies in the slot after the head.
     crc: bool,
     hold: Hold,
 }
 
-/// Memory for packets, in slots of two sizes: for a packet, and for what is in front of pieces that lie elsewhere.
+/// Memory for packets, in slots of two sizes: for whole packets, and for what precedes pieces that lie elsewhere.
 #[derive(Debug)]
 pub(super) struct Staging {
     memory: Box<[u8]>,
@@ -35,7 +34,7 @@ pub(super) struct Staging {
     whole: u32,
     free_whole: Vec<u32>,
     free_prefixes: Vec<u32>,
-    /// Some became free since it was last asked.
+    /// Slots became free since the last check.
     pub(super) freed: bool,
 }
 
@@ -54,18 +53,18 @@ impl Staging {
         }
     }
 
-    /// Slots for whole packets, and for prefixes, that are free.
+    /// Free slots for whole packets, and for prefixes.
     #[inline]
     pub(super) fn free(&self) -> (usize, usize) {
         (self.free_whole.len(), self.free_prefixes.len())
     }
 
-    /// Slots that are not free.
+    /// Slots in use.
     pub(super) fn in_use(&self) -> usize {
         self.packets.len() - self.free_whole.len() - self.free_prefixes.len()
     }
 
-    /// A slot for a whole packet of which the first `head_bytes` will be written.
+    /// A slot for a whole packet, of which the first `head_bytes` will be written.
     #[inline]
     pub(super) fn take(&mut self, head_bytes: usize) -> Option<u32> {
         let slot = self.free_whole.pop()?;
@@ -76,7 +75,7 @@ impl Staging {
         Some(slot)
     }
 
-    /// A slot for what is in front of pieces.
+    /// A slot for the bytes in front of pieces.
     #[inline]
     pub(super) fn take_prefix(&mut self, head_bytes: usize, pieces: &[Piece]) -> Option<u32> {
         let slot = self.free_prefixes.pop()?;
@@ -87,7 +86,7 @@ impl Staging {
         Some(slot)
     }
 
-    /// All of a slot.
+    /// The whole slot.
     #[inline(always)] // for each message
     pub(super) fn slot_mut(&mut self, slot: u32) -> &mut [u8] {
         match slot.checked_sub(self.whole) {
@@ -112,7 +111,7 @@ impl Staging {
         self.packets[slot as usize].head_bytes = bytes as u16;
     }
 
-    /// Gives all of a packet, in the order it is sent.
+    /// Passes on all bytes of a packet, in the order of sending.
     #[inline]
     pub(super) fn each_piece<'a>(&'a self, slot: u32, cargo: &'a Cargo, mut each: impl FnMut(&'a [u8])) {
         let packet = &self.packets[slot as usize];
@@ -124,7 +123,7 @@ impl Staging {
         }
     }
 
-    /// All of a packet, if nothing of it lies elsewhere, or behind.
+    /// The whole packet, if all of it lies in the slot, without a CRC.
     #[inline]
     pub(super) fn in_one_piece(&self, slot: u32) -> Option<&[u8]> {
         let packet = &self.packets[slot as usize];
@@ -132,7 +131,7 @@ impl Staging {
         is_one.then(|| &self.slot(slot)[..usize::from(packet.head_bytes)])
     }
 
-    /// How many pieces that are, and how many bytes.
+    /// The number of pieces, and their bytes.
     #[inline]
     pub(super) fn extent(&self, slot: u32) -> (usize, usize) {
         let packet = &self.packets[slot as usize];
@@ -141,7 +140,7 @@ impl Staging {
         (1 + packet.pieces().len() + trailer, usize::from(packet.head_bytes) + elsewhere + 4 * trailer)
     }
 
-    /// Writes the header, and the CRC behind everything if there is to be one.
+    /// Writes the header, and the CRC at the end if there is one.
     #[inline]
     pub(super) fn seal(
         &mut self,
@@ -164,7 +163,7 @@ impl Staging {
         }
     }
 
-    /// Writes the header, and gives all of a packet that is sent for the first time, if nothing of it lies elsewhere.
+    /// Writes the header; returns the whole packet if it is sent for the first time and lies in the slot.
     #[inline]
     pub(super) fn sealed_in_one_piece(&mut self, slot: u32, header: &[u8; HEADER_BYTES]) -> Option<&[u8]> {
         let Packet { piece_count: 0, crc: false, head_bytes, .. } = &self.packets[slot as usize] else {
@@ -182,7 +181,7 @@ impl Staging {
         &mut self.packets[slot as usize].hold
     }
 
-    /// Makes a slot free, and lets go of the program's buffers.
+    /// Frees a slot, and releases the program's buffers.
     #[inline]
     pub(super) fn free_slot(&mut self, slot: u32, cargo: &mut Cargo) {
         for piece in self.packets[slot as usize].pieces() {
