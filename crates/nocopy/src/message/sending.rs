@@ -395,6 +395,9 @@ impl Endpoint {
             self.carrier.release(packet);
             return Err(refused(refusal));
         }
+        if let Some(streams) = &mut self.streams {
+            streams.note_packet();
+        }
         self.count_unsent(1);
         Ok(())
     }
@@ -498,6 +501,9 @@ impl Endpoint {
         });
         match sent {
             Ok(()) => {
+                if let Some(streams) = &mut self.streams {
+                    streams.note_packet();
+                }
                 self.unsent = 0;
                 self.protocol.rest_after(now, peer);
                 true

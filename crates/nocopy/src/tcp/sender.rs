@@ -66,6 +66,8 @@ pub struct Sender {
     chooser: Chooser,
     peer: Option<IpAddr>,
     counted: Counted,
+    /// Bytes that the flush that runs may still hand over.
+    left: usize,
     /// Whether the descriptor watches the pipe at the front of the queue, because it is empty.
     watches_pipe: bool,
     asked_for_ring: bool,
@@ -89,6 +91,7 @@ impl Sender {
             chooser,
             peer,
             counted: Counted::default(),
+            left: usize::MAX,
             watches_pipe: false,
             asked_for_ring: false,
             published_method,
@@ -341,6 +344,14 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
         self.hand_over(false)
+    }
+
+    /// The same for some bytes at most, so that others have their turn.
+    pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
+        self.left = bytes;
+        let is_all = self.hand_over(false);
+        self.left = usize::MAX;
+        is_all
     }
 
     /// Hands over as much as the peer makes room for within `timeout`. `false`: something is left.

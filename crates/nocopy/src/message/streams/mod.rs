@@ -52,6 +52,10 @@ const EVENTS_MAX: usize = 32;
 const LOOKS_ALONE: u32 = 16;
 /// While units come and no datagrams, so many looks make one at the carrier.
 const LOOKS_A_DATAGRAM: u32 = 8;
+/// Bytes that are read or sent by a stream at most before datagrams have their turn, while messages go by them, too.
+const TURN_BYTES: usize = 128 << 10;
+/// Looks for which that is so after a message that went by a datagram.
+const TURNS: u32 = 256;
 /// Units in a row after which that is so.
 const STREAK: u32 = 4;
 /// How often at least something is done about streams that are opened, wait or stall.
@@ -109,6 +113,8 @@ pub(super) struct Streams {
     woken: Vec<(u64, epoll::EventFlags)>,
     /// Looks that found units, since datagrams came.
     streak: u32,
+    /// Looks that are left in which streams take turns with datagrams.
+    turns: u32,
     /// The one stream by which something came last.
     alone: Option<u32>,
     /// Streams that wait for room in the kernel.
@@ -172,6 +178,7 @@ impl Streams {
             looks: 0,
             woken: Vec::with_capacity(EVENTS_MAX),
             streak: 0,
+            turns: 0,
             alone: None,
             stuck: 0,
             cared: None,
@@ -362,7 +369,7 @@ impl Streams {
     fn flush_one(&mut self, stream: u32) {
         let Some(beside) = self.all[stream as usize].as_mut() else { return };
         let was_stuck = beside.asks.contains(epoll::EventFlags::OUT);
-        match beside.stream.sender().try_flush() {
+        match beside.stream.sender().try_flush_some(if self.turns > 0 { TURN_BYTES } else { usize::MAX }) {
             Ok(is_all) => {
                 self.stuck = self.stuck + u32::from(!is_all) - u32::from(was_stuck);
                 let room = if is_all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
@@ -399,9 +406,15 @@ impl Streams {
     #[inline]
     pub(super) fn wants_carrier(&self) -> bool {
         match self.woken.is_empty() {
-            true => self.streak < STREAK || self.looks.is_multiple_of(LOOKS_A_DATAGRAM),
+            true => self.turns > 0 || self.streak < STREAK || self.looks.is_multiple_of(LOOKS_A_DATAGRAM),
             false => self.woken.iter().any(|(data, _)| *data == CARRIER),
         }
+    }
+
+    /// A message goes by a datagram.
+    #[inline]
+    pub(super) fn note_packet(&mut self) {
+        self.turns = TURNS;
     }
 
     /// Datagrams have come.
@@ -414,6 +427,7 @@ impl Streams {
     #[inline]
     pub(super) fn receive(&mut self, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         self.looks = self.looks.wrapping_add(1);
+        self.turns = self.turns.saturating_sub(1);
         let is_short = self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE);
         let came = match self.alone {
             None if is_short && self.all.is_empty() && self.openings.is_idle() => false,
@@ -466,12 +480,13 @@ impl Streams {
     }
 
     fn read(&mut self, stream: u32, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
+        let most = if self.turns > 0 { TURN_BYTES } else { usize::MAX };
         let Self { all, memory, poll, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
         let before = beside.reading.counts;
         beside.stream.sender().reap();
-        let read = beside.reading.read(beside.stream.receiver(), memory, now, beside.peer, protocol);
+        let read = beside.reading.read(most, beside.stream.receiver(), memory, now, beside.peer, protocol);
         let counts = beside.reading.counts;
         self.counters.units_passed += counts.passed - before.passed;
         self.counters.units_without_memory += counts.no_memory - before.no_memory;

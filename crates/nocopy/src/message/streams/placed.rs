@@ -124,7 +124,9 @@ impl Reading {
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
-        let came = match receiver.read_now(&mut within.slot.room()[within.have..])? {
+        let end = within.slot.room().len().min(within.have.saturating_add(self.most));
+        let room = &mut within.slot.room()[within.have..end];
+        let came = match receiver.read_now(room)? {
             Some(0) => return Err(Useless::Ended),
             came => came.unwrap_or(0),
         };
@@ -155,9 +157,10 @@ impl Reading {
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
         let WithinPut { main, put, bytes, have, .. } = *within;
+        let end = bytes.min(have.saturating_add(self.most));
         let mut came = None;
         if let Some(registered) = memory.registered().filter(|_| !within.is_refused) {
-            let read = registered.write(main, &put, bytes, |_, room| receiver.read_now(&mut room[have..]));
+            let read = registered.write(main, &put, bytes, |_, room| receiver.read_now(&mut room[have..end]));
             within.is_refused = read.is_err();
             came = read.ok();
         }

@@ -28,6 +28,8 @@ pub(super) struct Reading {
     pub(super) state: State,
     /// Bytes that are likely to come next: those of the unit before.
     likely_bytes: usize,
+    /// How many to read by one call.
+    pub(super) most: usize,
     pub(super) counts: Counts,
 }
 
@@ -89,6 +91,7 @@ impl Reading {
         Self {
             state: State::Between([0; HEADER_BYTES], 0),
             likely_bytes: READ_BYTES_MIN,
+            most: usize::MAX,
             counts: Counts::default(),
         }
     }
@@ -106,13 +109,19 @@ impl Reading {
     /// Reads what has arrived, and delivers units.
     pub(super) fn read(
         &mut self,
+        most: usize,
         receiver: &mut tcp::Receiver,
         memory: &mut Memory,
         now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
+        let before = self.counts.bytes;
+        self.most = most;
         for _ in 0..READS_MAX {
+            if self.counts.bytes - before >= most as u64 {
+                break;
+            }
             let look = match std::mem::replace(&mut self.state, State::Passing(0)) {
                 State::Between(header, have) if is_placed_on(memory, peer, protocol) => {
                     let front = front_of(&header[..have], peer, protocol);
@@ -304,7 +313,8 @@ impl Reading {
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
-        let room = &mut own(&mut buffer).as_mut().expect("memory of a pool")[have..total];
+        let end = total.min(have.saturating_add(self.most));
+        let room = &mut own(&mut buffer).as_mut().expect("memory of a pool")[have..end];
         let came = match receiver.read_now(room)? {
             Some(0) if have < total => return Err(Useless::Ended),
             Some(came) => came,

@@ -22,6 +22,9 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 impl Sender {
     pub(super) fn hand_over_all(&mut self, waits: bool) -> io::Result<bool> {
         while let Some(next) = self.outbox.next() {
+            if self.left == 0 {
+                return Ok(false);
+            }
             let is_done = match next {
                 Next::Run(run) => self.send_run(run, waits),
                 Next::Reference => self.send_reference(waits),
@@ -50,9 +53,13 @@ impl Sender {
             let step = by_reference.step(transfer, socket, now).map_err(of_transfer)?;
             match step {
                 Step::Sent { bytes, evidence } => {
+                    self.left = self.left.saturating_sub(bytes as usize);
                     self.outbox.reference_went(bytes);
                     self.counted.bytes += bytes;
                     self.outbox.sending.books.tally.add(evidence, 0, bytes);
+                    if self.left == 0 {
+                        return Ok(false);
+                    }
                     continue;
                 }
                 Step::Done => {
@@ -82,11 +89,14 @@ impl Sender {
             let since = (choice.measured && !is_over_share).then(Instant::now);
             let how = self.how(method, run, waits && since.is_none(), since);
             let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
-            let sent = self.send_some_of(run.bytes - sent_bytes, how);
+            let sent = self.send_some_of((run.bytes - sent_bytes).min(self.left), how);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
             match sent {
-                Ok(sent) => sent_bytes += sent,
+                Ok(sent) => {
+                    sent_bytes += sent;
+                    self.left -= sent.min(self.left);
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock if waits => self.make_room()?,
@@ -96,6 +106,9 @@ impl Sender {
             }
             if sent_bytes == run.bytes {
                 break true;
+            }
+            if self.left == 0 {
+                break false;
             }
         };
         if method == choice.method && sent_bytes > 0 {
