@@ -331,7 +331,8 @@ impl Buffer {
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
         let Home::Owner(owner) = self.home else { return Err(self) };
-        if self.owner::<T>().is_none() {
+        // SAFETY: the value exists as long as the buffer.
+        if !unsafe { owner.as_ref() }.is::<T>() {
             return Err(self);
         }
         std::mem::forget(self);
@@ -340,7 +341,7 @@ impl Buffer {
     }
 
     /// The value that it was made [of](Self::from_owner), if it is of that type.
-    pub(crate) fn owner<T: 'static>(&self) -> Option<&T> {
+    pub(crate) fn owner<T: Sync + 'static>(&self) -> Option<&T> {
         let Home::Owner(owner) = &self.home else { return None };
         // SAFETY: the value exists as long as the buffer.
         unsafe { owner.as_ref() }.downcast_ref()

@@ -10,6 +10,7 @@ use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
 use super::Endpoint;
 use super::carrier::{AnyCarrier, Carrier, OverPort, Sockets};
+use super::descriptor::Descriptor;
 use super::memory::{Frames, Shares};
 use super::streams::Streams;
 use crate::port::{PortBuilder, Wait};
@@ -311,9 +312,11 @@ impl Builder {
         settings.placement = true;
         let message_bytes_max = settings.max_message_bytes as usize;
         let local = carrier.local_address();
+        // First, since without streams it works, too.
+        let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
         let streams = settings.streams.then(|| Streams::new(local, message_bytes_max).ok()).flatten();
         settings.streams = streams.is_some();
-        let mut endpoint = Endpoint::new(carrier, settings, self.wait, streams.map(Box::new))?;
+        let mut endpoint = Endpoint::new(carrier, settings, self.wait, descriptor, streams.map(Box::new))?;
         endpoint.datagrams_max = datagrams_max;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;

@@ -324,8 +324,15 @@ impl wait::Waiting for Looks<'_> {
     fn arm(&mut self) -> io::Result<bool> {
         let Self { carrier, streams, .. } = self;
         streams.watch_carrier(|poll| carrier.watch(poll))?;
-        // What a socket has ends the wait by the kernel at once.
-        Ok(!carrier.is_socket() && carrier.arm()? && self.is_ready())
+        if carrier.is_socket() {
+            carrier.flush(); // what it did not take before
+            return Ok(false); // what it has ends the wait by the kernel at once
+        }
+        if !carrier.arm()? {
+            return Ok(false);
+        }
+        streams.note_datagrams(); // so that they are looked at
+        Ok(self.is_ready())
     }
 
     fn refresh(&mut self) -> io::Result<()> {

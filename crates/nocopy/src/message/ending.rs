@@ -40,7 +40,7 @@ impl Endpoint {
     pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {
         self.plan(peer, Kind::Plain, 0)?;
         let left = self.carrier.room().packets;
-        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
+        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left, usize::MAX)) };
         self.close_packet_of(peer);
         self.carrier.set_payload_bytes(&packet, 0);
         match self.protocol.finish(peer, packet) {

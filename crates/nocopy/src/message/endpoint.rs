@@ -167,13 +167,13 @@ impl Endpoint {
         carrier: AnyCarrier,
         settings: Settings,
         wait: Wait,
+        descriptor: Descriptor,
         streams: Option<Box<Streams>>,
     ) -> Result<Self, OpenError> {
         let mut seed = [0; 32];
         // 32 bytes come whole or not at all (getrandom(2)).
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| OpenError::Random { source: error.into() })?;
-        let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
         if let Some(streams) = &streams {
             descriptor.watch(streams.as_fd()).map_err(|source| OpenError::Poll { source })?;
         }

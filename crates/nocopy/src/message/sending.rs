@@ -158,13 +158,15 @@ impl Endpoint {
         let Plan { payload_bytes_max, packets, .. } = plan;
         let left = self.room().packets;
         if left < packets || plan.is_beyond(left, self.datagrams_max) {
-            return Err(self.starve(peer, left));
+            return Err(self.starve(peer, left, packets));
         }
         if plan.has_open {
             self.close_packet_of(peer);
         }
         if plan.is_whole {
-            let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
+            let Some(packet) = self.carrier.packet() else {
+                return Err(self.starve(peer, left, usize::MAX));
+            };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
             open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
             return Ok(());
@@ -172,7 +174,7 @@ impl Endpoint {
         for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
             let Some(packet) = self.carrier.packet() else {
                 self.unmake();
-                return Err(self.starve(peer, left));
+                return Err(self.starve(peer, left, usize::MAX));
             };
             let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
             let room = self.carrier.payload_mut(&packet);
@@ -234,7 +236,8 @@ impl Endpoint {
         let left = self.room().either();
         let is_beyond = plan.is_beyond(left, self.datagrams_max);
         let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
-        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left))
+        let needed = if is_beyond { plan.packets } else { usize::MAX };
+        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left, needed))
     }
 
     #[expect(clippy::result_large_err, reason = "returns what was given")]
@@ -267,7 +270,7 @@ impl Endpoint {
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
             let left = self.room().either();
-            return Err(rejected(buffers, self.starve(peer, left)));
+            return Err(rejected(buffers, self.starve(peer, left, usize::MAX)));
         }
         let packets = made.len();
         places.fill(made);
@@ -302,9 +305,10 @@ impl Endpoint {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.room();
         let left = room.either();
-        if room.fragments < plan.packets || room.buffers < buffers || plan.is_beyond(left, self.datagrams_max)
-        {
-            return Err(self.starve(peer, left));
+        let is_short = room.fragments < plan.packets || room.buffers < buffers;
+        if is_short || plan.is_beyond(left, self.datagrams_max) {
+            let needed = if is_short { usize::MAX } else { plan.packets };
+            return Err(self.starve(peer, left, needed));
         }
         self.close_packet_of(peer);
         Ok(plan)
@@ -345,7 +349,7 @@ impl Endpoint {
 
     /// Notes that no packets are left for this peer: packets return when peers acknowledge theirs.
     #[cold]
-    pub(super) fn starve(&mut self, peer: Peer, left: usize) -> Reason {
+    pub(super) fn starve(&mut self, peer: Peer, left: usize, needed: usize) -> Reason {
         let peer = self.protocol.main_of(peer).unwrap_or(peer); // which is told
         self.note_full(peer);
         if self.starved.is_empty() {
@@ -353,8 +357,10 @@ impl Endpoint {
             self.freed = false;
             self.carrier.freed();
         }
-        // One that has its share already waits for its own.
-        if self.protocol.unacknowledged(peer).is_ok_and(|unacknowledged| unacknowledged <= left) {
+        // One that has its share already waits for its own, and so does one for which there would be enough of them.
+        if left < needed
+            && self.protocol.unacknowledged(peer).is_ok_and(|unacknowledged| unacknowledged <= left)
+        {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {
@@ -597,7 +603,8 @@ pub(super) struct Plan {
 impl Plan {
     /// Whether the peer has its share of packets: of all, or as many as are left for others.
     fn is_beyond(&self, left: usize, most: usize) -> bool {
-        self.unacknowledged > left || self.unacknowledged + self.packets > most
+        // One message has room in any case: memory is for windows of it.
+        self.unacknowledged > left || self.unacknowledged > 0 && self.unacknowledged + self.packets > most
     }
 
     /// The longest payload of a packet.

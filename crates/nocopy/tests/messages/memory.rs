@@ -210,3 +210,22 @@ fn an_endpoint_has_ten_thousand_peers() {
     }
     assert!(peers.iter().all(|peer| left.peer_stats(*peer).is_some()));
 }
+
+/// A message that is longer than all packets of a peer may be has room while nothing else is on its way.
+#[test]
+fn a_message_of_more_packets_than_a_peer_has_goes_alone() {
+    let mut left = endpoint(|builder| builder);
+    let mut right = endpoint(|builder| builder.max_message_bytes(4 << 20).streams(false));
+    let (to_right, _) = connect(&mut left, &mut right);
+    let message = pattern(3, 2 << 20); // some 1,500 packets
+    for _ in 0..3 {
+        let give_up = Instant::now() + PATIENCE;
+        while let Err(reason) = left.send_copy(&message, to_right) {
+            assert!(matches!(reason, Reason::Full), "{reason}");
+            assert!(Instant::now() < give_up, "there is never room");
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+        }
+        assert!(receive(&mut left, &mut right).2 == message);
+    }
+}

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::{self as protocol, Kind, Peer};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::HEADER_BYTES;
 use super::arrivals::Moment;
@@ -56,6 +57,8 @@ const LOOKS_A_DATAGRAM: u32 = 8;
 const TURN_BYTES: usize = 128 << 10;
 /// Looks for which that is so after a message that went by a datagram.
 const TURNS: u32 = 256;
+/// Of the descriptors that the process may have, streams take one of so many.
+const DESCRIPTORS_A_STREAM: usize = 4;
 /// Units in a row after which that is so.
 const STREAK: u32 = 4;
 /// How often at least something is done about streams that are opened, wait or stall.
@@ -87,6 +90,8 @@ pub(super) struct Streams {
     /// Watches all streams, and the carrier once the endpoint sleeps.
     poll: OwnedFd,
     watches_carrier: bool,
+    /// How many may be attached.
+    streams_max: usize,
     openings: Openings,
     memory: Memory,
     /// By stream number.
@@ -158,6 +163,7 @@ impl Streams {
             .receive_method(ReceiveMethod::Recv { bytes: 4096 });
         let listener = builder.clone().listen(local).map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         add(&poll, &listener, OTHERS, epoll::EventFlags::IN)?;
         Ok(Self {
@@ -165,6 +171,7 @@ impl Streams {
             watches_carrier: false,
             openings: Openings::new(listener, builder, local),
             memory: Memory::new(message_bytes_max)?,
+            streams_max: descriptors / DESCRIPTORS_A_STREAM,
             all: Vec::new(),
             ways: Vec::new(),
             choices: Ways::new(),
@@ -266,6 +273,9 @@ impl Streams {
 
     #[cold]
     fn begin_to_open(&mut self, peer: Peer, protocol: &Protocol) {
+        if self.is_full() {
+            return;
+        }
         if let Ok(Some((to, attach))) = protocol.stream_to(peer) {
             self.openings.begin(peer, to, attach, &self.poll);
         }
@@ -428,9 +438,10 @@ impl Streams {
     pub(super) fn receive(&mut self, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         self.looks = self.looks.wrapping_add(1);
         self.turns = self.turns.saturating_sub(1);
-        let is_short = self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE);
+        let is_short =
+            self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE) && self.openings.is_idle();
         let came = match self.alone {
-            None if is_short && self.all.is_empty() && self.openings.is_idle() => false,
+            None if is_short && self.all.is_empty() => false,
             Some(alone) if is_short && self.stuck == 0 => self.read(alone, now, protocol),
             _ => self.receive_ready(now, protocol),
         };
@@ -536,8 +547,8 @@ impl Streams {
     /// Adds an attached stream: it is read, and used to send if the peer has no other.
     fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
         let Attached { peer, stream, is_ours } = attached;
-        if !protocol.has_peer(peer) {
-            return;
+        if !protocol.has_peer(peer) || self.is_full() {
+            return; // it is closed
         }
         // Each end opens one at a time: it has given that one up.
         let is_former = |beside: &Beside| (beside.peer, beside.is_ours) == (peer, is_ours);
@@ -563,6 +574,11 @@ impl Streams {
         {
             self.way(peer).stream = Some(number as u32);
         }
+    }
+
+    /// Whether there are as many streams as may be: the program needs descriptors, too.
+    fn is_full(&self) -> bool {
+        self.all.iter().flatten().count() >= self.streams_max
     }
 
     /// Removes a stream that cannot be used any more.
