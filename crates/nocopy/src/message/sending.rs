@@ -127,7 +127,10 @@ impl Endpoint {
     /// Sends a message in fresh packets, because there is no open packet, or no room in it.
     #[inline]
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
-        if self.streams.is_some() && self.put_in_unit(peer, kind, message)? {
+        if let Some(streams) = &self.streams
+            && (self.peers.has_open() || streams.may_take(peer, message.len()))
+            && self.put_in_unit(peer, kind, message)?
+        {
             return Ok(());
         }
         // Nearly always it is the first in a packet for which there is room.
@@ -489,9 +492,16 @@ impl Endpoint {
             Some((peer, open)) => self.send_at_once(peer, open),
             None => false,
         };
-        if !is_sent || self.streams.is_some() {
-            self.close_packets();
-            self.transmit(self.now());
+        match &mut self.streams {
+            None if is_sent => {}
+            // It was the only thing there was to send.
+            Some(streams) if is_sent && streams.is_idle() && !self.protocol.has_transmit() => {
+                streams.end_batch();
+            }
+            _ => {
+                self.close_packets();
+                self.transmit(self.now());
+            }
         }
         !self.carrier.is_stuck()
     }

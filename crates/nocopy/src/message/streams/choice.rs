@@ -160,6 +160,12 @@ impl Way {
         }
     }
 
+    /// Whether a unit is being filled, or this batch or the one before had full packets or units.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.open.is_some() || self.is_long || self.full_packets > 0 || self.unit_bytes > 0
+    }
+
     /// Whether a message of so many bytes may go by the stream.
     #[inline]
     pub(super) fn may_take_stream(&mut self, bytes: usize, batch: u32) -> bool {

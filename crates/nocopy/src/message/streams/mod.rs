@@ -231,6 +231,19 @@ impl Streams {
         self.way(peer).by() != By::Datagrams
     }
 
+    /// Whether a message of so many bytes, the first of its batch to a peer, may be one for the stream.
+    #[inline]
+    pub(super) fn may_take(&self, peer: Peer, bytes: usize) -> bool {
+        let way = self.ways.get(peer.index()).filter(|way| way.peer == Some(peer));
+        bytes >= LONG_BYTES || way.is_some_and(Way::is_busy)
+    }
+
+    /// Whether no unit is being filled, and nothing waits to be flushed.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.to_flush.is_empty()
+    }
+
     /// A message of so many bytes that was not copied into a unit was taken, by either way.
     #[inline]
     pub(super) fn count(&mut self, peer: Peer, bytes: usize, is_published: bool) {
