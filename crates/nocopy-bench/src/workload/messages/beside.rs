@@ -24,8 +24,8 @@ use nocopy_transfer::exchange::{Exchange, PATIENCE, Waiting};
 const NAME: &str = "message-beside";
 const PAYLOAD_BYTES: usize = 64;
 const LOAD_BYTES: usize = 1 << 20;
-/// Puts that are not answered, at most.
-const PUTS_MAX: usize = 4;
+/// Long messages that are not answered, at most.
+const LOADS_MAX: usize = 4;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Workload for MessageBeside {
 
     fn notes(&self) -> &'static [&'static str] {
         &[
-            "message-beside: the asking end keeps long messages on their way: as many as a TCP connection takes, and 4 puts.",
+            "message-beside: the asking end keeps 4 long messages on their way, each of which is answered; a short one is sent behind them.",
         ]
     }
 
@@ -101,31 +101,42 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     vec![of(Waiting::Blocking), of(Waiting::Spinning)]
 }
 
-/// An end of a TCP connection that long messages go by, too.
+/// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put is by its answer.
 struct Behind {
     tcp: Tcp,
     /// What is sent again and again, if this is the asking end.
     load: Option<Vec<u8>>,
+    in_flight: usize,
+    /// The first bytes of the message that is being received, and how many it has until now.
     short: Vec<u8>,
     bytes: usize,
 }
 
 impl Behind {
     fn new(tcp: Tcp, asks: bool) -> Self {
-        Self { tcp, load: asks.then(|| vec![7; LOAD_BYTES]), short: Vec::new(), bytes: 0 }
+        let load = asks.then(|| vec![7; LOAD_BYTES]);
+        Self { tcp, load, in_flight: 0, short: Vec::new(), bytes: 0 }
+    }
+
+    /// Sends so many long messages, if there are not enough on their way.
+    fn load(&mut self, most: usize) -> io::Result<()> {
+        let Some(load) = &self.load else { return Ok(()) };
+        for _ in 0..most.min(LOADS_MAX - self.in_flight) {
+            self.tcp.send(load)?;
+            self.in_flight += 1;
+        }
+        Ok(())
     }
 }
 
 impl Exchange for Behind {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.load(1)?;
         self.tcp.send(message)
     }
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
-        if let Some(load) = &self.load {
-            self.tcp.send(load)?;
-            return self.tcp.receive(take);
-        }
+        self.load(1)?;
         let Self { tcp, short, bytes, .. } = self;
         let is_whole = tcp.receive(|piece| {
             *bytes += piece.len();
@@ -136,12 +147,16 @@ impl Exchange for Behind {
         if !is_whole {
             return Ok(false);
         }
-        let is_short = std::mem::take(bytes) <= PAYLOAD_BYTES;
-        if is_short {
-            take(short);
+        let message = std::mem::take(short);
+        match std::mem::take(bytes) {
+            1 => self.in_flight -= 1,
+            PAYLOAD_BYTES => {
+                take(&message);
+                return Ok(true);
+            }
+            _ => self.tcp.send(&[0])?,
         }
-        short.clear();
-        Ok(is_short)
+        Ok(false)
     }
 }
 
@@ -182,9 +197,10 @@ impl Putting {
         }
     }
 
-    fn put(&mut self) -> io::Result<()> {
+    /// Puts so many times, if there are not enough on their way.
+    fn load(&mut self, most: usize) -> io::Result<()> {
         let Some((region, bytes)) = &self.load else { return Ok(()) };
-        while self.in_flight < PUTS_MAX {
+        for _ in 0..most.min(LOADS_MAX - self.in_flight) {
             let buffer = Buffer::from_owner(Arc::clone(bytes));
             match self.endpoint.put(buffer, self.peer, *region, 0) {
                 Ok(_) => self.in_flight += 1,
@@ -198,6 +214,7 @@ impl Putting {
 
 impl Exchange for Putting {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.load(1)?;
         match self.endpoint.send_copy(message, self.peer) {
             Ok(()) => self.endpoint.flush(),
             Err(Reason::Full) => Ok(()), // lost, as it is counted
@@ -206,7 +223,7 @@ impl Exchange for Putting {
     }
 
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
-        self.put()?;
+        self.load(1)?;
         if let Some(message) = self.endpoint.receive_timeout(PATIENCE)? {
             message.pieces().for_each(take);
             return Ok(true);
