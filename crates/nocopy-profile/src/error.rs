@@ -89,3 +89,16 @@ pub(crate) fn cause(error: &(dyn StdError + 'static)) -> String {
 fn first<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     error.source().map_or(error, first)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_other_machines_has_the_one_form() {
+        assert_eq!(
+            Error::Architecture { architecture: "riscv64" }.to_string(),
+            "profile: not available on riscv64; its BPF programs know only the registers of x86_64 and aarch64; profile on one of these"
+        );
+    }
+}

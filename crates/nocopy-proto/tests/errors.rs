@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use nocopy_proto::filter::Program;
-use nocopy_proto::message::{framing, wire as messages};
+use nocopy_proto::message::{LostReason, framing, wire as messages};
 use nocopy_proto::run;
 use nocopy_proto::wire::{MacAddress, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp, udp, vlan};
 
@@ -92,6 +92,11 @@ fn faults_of_messages_are_facts() {
         (
             messages::Malformed::Reserved { kind: 3 }.to_string(),
             "a reserved field of a datagram of kind 3 is not 0",
+        ),
+        // It takes more connections than the settings allow, from several networks.
+        (
+            LostReason::Displaced.to_string(),
+            "its place was given to another network; its own had the most connections; raise peers_max",
         ),
         (chunks(&[0xff]), "the payload ends in the header of a chunk"),
     ]);

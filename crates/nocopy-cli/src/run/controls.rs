@@ -79,3 +79,27 @@ impl Controls {
         self.0.remove(&handle);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controls_that_are_not_kept_say_why() {
+        let mut controls = Controls::default();
+        let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert_eq!(
+            controls.keep(1, 0, Vec::new()).unwrap_err().to_string(),
+            "control of a handle: not received; the message has not exactly one socket; load the library of the same version"
+        );
+        assert_eq!(
+            controls.keep(1, CONTROLS_MAX, vec![descriptor()]).unwrap_err().to_string(),
+            "control of a handle: not kept; 256 handles are open whose packets are taken; close some of them"
+        );
+        let request = FilterRequest { request: 1, handle: 1, instructions: None };
+        assert_eq!(
+            controls.load(&request).unwrap_err().to_string(),
+            "filter: cannot be loaded in front of this handle's packets; the handle was opened by another process, or too many handles are open; open it in the process that filters, or close others"
+        );
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::message::{Builder, Endpoint};
+use nocopy::message::{Builder, Endpoint, Error};
 
 use crate::common::PATIENCE;
 use crate::common::errors::{Refused, Sentences, where_refused};
@@ -105,6 +105,11 @@ fn peers_that_cannot_be_reached_are_named() {
 #[test]
 fn requests_without_a_response_say_why() {
     let mut sentences = Sentences::default();
+    // It takes thousands of other messages.
+    sentences.says(
+        Err::<(), _>(Error::TooManyOthers),
+        "request: no response yet; too many other messages came before it; receive them first",
+    );
     let (to, _running) = served(Endpoint::builder().max_message_bytes(1000).bind(HERE).unwrap());
     let mut endpoint = Endpoint::bind(HERE).unwrap();
     let peer = endpoint.connect(to, PATIENCE).unwrap();

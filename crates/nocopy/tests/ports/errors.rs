@@ -270,6 +270,11 @@ fn packets_that_are_not_handed_to_the_host_say_why() {
         "nc1: not handed to the host; a granted port in generic mode does not know the secret by which the XDP program recognises these packets; grant a port in another mode",
     );
     drop(granted);
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    sentences.says(
+        where_refused(&always(libc::SYS_recvmsg, libc::EPERM), || Grant::receive(&ours).map(drop)),
+        "grant: cannot be received (EPERM); operation not permitted; give a Unix socket that is connected to the program that opens the port",
+    );
     let mut port = open(end);
     let mut host = port.receiver().to_host().unwrap();
     sentences.says(
