@@ -50,7 +50,7 @@ impl Alarms {
         self.soon.get(index as usize).copied().unwrap_or(NEVER)
     }
 
-    /// The connection whose alarm is due first, if it is one that was set for soon.
+    /// The connection with the earliest alarm, if that alarm is in a queue.
     #[inline]
     pub(super) fn due_soon(&self, now: Time) -> Option<u32> {
         self.queues[0].front().filter(|(time, _)| *time <= now).map(|(_, index)| *index)
@@ -77,7 +77,7 @@ impl Alarms {
         }
     }
 
-    /// Sets an alarm of a connection that is earlier than all that are set of it.
+    /// Sets an alarm of a connection that is earlier than its other alarms.
     #[inline(never)]
     pub(super) fn set_earlier(&mut self, now: Time, index: u32, time: Time) {
         let ahead = time.span_since(now);
@@ -105,7 +105,7 @@ impl Alarms {
         self.queues[0].len() + self.queues[1].len() > 64 + 2 * self.soon.len()
     }
 
-    /// Moves the alarms of a connection to a later time, if any is set: nothing is due before any more. Returns whether one is set.
+    /// Moves the alarms of a connection, if it has any, to a later time, before which nothing is due. Returns whether it has one.
     #[inline]
     pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) -> bool {
         let (soon, far) = (self.soon_of(index), self.wheel.of(index));
@@ -128,7 +128,7 @@ impl Alarms {
         self.wheel.clear(index);
     }
 
-    /// Takes the alarm of a connection away that was set for soon.
+    /// Clears the alarm of a connection that is in a queue.
     #[inline(always)] // with each alarm
     pub(super) fn take_soon(&mut self, index: u32) {
         let Self { queues, soon, .. } = self;

@@ -1,11 +1,11 @@
-//! Memory that peers write to (docs/protocol.md §17.2): which there is, for whom, and what they may write.
+//! Memory that peers may write to (docs/protocol.md §17.2): the regions, their peers, and checks of puts.
 
 use std::ops::Range;
 
 use super::Peer;
 use crate::wire::field::Field;
 
-/// Bytes of what precedes the bytes of a put, and of an answer to one: no message on a connection for puts is shorter.
+/// Bytes of the header of a put, and of an answer. No message on a connection for puts is shorter.
 pub const PUT_HEADER_BYTES: usize = 16;
 
 const DONE: u32 = 0;
@@ -29,7 +29,7 @@ type Status = Field<8, 4>;
 pub struct Region {
     index: u32,
     generation: u32,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl From<Region> for [u8; 16] {
     }
 }
 
-/// Why nothing was written.
+/// Why a put was not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutRefusal {
@@ -65,28 +65,28 @@ pub enum PutRefusal {
     Unknown,
 }
 
-/// Where a put writes: what precedes its bytes in its message, a request.
+/// The header of a put, which precedes its bytes in a request: where it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutHeader {
     index: u32,
     generation: u32,
-    /// From which byte of the region on.
+    /// The first byte to write, from the start of the region.
     pub offset: u64,
 }
 
 impl PutHeader {
-    /// For bytes from `offset` on.
+    /// A header for a put that begins at `offset`.
     pub fn new(region: Region, offset: u64) -> Self {
         Self { index: region.index, generation: region.generation, offset }
     }
 
-    /// Reads one; any bytes are one.
+    /// Reads a header; any bytes are valid.
     pub fn parse(bytes: &[u8; PUT_HEADER_BYTES]) -> Self {
         let (index, generation) = (Index::number(bytes), Generation::number(bytes));
         Self { index, generation, offset: Long::number(bytes) }
     }
 
-    /// Its bytes.
+    /// The header as bytes.
     pub fn bytes(&self) -> [u8; PUT_HEADER_BYTES] {
         Region { index: self.index, generation: self.generation, bytes: self.offset }.into()
     }
@@ -104,10 +104,10 @@ pub fn put_answer(result: Result<(), PutRefusal>) -> [u8; PUT_HEADER_BYTES] {
     bytes
 }
 
-/// What an answer says.
+/// Reads the answer to a put.
 ///
 /// # Errors
-/// Nothing was written, or what it says is not known here.
+/// The put was refused, or the answer is not known to this version.
 pub fn parse_put_answer(answer: &[u8]) -> Result<(), PutRefusal> {
     let bytes = answer.first_chunk::<PUT_HEADER_BYTES>().ok_or(PutRefusal::Unknown)?;
     match Status::number(bytes) {
@@ -127,7 +127,7 @@ pub struct Regions<M> {
 
 #[derive(Debug)]
 struct Slot<M> {
-    /// Of the region that is here, or that will be next.
+    /// The generation of the present region, or of the next one.
     generation: u32,
     registered: Option<Registered<M>>,
 }
@@ -146,12 +146,12 @@ impl<M> Default for Regions<M> {
 }
 
 impl<M> Regions<M> {
-    /// Whether there are none.
+    /// Whether no region is registered.
     pub fn is_empty(&self) -> bool {
         self.slots.iter().all(|slot| slot.registered.is_none())
     }
 
-    /// From here on `writer`, and no other peer, may write to memory of so many bytes.
+    /// Registers `bytes` bytes of memory, to which only `writer` may write.
     pub fn register(&mut self, writer: Peer, memory: M, bytes: u64) -> Region {
         let registered = Some(Registered { writer, bytes, memory });
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
@@ -162,11 +162,11 @@ impl<M> Regions<M> {
         Region { index, generation: self.slots[index as usize].generation, bytes }
     }
 
-    /// Nobody may write there any more. Gives the memory back; `None` if that was done before.
+    /// Ends a region, and returns its memory; `None` if it was withdrawn before.
     pub fn withdraw(&mut self, region: Region) -> Option<M> {
         self.get(region)?;
         let slot = &mut self.slots[region.index as usize];
-        // A place whose generations are used up is used no more.
+        // A place without further generations is not used again.
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(region.index);
@@ -184,7 +184,7 @@ impl<M> Regions<M> {
         self.get(region).map(|registered| &registered.memory)
     }
 
-    /// Where so many bytes of a peer are to be written: the region, its memory, and which of its bytes.
+    /// Finds the place for `bytes` bytes of a peer's put: the region, its memory, and the range in it.
     ///
     /// # Errors
     /// There is no such region for this peer, or the bytes do not lie within it.

@@ -335,7 +335,7 @@ impl Twins {
         }
     }
 
-    /// Does what is due. An acknowledgement that one of them sends at once, as it does every second time, arrives.
+    /// Handles what is due. Every second time one endpoint sends its acknowledgement at once; it arrives.
     fn pass_time(&mut self, host: usize) {
         let (now, mut acks) = (self.now, Vec::new());
         self.passed += 1;

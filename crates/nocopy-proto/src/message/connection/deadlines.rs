@@ -105,7 +105,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(earliest)
     }
 
-    /// Whether all that is due is an acknowledgement.
+    /// Whether nothing but an acknowledgement is due.
     #[inline(always)] // where peers are many, for each message
     pub(super) fn owes_only_an_ack(&self, now: Time) -> bool {
         let before_long = now + self.look_delay().half();

@@ -103,7 +103,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         (self.owes_only_an_ack(now) && self.says_no_more()).then(|| self.emit_plain_ack(now))
     }
 
-    /// Whether an acknowledgement can be nothing but its header, and there is nothing else to say.
+    /// Whether an acknowledgement would consist of its header only, and nothing else is to be sent.
     #[inline(always)]
     fn says_no_more(&self) -> bool {
         self.send.has_nothing_to_send()

@@ -1,4 +1,4 @@
-//! Connections for puts, beside those of the program's peers (docs/protocol.md §17.2): the program does not see them.
+//! Connections for puts, which exist beside those of the program's peers, and which the program does not see (docs/protocol.md §17.2).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use super::{Connecting, Endpoint, Next, State, index_of};
 use crate::message::wire::{AbortReason, Placement};
 use crate::message::{Event, LostReason, Peer, Time};
 
-/// What a connection for puts is beside.
+/// The program's connection to which a connection for puts belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
     main: Peer,
@@ -26,7 +26,7 @@ pub enum BesideError {
     Unknown,
 }
 
-/// What happened, oldest first: to peers of the program, and to connections for puts.
+/// Events, oldest first: of the program's peers, and of connections for puts.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     pub(super) of_program: VecDeque<Event>,
@@ -46,7 +46,7 @@ impl Events {
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Memory is registered for a peer: from here on it may make a connection for puts.
+    /// Allows a peer to open a connection for puts, because memory is registered for it.
     pub fn take_puts_of(&mut self, peer: Peer) {
         if self.open(peer).is_ok() {
             self.entries[peer.index()].takes_puts = true;
@@ -54,7 +54,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The connection for puts to a peer; begins to make one if there is none.
+    /// The connection for puts to a peer; begins to open one if there is none.
     ///
     /// # Errors
     /// [`BesideError`].
@@ -85,8 +85,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(peer)
     }
 
-    /// A place for a connection for puts that a client asks for, its id there, and the first sequence number: if the client has the
-    /// connection that it names, and memory was registered for it. It takes no other's place.
+    /// A place for a connection for puts that a client asks for, with its id and first sequence number. Returns `None` unless the client has the
+    /// connection that it names, memory is registered for it, and a place is free.
     pub(super) fn place_beside(&mut self, from: SocketAddr, placement: Placement) -> Option<(u32, u64, u32)> {
         let Placement::Beside(id) = placement else { return None };
         let main = index_of(id);
@@ -110,7 +110,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((index, self.entries[index as usize].id, self.ids.next() as u32))
     }
 
-    /// What follows for others when a connection is taken out: those for puts go with the one that they are beside.
+    /// Ends the connection for puts that belongs to a connection that is removed.
     pub(super) fn leave_beside(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let companions = std::mem::take(&mut entry.companions);
@@ -134,19 +134,19 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         entry.beside.map(|beside| beside.main)
     }
 
-    /// Whether there is a message on a connection for puts, or something happened to one.
+    /// Whether a connection for puts has a message or an event.
     #[inline]
     pub fn has_news_beside(&self) -> bool {
         !self.readable_beside.is_empty() || !self.events.beside.is_empty()
     }
 
-    /// What happened to a connection for puts, oldest first.
+    /// The oldest event of a connection for puts.
     #[inline]
     pub fn poll_event_beside(&mut self) -> Option<Event> {
         self.events.beside.pop_front()
     }
 
-    /// The next message on a connection for puts: those of a connection in order.
+    /// The next message of a connection for puts; the messages of each come in order.
     #[inline]
     pub fn peek_beside(&mut self) -> Option<Next> {
         while let Some(&index) = self.readable_beside.front() {
@@ -165,7 +165,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         None
     }
 
-    /// Whether a peer has messages that wait to be read, and were not placed elsewhere as they came.
+    /// Whether a peer has unread messages that were not placed on arrival.
     pub fn has_unplaced(&self, peer: Peer) -> bool {
         matches!(self.open(peer), Ok(Some(connection)) if connection.receive.unplaced() > 0)
     }

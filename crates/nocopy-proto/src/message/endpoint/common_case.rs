@@ -192,7 +192,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        // At rest there is nothing to send, and nothing is due earlier than before, when an alarm was set.
+        // At rest nothing is to be sent, and nothing is due earlier than the alarm that is set already.
         if let Some(deadline) = connection.deadline_at_rest()
             && self.timers.put_off(now, index, deadline)
         {
@@ -299,9 +299,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// Does what is due first, as [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) would, if that is an
-    /// acknowledgement, and there is nothing else to say to its peer and nothing to send to others: gives it with where it goes, and whether
-    /// nothing more is due. Returns whether more is, or may be.
+    /// If the first thing due is an acknowledgement, nothing else is to be sent to its peer, and nothing to others, passes it on with its
+    /// destination and whether nothing more is due. [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) would
+    /// have the same effect. Returns whether more is due, or may be.
     #[inline]
     pub fn acknowledge_due(
         &mut self,
@@ -322,8 +322,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         more_is_due
     }
 
-    /// A connection has nothing to send behind an acknowledgement: nearly always the silence of the peer is all that is waited for, and the
-    /// alarm for that is set.
+    /// Puts a connection to rest that has nothing to send after an acknowledgement. Nearly always it only waits for the peer's silence, and
+    /// the alarm for that is set.
     #[inline(always)] // where peers are many, for each message
     fn rest_after_ack(&mut self, now: Time, index: u32) {
         let entry = &mut self.entries[index as usize];
