@@ -79,12 +79,8 @@ impl Pool {
 
     /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If given up while the kernel reads it,
     /// such a buffer would be lost.)
-    ///
-    /// # Errors
-    /// There is not enough memory.
-    ///
-    /// # Panics
-    /// As [`Pool::new`].
+    /// Errors: there is not enough memory.
+    /// Panics as [`Pool::new`].
     pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
         Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
     }

@@ -285,7 +285,7 @@ impl Builder {
         self.endpoint(carrier.into(), settings, datagrams_max)
     }
 
-    /// Shares memory out for windows of so many packets: with some for streams, if they are wanted and there is enough.
+    /// Divides memory for windows of this many packets, with some for streams if they are wanted and there is enough.
     fn with_streams<T>(
         &self,
         settings: &mut Settings,
@@ -341,7 +341,7 @@ impl Builder {
     }
 }
 
-/// Packets of the longest message, with datagrams as short as the way may make them.
+/// Packets of the longest message, with the shortest datagrams to which a path may lead.
 fn message_packets(settings: &Settings) -> usize {
     let payload_bytes =
         usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;

@@ -56,7 +56,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A message was taken, which was not copied into a unit.
+    /// Notes an accepted message that was not copied into a unit.
     #[inline]
     pub(super) fn count_taken(&mut self, peer: Peer, bytes: usize, is_published: bool) {
         if let Some(streams) = &mut self.streams {
@@ -64,7 +64,7 @@ impl Endpoint {
         }
     }
 
-    /// There was no room for a message.
+    /// Notes that there was no room for a message.
     #[inline]
     pub(super) fn note_full(&mut self, peer: Peer) {
         if let Some(streams) = &mut self.streams {
@@ -229,7 +229,7 @@ impl Endpoint {
         self.carrier.in_use() + self.streams.as_ref().map_or(0, |streams| streams.in_use())
     }
 
-    /// Takes what came by the carrier and over streams, without waiting, and returns the time.
+    /// Receives from the carrier and from streams, without waiting; returns the time.
     #[inline]
     pub(super) fn look_at_all(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
         let Self { protocol, carrier, clock, streams, .. } = self;
@@ -248,8 +248,8 @@ impl Endpoint {
         Ok((moment.now(), lone))
     }
 
-    /// Waits until something comes by the carrier or a stream, or until then, and returns the time. A message that comes alone may be left
-    /// where it lies, if `reads_in_place`.
+    /// Waits until something arrives from the carrier or a stream, or until the deadline; returns the time. If `reads_in_place`, a message that
+    /// arrives alone may stay where it lies.
     pub(super) fn wait_beside(&mut self, until: Option<Instant>, reads_in_place: bool) -> io::Result<Time> {
         let Self { protocol, carrier, clock, streams: Some(streams), wait: how, lone, .. } = self else {
             return Ok(self.now());
@@ -276,7 +276,7 @@ impl Endpoint {
     }
 }
 
-/// Whether there is published data among what is sent.
+/// Whether published data is among the buffers to send.
 #[inline]
 pub(super) fn is_published(buffers: &Buffers) -> bool {
     buffers.iter().any(|buffer| buffer.owner::<Published>().is_some())
@@ -293,7 +293,7 @@ struct Looks<'a> {
     came: io::Result<bool>,
     coalescer: Coalescer,
     reads_in_place: bool,
-    /// The message that came alone.
+    /// The message that arrived alone.
     lone: Option<Lone>,
     /// When the last look found something.
     now: Option<Time>,

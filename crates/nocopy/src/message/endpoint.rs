@@ -83,7 +83,7 @@ pub struct Endpoint {
     pub(super) wait: Wait,
     pub(super) clock: Clock,
     pub(super) window_packets: usize,
-    /// Packets to a peer at most that are not acknowledged. Units, of which the rest of the window may be, have memory of their own.
+    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
     pub(super) datagrams_max: usize,
     /// Packets queued since the protocol was asked what to send.
     pub(super) unsent: usize,
@@ -211,14 +211,14 @@ impl Endpoint {
         self.carrier.local_address()
     }
 
-    /// Whether an event is to end a wait, which it does once: it counts as reported from here on.
+    /// Whether an event ends this wait. Each event ends one wait only, so it counts as reported from here on.
     pub(super) fn take_news(&mut self) -> bool {
         let has_news = self.has_news();
         (self.unreported, self.reported_by_arm) = (false, false);
         has_news
     }
 
-    /// Whether an event is to end a wait.
+    /// Whether an event would end a wait.
     pub(super) fn has_news(&mut self) -> bool {
         self.has_unreported() || self.reported_by_arm
     }
@@ -401,7 +401,7 @@ impl Endpoint {
         })
     }
 
-    /// Does what is due first, if that is an acknowledgement alone, and returns whether more is due.
+    /// Sends the first thing due if that is an acknowledgement alone; returns whether more is due.
     #[inline]
     fn acknowledge_due(&mut self, now: Time) -> bool {
         let Self { protocol, carrier, .. } = self;

@@ -181,7 +181,7 @@ impl Endpoint {
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
             let has_news = self.has_news();
             self.take_due(if has_news { Patience::None } else { patience }, reads_in_place)?;
-            // An event that came as well ends the next wait: the program that has the message has not heard of it.
+            // If an event came as well, it ends the next wait, because the program gets only the message now.
             if self.lone.is_some() || self.has_message() {
                 return Ok(false);
             }

@@ -611,7 +611,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether the peer has its share of packets: of all, or as many as are left for others.
+    /// Whether the peer has used up its share of packets: its own limit, or as many as are left for others.
     fn is_beyond(&self, left: usize, most: usize) -> bool {
         // One message has room in any case: memory is for windows of it.
         self.unacknowledged > left || self.unacknowledged > 0 && self.unacknowledged + self.packets > most

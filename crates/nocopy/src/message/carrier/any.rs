@@ -23,7 +23,7 @@ pub(in crate::message) enum AnyCarrier {
 }
 
 impl AnyCarrier {
-    /// Whether its descriptor is readable for as long as something is there.
+    /// Whether the carrier's descriptor stays readable while something is to be received.
     pub(in crate::message) fn is_socket(&self) -> bool {
         matches!(self, Self::Sockets(_))
     }

@@ -1,4 +1,4 @@
-//! What precedes the bytes of a message that has a unit of its own: read by itself, so that they can go elsewhere.
+//! The headers in front of a message that has its own unit. They are read separately, so that the message's bytes can go elsewhere.
 
 use nocopy_proto::message::framing::{whole_header, whole_header_bytes};
 use nocopy_proto::message::wire::Unit;
@@ -9,34 +9,32 @@ use crate::message::HEADER_BYTES;
 /// The header of a unit, that of its first message, and that of a put.
 const FRONT_BYTES_MAX: usize = HEADER_BYTES + 8 + PUT_HEADER_BYTES;
 
-/// The first bytes of a unit, as far as they have come.
+/// The bytes of a unit's headers that have arrived.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::message) struct Front {
     bytes: [u8; FRONT_BYTES_MAX],
     have: u8,
     /// On a connection for puts, where no message is shorter.
     is_of_puts: bool,
-    /// It has waited until what precedes it was placed.
+    /// Whether it has waited until earlier messages were placed.
     has_waited: bool,
 }
 
 impl Front {
-    /// With these bytes already there.
-    ///
-    /// # Panics
-    /// Those are more than there is room for.
+    /// Headers of which the bytes `begin` have arrived.
+    /// Panics if `begin` is longer than the headers can be.
     pub(in crate::message) fn of(begin: &[u8]) -> Self {
         let mut bytes = [0; FRONT_BYTES_MAX];
         bytes[..begin.len()].copy_from_slice(begin);
         Self { bytes, have: begin.len() as u8, is_of_puts: false, has_waited: false }
     }
 
-    /// The same on a connection for puts.
+    /// As [`of`](Self::of), on a connection for puts.
     pub(in crate::message) fn of_puts(begin: &[u8]) -> Self {
         Self { is_of_puts: true, ..Self::of(begin) }
     }
 
-    /// What it says of a put, if it is one and nothing else is in its unit: where it goes, and how many bytes.
+    /// The header of a put and the number of its bytes, if the unit consists of one put.
     pub(in crate::message) fn as_put(&self, unit: &Unit) -> Option<(PutHeader, usize)> {
         let header = self.as_ref().last_chunk().filter(|_| self.is_of_puts)?;
         match self.only_message(unit)? {
@@ -56,8 +54,8 @@ impl Front {
         self.is_of_puts
     }
 
-    /// Room for what is missing; none once everything is there. There is never more of it than of the unit: the shortest message has a
-    /// header of four bytes.
+    /// The room for missing bytes; empty once all have arrived. It never extends beyond the unit, because the shortest message has a header of
+    /// four bytes.
     pub(in crate::message) fn room(&mut self) -> &mut [u8] {
         let have = usize::from(self.have);
         if self.is_of_puts {
@@ -74,17 +72,17 @@ impl Front {
         &mut self.bytes[have..needed.max(have)]
     }
 
-    /// So many bytes more are there.
+    /// Notes that `bytes` more bytes have arrived.
     pub(in crate::message) fn came(&mut self, bytes: usize) {
         self.have += bytes as u8;
     }
 
-    /// The header of the unit, if it is there.
+    /// The header of the unit, once it has arrived.
     pub(in crate::message) fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
         self.as_ref().first_chunk()
     }
 
-    /// The only message of the unit with this header: what it is, and how many bytes it has.
+    /// The kind and the length of a message that is alone in the unit.
     pub(in crate::message) fn only_message(&self, unit: &Unit) -> Option<(Kind, usize)> {
         let (kind, bytes) = whole_header(&self.as_ref()[HEADER_BYTES..])?;
         (whole_header_bytes(kind) + bytes == unit.bytes as usize).then_some((kind, bytes))

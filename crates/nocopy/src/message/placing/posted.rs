@@ -1,4 +1,4 @@
-//! Buffers that the program posted: the next long messages are received into them (docs/protocol.md §17.1).
+//! Posted buffers, into which the next long messages are received (docs/protocol.md §17.1).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,11 +15,11 @@ use crate::message::arrivals::Lone;
 use crate::message::carrier::{Carrier, Received};
 use crate::message::{Endpoint, Message};
 
-/// Shorter messages are handed out where they lie.
+/// Shorter messages are passed to the program where they lie.
 pub(in crate::message) const POSTED_BYTES_MIN: usize = 8 << 10;
 
 counters! {
-    /// What became of messages for which there was a posted buffer.
+    /// Counters of messages that were received into posted buffers.
     pub(in crate::message) struct PostedCounters {
         /// Messages that were read from a stream straight into a posted buffer.
         messages_placed,
@@ -28,11 +28,11 @@ counters! {
     }
 }
 
-/// Buffers in the order in which they were posted. One that was taken comes back to the front, unless the program has it.
+/// Buffers in the order in which they were posted. A buffer that was taken returns to the front, unless the program keeps it.
 #[derive(Debug, Default)]
 pub(in crate::message) struct Posted {
     buffers: Mutex<VecDeque<Buffer>>,
-    /// How many those are, to be looked at without the lock. It may be behind, which costs a look.
+    /// The number of buffers, to be read without the lock. It may be late, which costs one useless check.
     count: AtomicUsize,
     placed: AtomicU64,
     gathered: AtomicU64,
@@ -51,13 +51,13 @@ impl Posted {
         self.with(|buffers| buffers.push_back(buffer));
     }
 
-    /// Whether there are any.
+    /// Whether buffers are posted.
     #[inline]
     pub(in crate::message) fn has_any(&self) -> bool {
         self.count.load(Relaxed) > 0
     }
 
-    /// The first buffer that has room for a message of so many bytes, if that is a long one.
+    /// Takes the first buffer with room for a message of `bytes` bytes, if that is a long message.
     pub(in crate::message) fn take(self: &Arc<Self>, bytes: usize) -> Option<Slot> {
         if bytes < POSTED_BYTES_MIN || !self.has_any() {
             return None;
@@ -90,7 +90,7 @@ impl Posted {
     }
 }
 
-/// A posted buffer with the bytes of a message, or with a part of them. It is posted again when it is dropped, unless the program has it.
+/// A posted buffer with all or part of a message. When dropped, it is posted again, unless the program keeps it.
 #[derive(Debug)]
 pub(in crate::message) struct Slot {
     buffer: Option<Buffer>,
@@ -104,7 +104,7 @@ impl Slot {
     }
 }
 
-/// A message in a posted buffer; until it is read, with what precedes it in its unit.
+/// A message in a posted buffer, with the headers of its unit until it is read.
 #[derive(Debug)]
 pub(in crate::message) struct Placed {
     front: Front,
@@ -116,12 +116,12 @@ impl Placed {
         Self { front, slot }
     }
 
-    /// It is read: all of it are the bytes of the message.
+    /// A message that was read: the buffer has its bytes only.
     fn filled(slot: Slot) -> Self {
         Self { front: Front::default(), slot }
     }
 
-    /// It is the program's: the buffer is not posted again.
+    /// Gives the buffer to the program, so that it is not posted again.
     pub(in crate::message) fn keep(&mut self) {
         self.slot.home = None;
     }
@@ -153,14 +153,14 @@ impl Drop for Slot {
 }
 
 impl Endpoint {
-    /// Posts a buffer for a message: the next one of 8 KiB or more, of whichever peer, that the buffer has room for. Over a stream it is read
-    /// straight into the buffer; what comes in datagrams, or in one batch with other messages, is copied into it, once. The message lies in
-    /// one piece then, and `Buffer::try_from(message)` takes the buffer with exactly its bytes. A message that is dropped leaves the buffer
-    /// posted.
+    /// Posts a buffer, into which the endpoint receives the next message of 8 KiB or more that fits it, from any peer. The endpoint reads a
+    /// message from a stream straight into the buffer. It copies a message once that arrives in datagrams, or in one batch with others.
+    /// The message then lies in one piece, and `Buffer::try_from(message)` takes the buffer with exactly its bytes. If the program drops
+    /// the message, the buffer stays posted.
     ///
-    /// Shorter messages, and those for which no posted buffer has room, come as they do without `post`. Of several buffers the first one with
-    /// room is used. When a stream is cut in the middle of a message, its buffer is the first one again, for the same message as it is
-    /// sent again. Buffers that are left are dropped with the endpoint.
+    /// Shorter messages, and those for which no posted buffer has room, arrive as without `post`. Of several buffers, the first one with
+    /// room is used. If a stream is cut in the middle of a message, its buffer becomes the first one again, for the repeated message.
+    /// Unused buffers are dropped with the endpoint.
     ///
     /// ```
     /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event}};
@@ -201,7 +201,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The next message, placed in a posted buffer if it is a long one and there is one.
+    /// The next message, copied into a posted buffer if it is long and a buffer is posted.
     #[cold]
     pub(in crate::message) fn read_placed(&mut self, next: Next, posted: &Arc<Posted>) -> Message<'_> {
         let is_placed = next.is_placed();
@@ -233,7 +233,7 @@ impl Endpoint {
         }
     }
 
-    /// The same of a message that came alone.
+    /// As above, for a message that arrived alone.
     #[cold]
     pub(in crate::message) fn read_lone_placed(&mut self, lone: Lone, posted: &Arc<Posted>) -> Message<'_> {
         let Lone { peer, kind, range } = lone;
@@ -249,7 +249,7 @@ impl Endpoint {
 impl<'a> TryFrom<Message<'a>> for Buffer {
     type Error = Message<'a>;
 
-    /// The buffer that was [posted](Endpoint::post), with the bytes of the message, if it was placed in one.
+    /// Takes the [posted](Endpoint::post) buffer that has the bytes of the message.
     ///
     /// # Errors
     /// Returns the message if it lies elsewhere.

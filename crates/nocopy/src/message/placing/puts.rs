@@ -1,5 +1,5 @@
-//! Puts: bytes that are written to memory of a peer (docs/protocol.md §17.2). They go by a connection of their own, which the program does
-//! not see.
+//! Puts: bytes that are written to memory of a peer (docs/protocol.md §17.2). They go by a separate connection, which the program does not
+//! see.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::message::endpoint::EVENTS_MAX;
 use crate::message::{Endpoint, Payload};
 
 counters! {
-    /// What became of puts.
+    /// Counters of puts.
     pub(in crate::message) struct PutCounters {
-        /// Puts that were taken to be sent.
+        /// Puts that were accepted for sending.
         puts_sent,
         /// Puts of peers that were read from a stream straight into the memory that was registered for them.
         puts_placed,
@@ -32,10 +32,10 @@ counters! {
     }
 }
 
-/// What an endpoint puts, and what is put to it.
+/// The puts of an endpoint, and those of its peers.
 #[derive(Debug, Default)]
 pub(in crate::message) struct Puts {
-    /// Memory that peers may write to, if there ever was some.
+    /// Memory that peers may write to; `None` until some is registered.
     pub(super) registered: Option<Arc<Registered>>,
     /// Connections for puts that this end has made.
     ways: HashMap<Peer, Way>,
@@ -43,7 +43,7 @@ pub(in crate::message) struct Puts {
     refused: Vec<Peer>,
     /// An answer for which there was no room.
     answer: Option<(Peer, u32, [u8; PUT_HEADER_BYTES])>,
-    /// Whose packet has answers that were not sent.
+    /// Peers whose open packet has answers that are not sent yet.
     answered: Option<Peer>,
     next: u32,
     pub(in crate::message) counters: PutCounters,
@@ -56,13 +56,13 @@ pub(in crate::message) struct Puts {
 struct Way {
     main: Peer,
     is_connected: bool,
-    /// A put was refused for want of room.
+    /// Whether a put was refused because there was no room.
     is_wanted: bool,
-    /// Puts that are not answered.
+    /// Puts without an answer yet.
     asked: VecDeque<u32>,
 }
 
-/// A put that was read from its stream: what preceded its bytes, which were written where they belong, unless it was refused.
+/// The headers of a put that was read from its stream. Its bytes are in their place already, unless it was refused.
 #[derive(Debug)]
 pub(in crate::message) struct Straight {
     pub(in crate::message) front: Front,
@@ -76,18 +76,18 @@ impl AsRef<[u8]> for Straight {
 }
 
 impl Endpoint {
-    /// Writes bytes to memory that a peer has [registered](Self::register) for this end, from byte `offset` of the region on, and returns the
-    /// number of the put: [`Event::PutDone`] or [`Event::PutRefused`] has the same, once for each put, in their order. The bytes are sent from
-    /// where they lie, and their buffers are free when the peer has acknowledged them.
+    /// Writes bytes to memory that a peer has [registered](Self::register) for this end, beginning at byte `offset` of the region. Returns
+    /// the put's number. One [`Event::PutDone`] or [`Event::PutRefused`] with this number follows for each put, in the order of puts. The
+    /// bytes are sent from where they lie, and their buffers are free when the peer has acknowledged them.
     ///
-    /// Puts to a peer are done one after the other. They have no order with messages, which do not wait for them: a message that is to
-    /// speak of a put is sent after its event. They go by a connection of their own, which the first put makes: until that is there they are
-    /// refused as `Full`. By a stream the peer reads them straight into its memory; in datagrams they are copied into it, once. What is
-    /// written while a put is under way may be part of it.
+    /// Puts to a peer are executed one after the other. Messages do not wait for puts: to send a message about a put, wait for the put's
+    /// event first. Puts use a separate connection, which the first put opens; until it is open, puts are refused as `Full`. A peer reads
+    /// puts from a stream straight into its memory, and copies those from datagrams once. If the program changes the bytes while a put is
+    /// under way, the peer may get the changed ones.
     ///
     /// # Errors
-    /// Returns the bytes, with the [`Reason`]: as [`send`](Self::send), and `OutOfRange` if they do not lie within the region, `NoRegion` if
-    /// the peer takes no puts of this end: it has registered no memory for it, or its version knows none.
+    /// Returns the bytes with the [`Reason`]: those of [`send`](Self::send); `OutOfRange` if the bytes do not lie within the region; `NoRegion`
+    /// if the peer has registered no memory for this end, or if its version does not know puts.
     #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn put(
         &mut self,
@@ -112,7 +112,7 @@ impl Endpoint {
             drop(message.remove(0)); // what preceded the bytes
             let reason = match reason {
                 Reason::TooLong { bytes_max } => Reason::TooLong { bytes_max: bytes_max - PUT_HEADER_BYTES },
-                // The connection for puts is; the next put makes another.
+                // The connection for puts is gone; the next put makes another.
                 Reason::Gone => Reason::Full,
                 other => other,
             };
@@ -160,13 +160,13 @@ impl Endpoint {
         Ok(way)
     }
 
-    /// Forgets what was put to a peer: the program ends the connection, and expects nothing more of it.
+    /// Forgets all puts to a peer, because the program ends the connection.
     pub(in crate::message) fn forget_puts(&mut self, to: Peer) {
         self.puts.ways.retain(|_, way| way.main != to);
         self.puts.refused.retain(|peer| *peer != to);
     }
 
-    /// Sees to connections for puts: notes how they are, places what came by them, and answers it.
+    /// Handles connections for puts: notes their events, executes received puts, and answers them.
     #[cold]
     pub(in crate::message) fn see_to_puts(&mut self) {
         while let Some(event) = self.protocol.poll_event_beside() {
@@ -183,7 +183,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether there is something to see to.
+    /// Whether [`see_to_puts`](Self::see_to_puts) has something to do.
     #[inline]
     pub(in crate::message) fn has_news_of_puts(&self) -> bool {
         self.protocol.has_news_beside() || self.puts.answer.is_some()
@@ -221,7 +221,7 @@ impl Endpoint {
         self.unreported = true;
     }
 
-    /// Takes the next message of a connection for puts: a put, which is written, or the answer to one.
+    /// Handles the next message of a connection for puts: executes a put, or notes an answer.
     fn take_put(&mut self, next: Next) {
         let ((peer, kind), is_straight) = (next.is_of(), next.is_placed());
         let main = self.protocol.main_of(peer);
@@ -265,7 +265,7 @@ impl Endpoint {
         self.report(Event::Placed { from, region, offset, bytes });
     }
 
-    /// A peer has answered a put. They are done in their order, so an answer to another one than the oldest says nothing.
+    /// Notes a peer's answer to a put. Puts are executed in order, so answers to others than the oldest are ignored.
     fn note_answer(&mut self, peer: Peer, number: u32, answer: Result<(), PutRefusal>) {
         let Some(way) = self.puts.ways.get_mut(&peer).filter(|way| way.asked.front() == Some(&number)) else {
             return;
@@ -278,7 +278,7 @@ impl Endpoint {
         });
     }
 
-    /// Sends the answer that waits; false if there is no room for it.
+    /// Sends the waiting answer; returns false if there is no room for it.
     fn answer_put(&mut self) -> bool {
         let Some((peer, number, answer)) = self.puts.answer else { return true };
         if let Some(before) = self.puts.answered.replace(peer).filter(|before| *before != peer) {
@@ -294,12 +294,12 @@ impl Endpoint {
     }
 }
 
-/// What was written where: the region, the offset, and how many bytes.
+/// The region, the offset and the number of bytes that were written.
 type Written = (Region, u64, usize);
 
 type Incoming<'a> = nocopy_proto::message::Message<'a, crate::message::carrier::Packet, Received>;
 
-/// Looks at a put whose bytes were read to where they belong.
+/// Checks a put whose bytes were read into their place.
 fn straight(message: Incoming<'_>, main: Peer, registered: &Registered) -> Result<Written, PutRefusal> {
     let bytes = message.len() - PUT_HEADER_BYTES;
     let mut kept = None;
@@ -308,12 +308,12 @@ fn straight(message: Incoming<'_>, main: Peer, registered: &Registered) -> Resul
         unreachable!("nothing else is placed there")
     };
     let header = PutHeader::parse(put.front.as_ref().last_chunk().expect("it ends with that of the put"));
-    // What was refused as it came is so still, and what was not may have been withdrawn.
+    // A put that was refused on arrival stays refused; the region of another may have been withdrawn since.
     let region = registered.write(main, &header, bytes, |region, _| region)?;
     if put.is_refused { Err(PutRefusal::NoRegion) } else { Ok((region, header.offset, bytes)) }
 }
 
-/// Copies the bytes of a put to where they belong.
+/// Copies the bytes of a put into their place.
 fn gathered(message: &Incoming<'_>, main: Peer, registered: &Registered) -> Result<Written, PutRefusal> {
     let bytes = message.len().checked_sub(PUT_HEADER_BYTES).ok_or(PutRefusal::NoRegion)?;
     let mut header = [0; PUT_HEADER_BYTES];
@@ -325,7 +325,7 @@ fn gathered(message: &Incoming<'_>, main: Peer, registered: &Registered) -> Resu
     })
 }
 
-/// Fills `room` with what lies from byte `skip` on.
+/// Fills `room` with the bytes of the pieces from byte `skip` on.
 fn copy_from<'a>(pieces: impl Iterator<Item = &'a [u8]>, mut skip: usize, mut room: &mut [u8]) {
     for piece in pieces {
         let part = piece.get(skip..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Memory that peers write to (docs/protocol.md §17.2): what the program registers, and what it gets back.
+//! Memory that peers may write to (docs/protocol.md §17.2), as the program registers it and takes it back.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pool::Buffer;
 use crate::message::Endpoint;
 
-/// The regions of an endpoint, which its streams read into. It is locked for as long as a piece is copied or read.
+/// The regions of an endpoint, into which its streams read. Locked while a piece is copied or read.
 #[derive(Debug, Default)]
 pub(in crate::message) struct Registered(Mutex<Regions<Buffer>>);
 
@@ -18,10 +18,8 @@ impl Registered {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives the room for a put of so many bytes to `write`, with the region.
-    ///
-    /// # Errors
-    /// There is no such region for this peer, or the bytes do not lie within it.
+    /// Calls `write` with the memory for a put of `bytes` bytes, and the region.
+    /// Errors: there is no such region for this peer, or the bytes do not lie within it.
     pub(in crate::message) fn write<T>(
         &self,
         from: Peer,
@@ -37,9 +35,7 @@ impl Registered {
     }
 }
 
-/// A buffer as it has to be to receive into: as long as it may get if it is empty, and to be written.
-///
-/// # Errors
+/// Prepares a buffer to be received into: an empty one gets its whole capacity, and it must be writable.
 /// Returns the buffer if it has no room, or if its memory cannot be written.
 pub(super) fn to_be_written(mut buffer: Buffer) -> Result<Buffer, Rejected<Buffer>> {
     if buffer.capacity() == 0 {
@@ -54,10 +50,10 @@ pub(super) fn to_be_written(mut buffer: Buffer) -> Result<Buffer, Rejected<Buffe
 }
 
 impl Endpoint {
-    /// Registers a buffer that one peer, and no other, may [put](Self::put) bytes into: as many as the buffer holds or, if it is empty, has room
-    /// for. The peer needs the name that is returned, for example in a message: it is 16 bytes, `<[u8; 16]>::from(region)`, and
-    /// `Region::from(bytes)` there. [`Event::Placed`](crate::message::Event::Placed) tells of each put that was written. Where nothing was
-    /// written yet, the buffer is as it was given.
+    /// Registers a buffer into which one peer, `writer`, may [put](Self::put) bytes. The region is as long as the buffer, or as its capacity if
+    /// it is empty. Returns the region's name, which the peer needs, for example in a message: `<[u8; 16]>::from(region)` gives its 16 bytes,
+    /// and `Region::from(bytes)` reads them. [`Event::Placed`](crate::message::Event::Placed) reports each executed put. Other bytes of the
+    /// buffer keep their values.
     ///
     /// ```
     /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event, Region}};
@@ -125,7 +121,7 @@ impl Endpoint {
         Ok(registered.with(|regions| regions.register(writer, buffer, bytes)))
     }
 
-    /// Takes a registered buffer back: from here on nothing is written there, and puts are refused. `None` if that was done before.
+    /// Takes a registered buffer back. Nothing is written to it any more, and puts are refused. `None` if it was withdrawn before.
     pub fn withdraw(&mut self, region: Region) -> Option<Buffer> {
         self.puts.registered.as_ref()?.with(|regions| regions.withdraw(region))
     }

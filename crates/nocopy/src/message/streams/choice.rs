@@ -1,8 +1,8 @@
-//! Which messages go by the stream: by a rule, and where both ways were measured, by the faster one.
+//! Decides which messages go by the stream: first by a rule, then by the faster way, once both were measured.
 //!
-//! A sender that finds no room is limited by the way its messages go. So the time in which a *stretch* of them is taken says how fast the
-//! way is; a [`Policy`] compares such times, for each peer and length. A sender that always finds room is limited by something else:
-//! its messages go as before.
+//! If a sender finds no room, the way of its messages limits it. So the time in which a *stretch* of messages is accepted shows how fast the
+//! way is; a [`Policy`] compares such times, for each peer and length. Something else limits a sender that always finds room: its
+//! messages go as before.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::engine::policy::{Choice, Matter, Policy, Work};
 
 /// Messages from that length on may go by the stream.
 pub(super) const LONG_BYTES: usize = 8 << 10;
-/// When so many packets are full between two flushes, the messages behind them may go by the stream, and those of the next batch.
+/// After this many full packets between two flushes, the following messages may go by the stream, and so may those of the next batch.
 const FULL_PACKETS: u32 = 6;
 /// After a batch by the stream that was shorter than this, the next one begins with datagrams.
 const BATCH_BYTES: usize = 4 << 10;
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 4 << 10;
 const STRETCH_BYTES: i64 = 6 << 20;
 /// Bytes at its end, which are measured.
 const MEASURED_BYTES: i64 = 2 << 20;
-/// What takes longer was not limited by the way.
+/// If a measured half takes longer, something else than the way limited it.
 const MEASURED_MAX: Duration = Duration::from_millis(500);
 /// The unit whose costs are compared.
 const UNIT_BYTES: i64 = 4096;
@@ -34,7 +34,7 @@ pub(super) const RULE: &str = "for messages from 8192 bytes on, and what is behi
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Stream,
-    /// The same, and published data by reference to its pages.
+    /// By the stream, with published data by reference to its pages.
     Reference,
     Datagrams,
 }
@@ -70,7 +70,7 @@ impl Ways {
         if is_published { &mut self.published } else { &mut self.usual }
     }
 
-    /// What was measured.
+    /// The measured comparisons, as text.
     pub(super) fn explain(&self) -> String {
         let mut text = String::new();
         for (sort, policy) in [("messages", &self.usual), ("messages with published data", &self.published)] {
@@ -83,7 +83,7 @@ impl Ways {
     }
 }
 
-/// Messages that go to a peer one after the other, all by the same way.
+/// Consecutive messages to a peer that all go the same way.
 #[derive(Debug)]
 struct Stretch {
     choice: Choice<By>,
@@ -92,7 +92,7 @@ struct Stretch {
     bytes_left: i64,
     /// When the measured part began.
     begun: Option<Instant>,
-    /// A message found no room.
+    /// Whether a message found no room.
     was_full: bool,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Way {
     /// The previous batch was long enough for the stream.
     is_long: bool,
     stretch: Stretch,
-    /// The last message had published data.
+    /// Whether the last message had published data.
     is_published: bool,
     /// The way of the last stretch that was not measured.
     usual: By,
@@ -173,7 +173,7 @@ impl Way {
         bytes >= LONG_BYTES || self.is_long || self.full_packets >= FULL_PACKETS
     }
 
-    /// One packet more of so many bytes was full before the flush; returns whether messages may go on by the stream.
+    /// Notes a packet of `bytes` bytes that became full before the flush; returns whether the following messages may go by the stream.
     pub(super) fn note_full_packet(&mut self, bytes: usize, batch: u32, ways: &mut Ways) -> bool {
         self.turn_to(batch);
         self.full_packets += 1;
@@ -199,13 +199,13 @@ impl Way {
         self.is_published = is_published;
     }
 
-    /// The way that messages go which may go by the stream.
+    /// The present way of messages that may go by the stream.
     #[inline]
     pub(super) fn by(&self) -> By {
         self.stretch.choice.method
     }
 
-    /// So many bytes were taken, of messages of that length.
+    /// Counts accepted bytes of messages of `length` bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: usize, length: usize, ways: &mut Ways) {
         let before = self.stretch.bytes_left;
@@ -215,7 +215,7 @@ impl Way {
         }
     }
 
-    /// A message was not taken, since there was no room.
+    /// Notes that a message was refused because there was no room.
     pub(super) fn note_full(&mut self) {
         self.stretch.was_full = true;
     }
@@ -256,7 +256,7 @@ impl Way {
 mod tests {
     use super::*;
 
-    /// Sends by what is chosen, and returns how many stretches of the last ones went by the stream.
+    /// Sends 4,000 stretches by the chosen ways; returns how many of the last 2,000 went by the stream.
     fn by_stream(is_full: bool, cost_ns: impl Fn(By) -> f64) -> usize {
         let (mut ways, mut way) = (Ways::new(), Way::default());
         let mut chosen = Vec::new();

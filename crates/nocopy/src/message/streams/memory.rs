@@ -11,7 +11,7 @@ use crate::message::placing::{Posted, Registered};
 
 /// Bytes of a buffer for short units, one or many.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
-/// What came alone and is no longer is copied into a buffer of this length.
+/// A unit that arrived alone and is no longer than this is copied into a buffer of this length.
 pub(super) const SMALL_BYTES: usize = 2 << 10;
 const SMALL_BUFFERS: u32 = 1024;
 /// Bytes of all buffers of either kind, at least; memory that was never used costs nothing.
@@ -24,7 +24,7 @@ pub(super) const UNIT_BYTES_MAX: usize = CHUNK_BYTES - HEADER_BYTES;
 /// Buffers into which units are received.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// For what came alone and is short.
+    /// For short units that arrived alone.
     small: Buffers,
     chunks: Buffers,
     /// Each holds the longest unit. The last one is kept for the unit that everything waits for.
@@ -37,7 +37,7 @@ pub(super) struct Memory {
     registered: Option<Arc<Registered>>,
 }
 
-/// Buffers of one length. Those that parts refer to are known, so that they are used again when the parts are dropped: nothing is allocated.
+/// Buffers of one length. `lent` keeps those to which parts refer, so that they are reused when the parts are dropped, without an allocation.
 #[derive(Debug)]
 struct Buffers {
     pool: Pool,
@@ -49,9 +49,9 @@ impl Buffers {
         Self { pool, lent: Vec::new() }
     }
 
-    /// A buffer that nothing refers to, in its whole length, if more than `spared` are free.
+    /// Takes an unused buffer in its whole length, if more than `spared` are free.
     fn take(&mut self, spared: usize) -> Option<Arc<Buffer>> {
-        // One that was used lately is likely to be in a cache.
+        // The most recently used buffer is likely to be in a cache.
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
         if spared == 0 || self.pool.at_home() > spared {
             if let Some(place) = self.lent.iter().rposition(is_free) {
@@ -116,7 +116,7 @@ impl Memory {
         chunk.or_else(|| self.long.take(usize::from(!is_next)))
     }
 
-    /// The same few bytes in a short buffer, if there is one.
+    /// Copies a few bytes into a short buffer, if one is free.
     pub(super) fn small_copy(&mut self, bytes: &[u8]) -> Option<Arc<Buffer>> {
         let mut small = self.small.take(0)?;
         own(&mut small).fill(bytes).expect("they are few");

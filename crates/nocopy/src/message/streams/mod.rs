@@ -49,9 +49,9 @@ const OPEN_BYTES: usize = 68 << 10;
 const OTHERS: u64 = u64::MAX;
 /// The most streams that are read at a time.
 const EVENTS_MAX: usize = 32;
-/// Looks at none, or at the one stream by which something came last, after which is asked what else has come.
+/// After this many looks at the last active stream alone, or at none, all descriptors are polled.
 const LOOKS_ALONE: u32 = 16;
-/// While units come and no datagrams, so many looks make one at the carrier.
+/// While only units arrive, the carrier is looked at once in this many looks.
 const LOOKS_A_DATAGRAM: u32 = 8;
 /// Bytes that are read or sent by a stream at most before datagrams have their turn, while messages go by them, too.
 const TURN_BYTES: usize = 128 << 10;
@@ -61,7 +61,7 @@ const TURNS: u32 = 256;
 const DESCRIPTORS_A_STREAM: usize = 4;
 /// Units in a row after which that is so.
 const STREAK: u32 = 4;
-/// How often at least something is done about streams that are opened, wait or stall.
+/// The longest interval between two checks of streams that are being opened, wait for memory, or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
 /// The most message bytes copied into units that are not acknowledged.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
@@ -98,7 +98,7 @@ pub(super) struct Streams {
     all: Vec<Option<Beside>>,
     /// By peer: the stream for sending, and the state of the choice.
     ways: Vec<Way>,
-    /// What was measured of the ways.
+    /// The measured comparison of the ways.
     choices: Ways,
     outgoing: Outgoing,
     /// Peers that have an open unit.
@@ -114,9 +114,9 @@ pub(super) struct Streams {
     /// A message of this batch found no room.
     is_refused: bool,
     looks: u32,
-    /// What ended the last wait, and was not seen to.
+    /// Events that ended the last wait and are not handled yet.
     woken: Vec<(u64, epoll::EventFlags)>,
-    /// Looks that found units, since datagrams came.
+    /// Looks that found units, since the last datagram.
     streak: u32,
     /// Looks that are left in which streams take turns with datagrams.
     turns: u32,
@@ -425,7 +425,7 @@ impl Streams {
 
     // ---- what comes --------------------------------------------------------------------------------------------
 
-    /// Whether it is time to look at the carrier, too: not each time, while what comes are units.
+    /// Whether to look at the carrier, too: not at each call while only units arrive.
     #[inline]
     pub(super) fn wants_carrier(&self) -> bool {
         match self.woken.is_empty() {
@@ -705,7 +705,7 @@ impl Streams {
         }
     }
 
-    /// Finds out what has come, waiting for so long at most.
+    /// Polls for events, for `timeout` at most.
     fn ask(&mut self, timeout: Duration) -> Result<(), Errno> {
         let none =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(OTHERS) };

@@ -23,7 +23,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Makes it a message that stays where it is.
+    /// Fills the unit with one message, whose bytes stay where they are.
     fn fill(&mut self, kind: Kind, bytes: usize, rest: Buffers) {
         self.front.resize(HEADER_BYTES + CHUNK_HEADER_BYTES_MAX, 0);
         let header_bytes = put_whole_header(kind, bytes, &mut self.front[HEADER_BYTES..]);
@@ -31,7 +31,7 @@ impl Load {
         self.rest = rest;
     }
 
-    /// One of its pieces, of which the first is what precedes it.
+    /// A piece of the unit; the first one is its headers.
     fn piece(&self, piece: usize) -> &[u8] {
         match piece {
             0 => &self.front,
@@ -39,7 +39,7 @@ impl Load {
         }
     }
 
-    /// The published data that a piece is, if it is that.
+    /// The published data to which a piece belongs, if any.
     fn published(&self, piece: usize) -> Option<&Published> {
         self.rest.get(piece.checked_sub(1)?)?.owner()
     }
@@ -64,14 +64,14 @@ impl Load {
 #[derive(Debug)]
 pub(in crate::message) struct OpenUnit {
     front: Vec<u8>,
-    /// Where it is kept once it is closed.
+    /// The place for the unit once it is closed.
     place: Arc<Load>,
     laid: Laid,
     messages: usize,
 }
 
 impl OpenUnit {
-    /// Messages that were put into it.
+    /// The number of messages in the unit.
     pub(super) fn messages(&self) -> usize {
         self.messages
     }
@@ -130,7 +130,7 @@ impl Outgoing {
         OpenUnit { front, place, laid: Laid::default(), messages: 0 }
     }
 
-    /// A unit of a message that stays where it is.
+    /// A unit of one message, whose bytes stay where they are.
     pub(super) fn owned(&mut self, kind: Kind, bytes: usize, rest: Buffers) -> Arc<Load> {
         let mut load = self.spare();
         own(&mut load).fill(kind, bytes, rest);

@@ -30,23 +30,23 @@ pub(super) struct WithinPut {
     put: PutHeader,
     bytes: usize,
     have: usize,
-    /// It may not be written there, or not any more: it is passed over.
+    /// Whether the put is refused: its bytes are skipped.
     is_refused: bool,
 }
 
-/// Whether what precedes the next message of a stream is read by itself.
+/// Whether the headers of a stream's next message are read separately.
 #[inline]
 pub(super) fn is_placed_on(memory: &Memory, peer: Peer, protocol: &Protocol) -> bool {
     memory.posted().is_some() || memory.registered().is_some() && protocol.main_of(peer).is_some()
 }
 
-/// What precedes it, as far as it has come.
+/// The headers of the next message, of which `begin` has arrived.
 pub(super) fn front_of(begin: &[u8], peer: Peer, protocol: &Protocol) -> Front {
     if protocol.main_of(peer).is_some() { Front::of_puts(begin) } else { Front::of(begin) }
 }
 
 impl Reading {
-    /// Reads what precedes a message, and nothing behind it.
+    /// Reads the headers of a message, and nothing after them.
     pub(super) fn read_front(
         &mut self,
         mut front: Front,
@@ -78,7 +78,7 @@ impl Reading {
             && is_next
         {
             if protocol.has_unplaced(peer) {
-                // It would be written before those, which are seen to after this look. If not, nothing waits for that.
+                // The put must not be executed before earlier messages, which are handled after this read. It waits for them once, if it has bytes.
                 if bytes == 0 || front.wait() {
                     return self.begin_after(&front, unit, memory, peer, protocol);
                 }
@@ -91,7 +91,7 @@ impl Reading {
         }
         let slot = front
             .only_message(&unit)
-            // One behind a gap would keep the buffer for as long as its peer likes.
+            // A message after a gap would hold the buffer for as long as its peer wants.
             .filter(|_| is_next && !front.is_of_puts())
             .and_then(|(_, bytes)| memory.posted()?.take(bytes));
         if let Some(slot) = slot {
@@ -101,7 +101,7 @@ impl Reading {
         self.begin_after(&front, unit, memory, peer, protocol)
     }
 
-    /// A unit that begins like that goes where it would have gone.
+    /// Receives a unit of which the headers were read into its usual memory.
     fn begin_after(
         &mut self,
         front: &Front,
@@ -115,7 +115,7 @@ impl Reading {
         self.begin(part, unit, memory, peer, protocol)
     }
 
-    /// Reads the bytes of a message to where they belong.
+    /// Reads the bytes of a message into its posted buffer.
     pub(super) fn read_placed(
         &mut self,
         mut within: Box<Within>,
@@ -146,7 +146,7 @@ impl Reading {
         Ok(Look::More)
     }
 
-    /// Reads the bytes of a put to where they belong.
+    /// Reads the bytes of a put into its region.
     pub(super) fn read_put(
         &mut self,
         mut within: Box<WithinPut>,
