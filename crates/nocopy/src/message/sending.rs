@@ -424,8 +424,11 @@ impl Endpoint {
 
     #[inline]
     pub(super) fn close_packets(&mut self) {
-        if self.peers.has_open() || self.streams.is_some() {
-            self.close_open_packets();
+        match &mut self.streams {
+            _ if self.peers.has_open() => self.close_open_packets(),
+            Some(streams) if streams.is_idle() => streams.end_batch(),
+            Some(_) => self.close_open_packets(),
+            None => {}
         }
     }
 
