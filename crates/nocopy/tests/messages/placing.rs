@@ -165,7 +165,7 @@ fn a_peer_that_puts_nonsense_writes_nothing() {
         wait_until("the answers", || {
             raw.work();
             endpoint.wait(Duration::ZERO).unwrap();
-            while let Some(next) = raw.endpoint.peek_beside() {
+            while let Some(next) = raw.endpoint.peek_beside(|_| true) {
                 let answer: Vec<u8> = raw.endpoint.receive_next(next).pieces().flatten().copied().collect();
                 let refusal = protocol::parse_put_answer(&answer).unwrap_err();
                 assert!(matches!(refusal, PutRefusal::NoRegion | PutRefusal::OutOfRange));

@@ -20,8 +20,10 @@ pub(super) struct Beside {
 pub enum BesideError {
     /// The peer is gone.
     Gone,
-    /// The peer is not connected yet, or there is no place for another connection.
+    /// The peer is not connected yet.
     Full,
+    /// There is no place for another connection.
+    NoPlace,
     /// The peer knows no puts.
     Unknown,
 }
@@ -70,7 +72,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if !may_be {
             return Err(BesideError::Full);
         }
-        let index = self.vacancy().filter(|_| self.open(main).is_ok()).ok_or(BesideError::Full)?;
+        let index = self.vacancy().ok_or(BesideError::NoPlace)?;
+        if self.open(main).is_err() {
+            self.vacant.push(index); // it was over, and has made room
+            return Err(BesideError::Gone);
+        }
         let first_sequence = self.ids.next() as u32;
         let id = self.entries[index as usize].id;
         let names = (id, self.stream_key(id));
@@ -146,10 +152,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.events.beside.pop_front()
     }
 
-    /// The next message of a connection for puts; the messages of each come in order.
-    #[inline]
-    pub fn peek_beside(&mut self) -> Option<Next> {
-        while let Some(&index) = self.readable_beside.front() {
+    /// The next message on a connection for puts that `may` be taken of: those of a connection in order.
+    pub fn peek_beside(&mut self, may: impl Fn(Peer) -> bool) -> Option<Next> {
+        for _ in 0..self.readable_beside.len() {
+            let index = *self.readable_beside.front()?;
             let entry = &mut self.entries[index as usize];
             let complete = match &entry.state {
                 State::Open(connection) if connection.is_beside => connection.receive.next_message(),
@@ -157,7 +163,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             };
             if let Some(complete) = complete {
                 let peer = Peer { index, generation: entry.generation };
-                return Some(Next { peer, complete });
+                if may(peer) {
+                    return Some(Next { peer, complete });
+                }
+                self.readable_beside.rotate_left(1);
+                continue;
             }
             entry.is_readable = false;
             self.readable_beside.pop_front();

@@ -82,7 +82,7 @@ impl Host {
                 _ => {}
             }
         }
-        while let Some(next) = self.endpoint.peek_beside() {
+        while let Some(next) = self.endpoint.peek_beside(|_| true) {
             let ((peer, kind), is_placed) = (next.is_of(), next.is_placed());
             if matches!(kind, Kind::Request(_)) && self.endpoint.room(peer) == Ok(0) {
                 let _ = self.endpoint.want_room(peer, 1);

@@ -2,6 +2,7 @@
 //! see.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use nocopy_proto::message::{
@@ -41,15 +42,18 @@ pub(in crate::message) struct Puts {
     ways: HashMap<Peer, Way>,
     /// Peers that have refused such a connection since the last put to them.
     refused: Vec<Peer>,
-    /// An answer for which there was no room.
-    answer: Option<(Peer, u32, [u8; PUT_HEADER_BYTES])>,
-    /// Peers whose open packet has answers that are not sent yet.
+    /// Answers for which there was no room, one of a connection at most: no other put of it is looked at until then.
+    answers: Vec<Answer>,
+    /// Whose packet has answers that were not sent.
     answered: Option<Peer>,
     next: u32,
     pub(in crate::message) counters: PutCounters,
     /// Bytes that were copied once more.
     pub(in crate::message) gathered_bytes: u64,
 }
+
+/// An answer to a put: by which connection, to which put, and its bytes.
+type Answer = (Peer, u32, [u8; PUT_HEADER_BYTES]);
 
 /// A connection for puts to a peer.
 #[derive(Debug)]
@@ -149,6 +153,10 @@ impl Endpoint {
             Ok(way) => way,
             Err(BesideError::Gone) => return Err(Reason::Gone),
             Err(BesideError::Full) => return Err(Reason::Full),
+            Err(BesideError::NoPlace) => {
+                let text = "there is no place for a connection for puts; raise peers_max";
+                return Err(Reason::System(io::Error::new(io::ErrorKind::QuotaExceeded, text)));
+            }
             Err(BesideError::Unknown) => return Err(Reason::NoRegion),
         };
         self.puts.ways.entry(way).or_insert_with(|| Way {
@@ -172,10 +180,13 @@ impl Endpoint {
         while let Some(event) = self.protocol.poll_event_beside() {
             self.note_beside(event);
         }
-        while self.answer_put()
-            && self.events.len() < EVENTS_MAX
-            && let Some(next) = self.protocol.peek_beside()
-        {
+        for answer in std::mem::take(&mut self.puts.answers) {
+            self.answer_put(answer);
+        }
+        while self.events.len() < EVENTS_MAX {
+            let Self { protocol, puts, .. } = self;
+            let next = protocol.peek_beside(|peer| !puts.answers.iter().any(|(waits, ..)| *waits == peer));
+            let Some(next) = next else { break };
             self.take_put(next);
         }
         if let Some(peer) = self.puts.answered.take() {
@@ -186,7 +197,7 @@ impl Endpoint {
     /// Whether [`see_to_puts`](Self::see_to_puts) has something to do.
     #[inline]
     pub(in crate::message) fn has_news_of_puts(&self) -> bool {
-        self.protocol.has_news_beside() || self.puts.answer.is_some()
+        self.protocol.has_news_beside() || !self.puts.answers.is_empty()
     }
 
     fn note_beside(&mut self, event: Event) {
@@ -202,8 +213,10 @@ impl Endpoint {
             }
             Event::Lost(..) | Event::Closed(_) => {
                 let Some(way) = self.puts.ways.remove(&peer) else { return };
-                if !way.is_connected && self.protocol.has_peer(main) {
-                    self.puts.refused.push(main);
+                let Self { protocol, puts, .. } = self;
+                puts.refused.retain(|peer| protocol.has_peer(*peer));
+                if !way.is_connected && protocol.has_peer(main) {
+                    puts.refused.push(main);
                 }
                 for number in way.asked {
                     self.report(Event::PutRefused(main, number, PutRefusal::Unknown));
@@ -238,7 +251,7 @@ impl Endpoint {
                     }
                 };
                 self.note_put(main, is_straight, written);
-                self.puts.answer = Some((peer, number, put_answer(written.map(drop))));
+                self.answer_put((peer, number, put_answer(written.map(drop))));
             }
             (Kind::Response(number), _) => {
                 let mut answer = [0; PUT_HEADER_BYTES];
@@ -278,19 +291,17 @@ impl Endpoint {
         });
     }
 
-    /// Sends the waiting answer; returns false if there is no room for it.
-    fn answer_put(&mut self) -> bool {
-        let Some((peer, number, answer)) = self.puts.answer else { return true };
+    /// Sends an answer, or keeps it if there is no room for it.
+    fn answer_put(&mut self, (peer, number, answer): Answer) {
         if let Some(before) = self.puts.answered.replace(peer).filter(|before| *before != peer) {
             self.close_packet_of(before);
         }
         let message = std::iter::once(Buffer::from_owner(answer)).collect();
         let sent = self.send_as(Kind::Response(number), message, peer);
-        let waits = sent.is_err_and(|rejected| matches!(rejected.reason, Reason::Full));
-        if !waits {
-            self.puts.answer = None; // if the connection is gone, nothing waits for it
+        // If the connection is gone, nothing waits for it.
+        if sent.is_err_and(|rejected| matches!(rejected.reason, Reason::Full)) {
+            self.puts.answers.push((peer, number, answer));
         }
-        !waits
     }
 }
 

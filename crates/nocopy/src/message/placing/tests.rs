@@ -32,8 +32,10 @@ fn connected_for(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoi
         matches!(left.poll_event(), Some(Event::Connected(..)))
     });
     if streams {
-        left.send(vec![1; 9_000], to_right).unwrap(); // opens the stream
         wait_until("a stream", || {
+            if left.in_flight() == 0 {
+                left.send(vec![1; 9_000], to_right).unwrap(); // opens the stream
+            }
             left.wait(Duration::ZERO).unwrap();
             drop(right.try_receive().unwrap());
             left.protocol.has_stream(to_right)

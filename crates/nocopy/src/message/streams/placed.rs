@@ -76,10 +76,12 @@ impl Reading {
         let is_next = protocol.arriving(peer, &unit) == Arriving::Next;
         if let (Some((put, bytes)), Some(main)) = (front.as_put(&unit), protocol.main_of(peer))
             && is_next
+            && bytes > 0
+        // otherwise all of the unit is here
         {
             if protocol.has_unplaced(peer) {
-                // The put must not be executed before earlier messages, which are handled after this read. It waits for them once, if it has bytes.
-                if bytes == 0 || front.wait() {
+                // It would be written before those, which are seen to after this look. If not, nothing waits for that.
+                if front.wait() {
                     return self.begin_after(&front, unit, memory, peer, protocol);
                 }
                 self.state = State::Front(front);
@@ -158,6 +160,9 @@ impl Reading {
     ) -> Result<Look, Useless> {
         let WithinPut { main, put, bytes, have, .. } = *within;
         let end = bytes.min(have.saturating_add(self.most));
+        // Its peer may have cut the stream and sent it by datagrams, and others behind it, which are written by now.
+        let unit = within.front.header().map(Unit::parse).and_then(Result::ok).ok_or(Useless::Malformed)?;
+        within.is_refused |= protocol.arriving(peer, &unit) != Arriving::Next;
         let mut came = None;
         if let Some(registered) = memory.registered().filter(|_| !within.is_refused) {
             let read = registered.write(main, &put, bytes, |_, room| receiver.read_now(&mut room[have..end]));
@@ -179,7 +184,7 @@ impl Reading {
         self.counts.bytes += came as u64;
         within.have += came;
         if within.have < bytes {
-            if let Some(Ok(unit)) = within.front.header().filter(|_| came > 0).map(Unit::parse) {
+            if came > 0 {
                 protocol.unit_goes_on(peer, &unit);
             }
             let look = if came == 0 || !within.is_refused { Look::Empty } else { Look::More };

@@ -249,3 +249,109 @@ fn what_cannot_be_put_is_refused_with_the_reason() {
     let rejected = right.register(Pool::new(1, 4096).unwrap().take().unwrap(), to_left).unwrap_err();
     assert!(matches!(rejected.reason, Reason::Gone) && right.withdraw(region).is_some());
 }
+
+/// Many short puts go by the stream, and so does an empty one behind them, which is all there is of its unit.
+#[test]
+fn an_empty_put_alone_in_its_unit_is_done() {
+    let (mut left, to_right, mut right, to_left) = pair(true, BYTES);
+    let region = right.register(pool(1).take().unwrap(), to_left).unwrap();
+    let mut exchange = Exchange::default();
+    exchange.open_stream(region, &mut left, to_right, &mut right);
+    for _ in 0..2 {
+        (0..400).for_each(|_| exchange.put(region, 0, vec![2; 200]));
+        exchange.finish(&mut left, to_right, &mut right);
+    }
+    exchange.put(region, 5, Vec::new());
+    exchange.put(region, 6, vec![3; 1]);
+    exchange.finish(&mut left, to_right, &mut right);
+    assert_eq!(exchange.answered, [Ok(()); 803]);
+    assert_eq!(counter(&right, "malformed"), 0);
+}
+
+/// What is left in a stream that its sender has cut is not written over what was put since.
+#[test]
+fn the_rest_of_a_cut_stream_is_not_written() {
+    const LONG: usize = 15 << 20;
+    let (mut left, to_right, mut right, to_left) = pair(true, 16 << 20);
+    let region = right.register(Pool::new(1, LONG).unwrap().take().unwrap(), to_left).unwrap();
+    let mut exchange = Exchange::default();
+    exchange.open_stream(region, &mut left, to_right, &mut right);
+    exchange.put(region, 0, vec![4; LONG]);
+    repeat_until("a part of it", || {
+        exchange.step(&mut left, to_right, &mut right);
+        right.read_region(region, |there| there[0]).unwrap() == 4
+    });
+    let restore = right.streams.as_mut().unwrap().set_aside();
+    left.streams.as_mut().unwrap().cut_all();
+    exchange.put(region, 0, vec![6; LONG]);
+    exchange.finish(&mut left, to_right, &mut right);
+    assert_eq!(exchange.answered, [Ok(()); 3]);
+    restore(right.streams.as_mut().unwrap());
+    for _ in 0..200 {
+        exchange.step(&mut left, to_right, &mut right);
+    }
+    assert!(right.read_region(region, |there| there.iter().all(|byte| *byte == 6)).unwrap());
+}
+
+/// A connection whose answers find no room does not keep others from theirs.
+#[test]
+fn a_connection_that_waits_is_passed_over() {
+    let (mut left, to_right, mut right, to_left) = pair(false, BYTES);
+    let mut other = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let other_to_right = other.start_connect(right.local_address()).unwrap();
+    let mut to_other = None;
+    repeat_until("a connection", || {
+        other.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        if let Some(Event::Accepted(peer, _)) = right.poll_event() {
+            to_other = Some(peer);
+        }
+        to_other.is_some()
+    });
+    while other.poll_event().is_some() {}
+    let pool = pool(2);
+    let mut ends = [(&mut left, to_right, to_left), (&mut other, other_to_right, to_other.unwrap())];
+    let regions = ends.each_ref().map(|(.., peer)| right.register(pool.take().unwrap(), *peer).unwrap());
+    for ((end, to_right, _), region) in ends.iter_mut().zip(regions) {
+        let mut exchange = Exchange::default();
+        exchange.put(region, 0, vec![1; 10]);
+        exchange.finish(end, *to_right, &mut right);
+    }
+    for ((end, to_right, _), region) in ends.iter_mut().zip(regions) {
+        end.put(vec![2; 10], *to_right, region, 0).unwrap();
+        end.flush().unwrap();
+    }
+    let mut found = Vec::new();
+    repeat_until("both puts", || {
+        right.look_at_all(false).unwrap();
+        found.clear();
+        while let Some(next) = right.protocol.peek_beside(|peer| !found.contains(&peer)) {
+            found.push(next.is_of().0);
+        }
+        found.len() == 2
+    });
+    assert!(right.protocol.peek_beside(|_| false).is_none());
+    repeat_until("both are done", || {
+        right.wait(Duration::ZERO).unwrap();
+        let is_done = |region| right.read_region(region, |bytes| bytes[0]).unwrap() == 2;
+        regions.into_iter().all(is_done)
+    });
+}
+
+/// An end that has as many connections as it may says so, instead of having the program wait.
+#[test]
+fn a_put_without_a_place_for_its_connection_is_refused() {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let mut left = Endpoint::builder().peers_max(1).bind(address).unwrap();
+    let mut right = Endpoint::bind(address).unwrap();
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    repeat_until("a connection", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        left.poll_event().is_some()
+    });
+    let mut lie = [0; 16];
+    lie[8..].fill(255);
+    let reason = left.put(vec![1; 10], to_right, Region::from(lie), 0).unwrap_err().reason;
+    assert!(matches!(&reason, Reason::System(error) if error.to_string().contains("peers_max")), "{reason}");
+}
