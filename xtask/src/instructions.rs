@@ -39,11 +39,11 @@ const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-ha
 /// together or one by one, and as the only one, where it pays for all that a packet costs at both ends; the same with each question to
 /// another of 10,000 peers, where the answer is acknowledged by a packet of its own.
 const MESSAGES: &[(&str, f64)] = &[
-    ("message-packed", 346.0),
-    ("message-packed-single", 665.0),
-    ("message-alone", 1950.0),
-    ("message-many-peers", 2400.0),
-    ("message-few-peers", 2400.0),
+    ("message-packed", 350.0),
+    ("message-packed-single", 715.0),
+    ("message-alone", 2070.0),
+    ("message-many-peers", 2500.0),
+    ("message-few-peers", 2500.0),
 ];
 
 /// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. Under callgrind time

@@ -76,7 +76,11 @@ impl Endpoint {
     /// Returns whether it did.
     /// Errors: there is no room for it.
     pub(super) fn put_in_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<bool, Reason> {
+        let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
+        if streams.passes_by(peer, message.len(), has_open) {
+            return Ok(false);
+        }
         let Ok(Outlook { payload_bytes_max, message_bytes_max, room, window, .. }) = protocol.outlook(peer)
         else {
             return Ok(false); // reported by the other way
@@ -90,7 +94,6 @@ impl Endpoint {
             return Ok(true);
         }
         self.close_unit_of(peer);
-        let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
         let is_for_stream = streams.takes(peer, message.len(), protocol)
             || has_open && streams.note_full_packet(peer, payload_bytes_max, protocol);
@@ -233,6 +236,16 @@ impl Endpoint {
     #[inline]
     pub(super) fn look_at_all(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
         let Self { protocol, carrier, clock, streams, .. } = self;
+        if streams.as_mut().is_some_and(|streams| !streams.rests()) {
+            return self.look_at_streams_too(reads_in_place);
+        }
+        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
+        carrier.receive(&mut arrivals)?;
+        Ok((arrivals.now(), arrivals.lone))
+    }
+
+    fn look_at_streams_too(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
+        let Self { protocol, carrier, clock, streams, .. } = self;
         let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         let datagrams = match streams.as_ref().is_none_or(|streams| streams.wants_carrier()) {
             true => carrier.receive(&mut arrivals)?,
@@ -314,7 +327,7 @@ impl wait::Waiting for Looks<'_> {
         if !matches!(datagrams, Ok(0)) {
             self.streams.note_datagrams();
         }
-        let units = self.streams.receive(&mut moment, self.protocol);
+        let units = !self.streams.rests() && self.streams.receive(&mut moment, self.protocol);
         self.now = moment.known();
         let is_cut = !self.had_cut && self.streams.next_cut().is_some();
         self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);

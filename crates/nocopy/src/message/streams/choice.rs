@@ -173,6 +173,16 @@ impl Way {
         bytes >= LONG_BYTES || self.is_long || self.full_packets >= FULL_PACKETS
     }
 
+    /// Whether a message of so many bytes surely goes by a datagram, behind a packet that is full if `has_open`.
+    #[inline]
+    pub(super) fn passes_by(&mut self, bytes: usize, has_open: bool, batch: u32) -> bool {
+        let is_one = self.open.is_none()
+            && !self.may_take_stream(bytes, batch)
+            && self.full_packets + u32::from(has_open) < FULL_PACKETS;
+        self.full_packets += u32::from(is_one && has_open);
+        is_one
+    }
+
     /// Notes a packet of `bytes` bytes that became full before the flush; returns whether the following messages may go by the stream.
     pub(super) fn note_full_packet(&mut self, bytes: usize, batch: u32, ways: &mut Ways) -> bool {
         self.turn_to(batch);

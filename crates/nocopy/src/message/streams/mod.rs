@@ -118,6 +118,8 @@ pub(super) struct Streams {
     woken: Vec<(u64, epoll::EventFlags)>,
     /// Looks that found units, since the last datagram.
     streak: u32,
+    /// Looks in which nothing need be done here.
+    rest: u32,
     /// Looks that are left in which streams take turns with datagrams.
     turns: u32,
     /// The one stream by which something came last.
@@ -185,6 +187,7 @@ impl Streams {
             looks: 0,
             woken: Vec::with_capacity(EVENTS_MAX),
             streak: 0,
+            rest: 0,
             turns: 0,
             alone: None,
             stuck: 0,
@@ -254,6 +257,13 @@ impl Streams {
         }
     }
 
+    /// Whether a message of so many bytes surely goes by a datagram; notes that a packet is full, if there is one.
+    #[inline]
+    pub(super) fn passes_by(&mut self, peer: Peer, bytes: usize, has_open: bool) -> bool {
+        let batch = self.batch;
+        self.way(peer).passes_by(bytes, has_open, batch)
+    }
+
     /// Notes that a packet to a peer is full, with so many bytes, and another one is begun before the flush; returns whether more messages
     /// are to go by the stream.
     pub(super) fn note_full_packet(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
@@ -290,6 +300,7 @@ impl Streams {
             return;
         }
         if let Ok(Some((to, attach))) = protocol.stream_to(peer) {
+            self.rest = 0;
             self.openings.begin(peer, to, attach, &self.poll);
         }
     }
@@ -425,6 +436,14 @@ impl Streams {
 
     // ---- what comes --------------------------------------------------------------------------------------------
 
+    /// Whether there are no streams, and it was found out lately that none are coming.
+    #[inline]
+    pub(super) fn rests(&mut self) -> bool {
+        let rests = self.rest > 0;
+        self.rest -= u32::from(rests);
+        rests
+    }
+
     /// Whether to look at the carrier, too: not at each call while only units arrive.
     #[inline]
     pub(super) fn wants_carrier(&self) -> bool {
@@ -454,7 +473,6 @@ impl Streams {
         let is_short =
             self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE) && self.openings.is_idle();
         let came = match self.alone {
-            None if is_short && self.all.is_empty() => false,
             Some(alone) if is_short && self.stuck == 0 => self.read(alone, now, protocol),
             _ => self.receive_ready(now, protocol),
         };
@@ -494,6 +512,9 @@ impl Streams {
         if others || self.cared.is_none_or(|cared| at - cared >= CARE_INTERVAL) {
             self.cared = Some(at);
             came |= self.care(others, at, now, protocol);
+        }
+        if self.all.is_empty() && self.openings.is_idle() && self.cut.is_empty() {
+            self.rest = LOOKS_ALONE;
         }
         came
     }
@@ -711,6 +732,7 @@ impl Streams {
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(OTHERS) };
         let mut events = [none; EVENTS_MAX];
         let ready = epoll::wait(&self.poll, &mut events, Timespec::try_from(timeout).ok().as_ref())?;
+        self.rest = 0;
         self.woken.extend(events[..ready].iter().map(|event| (event.data.u64(), event.flags)));
         Ok(())
     }
