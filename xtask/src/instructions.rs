@@ -41,8 +41,8 @@ const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-ha
 const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
-    ("message-alone", 2070.0),
-    ("message-many-peers", 2500.0),
+    ("message-alone", 2050.0),
+    ("message-many-peers", 2600.0),
     ("message-few-peers", 2500.0),
 ];
 
