@@ -266,12 +266,9 @@ fn the_headline_is_one_table() {
     }
     let below: Vec<_> = printed.lines().skip_while(|line| !line.is_empty()).skip(1).collect();
     let starts = |start: &str| below.iter().position(|line| line.starts_with(start));
-    assert_eq!(
-        (starts("rounds: "), starts("one: nocopy bench ")),
-        (Some(0), Some(below.len() - 2)),
-        "{printed}"
-    );
-    assert_eq!(starts("see all: nocopy bench --all (about "), Some(below.len() - 3), "{printed}");
+    let lines = ["rounds: ", "see all: nocopy bench --all (about ", "one: nocopy bench "];
+    assert_eq!(lines.map(starts), [Some(0), Some(1), Some(2)], "{printed}");
+    assert!(below.len() <= 5, "{printed}");
     assert!(!printed.contains("veth has no zero-copy"), "{printed}");
     let report = results(&fs::read_to_string(&path).unwrap());
     let rows = report["results"].as_array().unwrap();
