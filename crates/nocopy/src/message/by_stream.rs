@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::framing::{Laid, lay_unit};
 use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, Time};
 
-use super::arrivals::{Arrivals, Clock, Lone};
+use super::arrivals::{Arrivals, Clock, Lone, Moment};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
@@ -236,29 +236,16 @@ impl Endpoint {
     #[inline]
     pub(super) fn look_at_all(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
         let Self { protocol, carrier, clock, streams, .. } = self;
-        if streams.as_mut().is_some_and(|streams| !streams.rests()) {
-            return self.look_at_streams_too(reads_in_place);
+        if let Some(streams) = streams
+            && !streams.rests()
+        {
+            let Found { datagrams, mut moment, lone, .. } =
+                look_at_both(protocol, carrier, clock, streams, reads_in_place);
+            return datagrams.map(|_| (moment.now(), lone));
         }
         let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         carrier.receive(&mut arrivals)?;
         Ok((arrivals.now(), arrivals.lone))
-    }
-
-    fn look_at_streams_too(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
-        let Self { protocol, carrier, clock, streams, .. } = self;
-        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
-        let datagrams = match streams.as_ref().is_none_or(|streams| streams.wants_carrier()) {
-            true => carrier.receive(&mut arrivals)?,
-            false => 0,
-        };
-        let Arrivals { mut moment, lone, .. } = arrivals;
-        if let Some(streams) = streams {
-            if datagrams > 0 {
-                streams.note_datagrams();
-            }
-            streams.receive(&mut moment, protocol);
-        }
-        Ok((moment.now(), lone))
     }
 
     /// Waits until something arrives from the carrier or a stream, or until the deadline; returns the time. If `reads_in_place`, a message that
@@ -289,6 +276,38 @@ impl Endpoint {
     }
 }
 
+/// What a look at the carrier and at streams found.
+struct Found<'a> {
+    datagrams: io::Result<usize>,
+    /// Whether units arrived.
+    units: bool,
+    /// When something was found.
+    moment: Moment<'a>,
+    /// The message that arrived alone.
+    lone: Option<Lone>,
+}
+
+/// Receives from the carrier, if it is its turn, and from streams.
+fn look_at_both<'a>(
+    protocol: &mut protocol::Endpoint<Packet, Received>,
+    carrier: &mut AnyCarrier,
+    clock: &'a Clock,
+    streams: &mut Streams,
+    reads_in_place: bool,
+) -> Found<'a> {
+    let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
+    let datagrams = match streams.wants_carrier() {
+        true => carrier.receive(&mut arrivals),
+        false => Ok(0),
+    };
+    let Arrivals { mut moment, lone, .. } = arrivals;
+    if !matches!(datagrams, Ok(0)) {
+        streams.note_datagrams();
+    }
+    let units = !streams.rests() && streams.receive(&mut moment, protocol);
+    Found { datagrams, units, moment, lone }
+}
+
 /// Whether published data is among the buffers to send.
 #[inline]
 pub(super) fn is_published(buffers: &Buffers) -> bool {
@@ -317,17 +336,10 @@ impl wait::Waiting for Looks<'_> {
     const LOOKS_PER_CLOCK: u32 = 4;
 
     fn is_ready(&mut self) -> bool {
-        let mut arrivals = Arrivals::new(self.protocol, self.clock, self.reads_in_place);
-        let datagrams = match self.streams.wants_carrier() {
-            true => self.carrier.receive(&mut arrivals),
-            false => Ok(0),
-        };
-        let Arrivals { mut moment, lone, .. } = arrivals;
+        let Self { protocol, carrier, clock, streams, reads_in_place, .. } = self;
+        let Found { datagrams, units, moment, lone } =
+            look_at_both(protocol, carrier, clock, streams, *reads_in_place);
         self.lone = lone;
-        if !matches!(datagrams, Ok(0)) {
-            self.streams.note_datagrams();
-        }
-        let units = !self.streams.rests() && self.streams.receive(&mut moment, self.protocol);
         self.now = moment.known();
         let is_cut = !self.had_cut && self.streams.next_cut().is_some();
         self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);

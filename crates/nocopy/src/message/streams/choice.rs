@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 4 << 10;
 const STRETCH_BYTES: i64 = 6 << 20;
 /// Bytes at its end, which are measured.
 const MEASURED_BYTES: i64 = 2 << 20;
-/// If a measured half takes longer, something else than the way limited it.
+/// If the measured part takes longer, something other than the way limited it.
 const MEASURED_MAX: Duration = Duration::from_millis(500);
 /// The unit whose costs are compared.
 const UNIT_BYTES: i64 = 4096;

@@ -53,14 +53,14 @@ const EVENTS_MAX: usize = 32;
 const LOOKS_ALONE: u32 = 16;
 /// While only units arrive, the carrier is looked at once in this many looks.
 const LOOKS_A_DATAGRAM: u32 = 8;
-/// Bytes that are read or sent by a stream at most before datagrams have their turn, while messages go by them, too.
-const TURN_BYTES: usize = 128 << 10;
-/// Looks for which that is so after a message that went by a datagram.
-const TURNS: u32 = 256;
-/// Of the descriptors that the process may have, streams take one of so many.
-const DESCRIPTORS_A_STREAM: usize = 4;
-/// Units in a row after which that is so.
+/// That is so after this many looks in a row that found units and no datagrams.
 const STREAK: u32 = 4;
+/// While messages go by datagrams, too, a stream reads or sends at most this many bytes before datagrams have their turn.
+const TURN_BYTES: usize = 128 << 10;
+/// Streams take such turns for this many looks after a message that went by a datagram.
+const TURNS: u32 = 256;
+/// Streams take at most one of this many descriptors that the process may have.
+const DESCRIPTORS_A_STREAM: usize = 4;
 /// The longest interval between two checks of streams that are being opened, wait for memory, or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
 /// The most message bytes copied into units that are not acknowledged.
@@ -400,10 +400,16 @@ impl Streams {
         }
     }
 
+    /// How many bytes a stream may read or send at a time.
+    fn turn_bytes(&self) -> usize {
+        if self.turns > 0 { TURN_BYTES } else { usize::MAX }
+    }
+
     fn flush_one(&mut self, stream: u32) {
+        let most = self.turn_bytes();
         let Some(beside) = self.all[stream as usize].as_mut() else { return };
         let was_stuck = beside.asks.contains(epoll::EventFlags::OUT);
-        match beside.stream.sender().try_flush_some(if self.turns > 0 { TURN_BYTES } else { usize::MAX }) {
+        match beside.stream.sender().try_flush_some(most) {
             Ok(is_all) => {
                 self.stuck = self.stuck + u32::from(!is_all) - u32::from(was_stuck);
                 let room = if is_all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
@@ -525,7 +531,7 @@ impl Streams {
     }
 
     fn read(&mut self, stream: u32, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
-        let most = if self.turns > 0 { TURN_BYTES } else { usize::MAX };
+        let most = self.turn_bytes();
         let Self { all, memory, poll, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
