@@ -37,10 +37,9 @@ impl Pacer {
         self.opens_ns() <= now.ns()
     }
 
-    /// Notes that a packet is sent, whether it was ready or had to be.
+    /// Counts a packet that is sent, at the rate of the last [`is_ready`](Self::is_ready): packets that are not paced ask for none.
     #[inline(always)] // for each packet
-    pub(super) fn sent(&mut self, now: Time, rate: (usize, Span)) {
-        self.set_rate(now, rate);
+    pub(super) fn sent(&mut self, now: Time) {
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
     }
 
@@ -96,7 +95,7 @@ mod tests {
         let all_at = |now| {
             let mut packets = 0;
             while pacer.is_ready(now, rate) {
-                pacer.sent(now, rate);
+                pacer.sent(now);
                 packets += 1;
                 assert!(packets < 1_000_000, "no end");
             }
@@ -120,7 +119,7 @@ mod tests {
         let (mut pacer, now) = (Pacer::new(), Time::from_ns(1));
         let (slow, fast) = ((10, MS.times(100)), (10, MS));
         while pacer.is_ready(now, slow) {
-            pacer.sent(now, slow);
+            pacer.sent(now);
         }
         // Half a second at the old rate.
         assert!(!pacer.is_ready(now, fast) && pacer.is_ready(now + MS, fast));
@@ -143,7 +142,7 @@ mod tests {
         let (mut pacer, now, rate) = (Pacer::new(), Time::from_ns(0), (10, Span::default()));
         for _ in 0..10_000 {
             assert!(pacer.is_ready(now, rate));
-            pacer.sent(now, rate);
+            pacer.sent(now);
         }
         assert_eq!(pacer.ready_at(now), None);
     }
@@ -175,8 +174,9 @@ mod tests {
         fn is_ready_when_it_said(window in 1usize..10_000, round_trip_us in 0u64..1_000_000, packets in 0usize..2000) {
             let (mut pacer, rate) = (Pacer::new(), (window, Span::from_nanos(1000 * round_trip_us)));
             let now = Time::from_ns(5);
+            pacer.is_ready(now, rate);
             for _ in 0..packets {
-                pacer.sent(now, rate);
+                pacer.sent(now);
             }
             match pacer.ready_at(now) {
                 None => prop_assert!(pacer.is_ready(now, rate)),

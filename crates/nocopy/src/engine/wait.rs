@@ -58,7 +58,9 @@ pub enum Wait {
 /// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do nothing by default.
 pub(crate) trait Waiting {
     /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock costs as much as some 50 polls.
-    const LOOKS_PER_CLOCK: u32 = 64;
+    fn looks_per_clock(&self) -> u32 {
+        64
+    }
 
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if no wait is needed.
@@ -115,12 +117,12 @@ pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Insta
 }
 
 /// Spins until packets have arrived or another thread ends the wait (true), or until the deadline (false).
-fn spin<W: Waiting>(waiting: &mut W, deadline: Option<Instant>) -> io::Result<bool> {
+fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<bool> {
     let mut last_check = Instant::now();
     loop {
         // Frames that returned by other ways than a batch: without them there may never be another batch.
         waiting.refresh()?;
-        for _ in 0..W::LOOKS_PER_CLOCK {
+        for _ in 0..waiting.looks_per_clock() {
             if waiting.is_ready() {
                 return Ok(true);
             }

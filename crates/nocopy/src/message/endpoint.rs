@@ -273,7 +273,7 @@ impl Endpoint {
 
     /// Handles the effects of received datagrams. A message is returned first, unless something else is urgent; the rest is done by the
     /// next call, while the peer has the answer.
-    #[inline]
+    #[inline(always)] // for each message that comes alone
     pub(super) fn see_to_due(&mut self, now: Time) {
         if self.has_news_of_puts() {
             self.see_to_puts();

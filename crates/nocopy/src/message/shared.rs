@@ -363,7 +363,9 @@ struct Watched<'a> {
 
 impl Waiting for Watched<'_> {
     /// Compared with a system call, reading the clock costs nothing.
-    const LOOKS_PER_CLOCK: u32 = 1;
+    fn looks_per_clock(&self) -> u32 {
+        1
+    }
 
     fn is_ready(&mut self) -> bool {
         !matches!(wait_readable(self.fd, Duration::ZERO), Ok(Wakeup::TimedOut | Wakeup::Interrupted))

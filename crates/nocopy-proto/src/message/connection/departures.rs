@@ -44,7 +44,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             Some(sequence) => sequence,
             None => self.send.next_fresh()?,
         };
-        self.pacer.sent(now, self.rate());
+        self.pacer.sent(now);
         // The last one for now asks for word, since otherwise it would wait for a late acknowledgement.
         let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
@@ -137,11 +137,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && !self.receive.has_gap()
             && !self.send.has_losses()
             && !self.send.has_units_queued();
-        let rate = self.rate();
-        if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, rate) {
+        if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, self.rate()) {
             return None;
         }
-        self.pacer.sent(now, rate);
+        self.pacer.sent(now);
         let stops = in_flight + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         let header = self.header(now, HeaderKind::Data, Flags::NONE.with_if(stops, Flags::ANSWER), sequence);
         if in_flight == 0 {
@@ -183,7 +182,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             let ahead = in_flight + (sequence - fresh) as usize;
             let is_ready = ahead < UNPACED_PACKETS || pacer.is_ready(now, rate);
             if is_ready {
-                pacer.sent(now, rate);
+                pacer.sent(now);
                 each(packet, sequence);
             }
             is_ready

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{self as protocol, Kind, Peer};
+use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -49,8 +49,11 @@ const OPEN_BYTES: usize = 68 << 10;
 const OTHERS: u64 = u64::MAX;
 /// The most streams that are read at a time.
 const EVENTS_MAX: usize = 32;
-/// After this many looks at the last active stream alone, or at none, all descriptors are polled.
+/// After this many looks at the last active stream alone, all descriptors are polled.
 const LOOKS_ALONE: u32 = 16;
+/// After this many looks, or this time, of which none is at streams because there are none, all descriptors are polled, too.
+const LOOKS_AT_REST: u32 = 256;
+const REST_MAX: Duration = Duration::from_millis(10);
 /// While only units arrive, the carrier is looked at once in this many looks.
 const LOOKS_A_DATAGRAM: u32 = 8;
 /// That is so after this many looks in a row that found units and no datagrams.
@@ -118,8 +121,9 @@ pub(super) struct Streams {
     woken: Vec<(u64, epoll::EventFlags)>,
     /// Looks that found units, since the last datagram.
     streak: u32,
-    /// Looks in which nothing need be done here.
+    /// Looks in which nothing need be done here, and when those end in any case.
     rest: u32,
+    rest_until: Time,
     /// Looks that are left in which streams take turns with datagrams.
     turns: u32,
     /// The one stream by which something came last.
@@ -188,6 +192,7 @@ impl Streams {
             woken: Vec::with_capacity(EVENTS_MAX),
             streak: 0,
             rest: 0,
+            rest_until: Time::from_ns(0),
             turns: 0,
             alone: None,
             stuck: 0,
@@ -444,10 +449,24 @@ impl Streams {
 
     /// Whether there are no streams, and it was found out lately that none are coming.
     #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.rest > 0
+    }
+
+    /// As [`is_at_rest`](Self::is_at_rest), for a look, which counts.
+    #[inline]
     pub(super) fn rests(&mut self) -> bool {
-        let rests = self.rest > 0;
+        let rests = self.is_at_rest();
         self.rest -= u32::from(rests);
         rests
+    }
+
+    /// Ends the rest if it has lasted long enough by that time.
+    #[inline]
+    pub(super) fn end_rest_at(&mut self, now: Time) {
+        if now >= self.rest_until {
+            self.rest = 0;
+        }
     }
 
     /// Whether to look at the carrier, too: not at each call while only units arrive.
@@ -520,7 +539,7 @@ impl Streams {
             came |= self.care(others, at, now, protocol);
         }
         if self.all.is_empty() && self.openings.is_idle() && self.cut.is_empty() {
-            self.rest = LOOKS_ALONE;
+            (self.rest, self.rest_until) = (LOOKS_AT_REST, now.now() + REST_MAX);
         }
         came
     }
@@ -738,8 +757,12 @@ impl Streams {
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(OTHERS) };
         let mut events = [none; EVENTS_MAX];
         let ready = epoll::wait(&self.poll, &mut events, Timespec::try_from(timeout).ok().as_ref())?;
-        self.rest = 0;
         self.woken.extend(events[..ready].iter().map(|event| (event.data.u64(), event.flags)));
+        match self.woken[..] {
+            // Which is looked at in any case.
+            [(CARRIER, _)] if self.is_at_rest() => self.woken.clear(),
+            _ => self.rest = 0,
+        }
         Ok(())
     }
 
