@@ -41,9 +41,9 @@ const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-ha
 const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
-    ("message-alone", 2050.0),
-    ("message-many-peers", 2600.0),
-    ("message-few-peers", 2500.0),
+    ("message-alone", 2000.0),
+    ("message-many-peers", 2400.0),
+    ("message-few-peers", 2450.0),
 ];
 
 /// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. Under callgrind time

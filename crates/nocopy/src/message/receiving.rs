@@ -156,9 +156,9 @@ impl Endpoint {
     pub(super) fn find_message(&mut self, patience: Patience) -> io::Result<()> {
         match self.has_message() {
             true if self.at_hand < AT_HAND_MAX => Ok(()),
-            true => self.look(false).map(drop),
+            true => self.look_and_keep(),
             false => {
-                self.look(false)?;
+                self.look_and_keep()?;
                 if patience == Patience::None || self.has_message() {
                     return Ok(());
                 }
@@ -200,7 +200,7 @@ impl Endpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.look(false)?;
+        self.look_and_keep()?;
         if self.has_message() {
             return Ok(true);
         }
@@ -208,9 +208,14 @@ impl Endpoint {
         Ok(by_event || self.has_message())
     }
 
+    /// As [`look`](Self::look); keeps all messages.
+    fn look_and_keep(&mut self) -> io::Result<()> {
+        self.look(false).map(drop)
+    }
+
     /// Sends what is queued, and handles what has arrived, without waiting. A message that arrived alone is returned in place, if
     /// `reads_in_place`.
-    #[inline]
+    #[inline(always)] // for each message that comes alone
     fn look(&mut self, reads_in_place: bool) -> io::Result<Option<Lone>> {
         self.send_first();
         let (now, lone) = self.look_at_all(reads_in_place)?;
