@@ -22,6 +22,8 @@ pub(super) struct ReceiveWindow<R> {
     /// The packets from the oldest one not released to the last one in order. Packets that were taken out leave empty slots.
     slots: VecDeque<Option<R>>,
     first: u64,
+    /// Numbers of the only unit here that were passed over: of a unit that arrives where nothing else is kept, only the last has a slot.
+    passed: u64,
     /// Packets after a missing one.
     ahead: Ahead<R>,
     /// The next packet in order: everything below has arrived.
@@ -122,6 +124,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Self {
             slots: VecDeque::with_capacity(FIRST_SLOTS),
             first,
+            passed: 0,
             ahead: Ahead::new(),
             expected: first,
             window: window as u64,
@@ -146,7 +149,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Sequence numbers below it may be sent.
     #[inline]
     pub(super) fn credit(&self) -> u64 {
-        self.first + self.window
+        self.first - self.passed + self.window
     }
 
     #[inline]
@@ -230,14 +233,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
             let bytes = datagram.as_ref();
             if let Some(span) = wire::span_of_unit(bytes) {
-                self.ready += match placed(bytes) {
-                    None => self.check_unit(&bytes[HEADER_BYTES..], span)?,
-                    Some(message) => {
-                        self.check_placed(message, span)?;
-                        self.placed += 1;
-                        1
-                    }
-                };
+                let (ready, placed) = self.messages_of_unit(bytes, span)?;
+                (self.ready, self.placed) = (self.ready + ready, self.placed + placed);
                 self.expected += span;
                 continue;
             }
@@ -299,7 +296,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     #[inline(always)] // for each packet
     pub(super) fn pass_lone(&mut self) {
         self.expected += 1;
-        self.first = self.expected;
+        (self.first, self.passed) = (self.expected, 0);
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
@@ -540,7 +537,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             }
             self.ready -= 1;
             self.cursor = message.end.next_packet();
-            self.first = self.cursor.sequence;
+            (self.first, self.passed) = (self.cursor.sequence, 0);
             return;
         }
         self.consume_any(message, released);
@@ -574,7 +571,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
                 released.push(datagram);
             }
         }
-        self.first = self.cursor.sequence;
+        (self.first, self.passed) = (self.cursor.sequence, 0);
     }
 
     /// Returns all packets.
@@ -582,7 +579,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         released.extend(self.slots.drain(..).flatten().chain(self.ahead.drain()));
         (self.kept, self.ready, self.placed) = (0, 0, 0);
         self.ends.clear();
-        self.first = self.expected;
+        (self.first, self.passed) = (self.expected, 0);
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 

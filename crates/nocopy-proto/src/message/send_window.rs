@@ -363,14 +363,23 @@ impl<S> SendWindow<S> {
         }
         let mut all = Acknowledged::default();
         let count = expected.saturating_sub(self.first) as usize; // below what was sent
-        for _ in 0..count {
+        let mut end = self.first;
+        self.first += count as u64;
+        while end < self.first {
             let Some(slot) = self.slots.pop_front() else { break };
             all.book(&slot, round_trip_min, now);
+            if slot.state == State::Unit {
+                // All of it, and its further slots are empty.
+                let further = self.unit_at(end).map_or(0, |unit| unit.span - 1);
+                self.slots.drain(..further as usize);
+                all.of_units += further as usize;
+                end += u64::from(further);
+            }
             if let Some(packet) = slot.packet {
                 free.push(packet);
             }
+            end += 1;
         }
-        self.first += count as u64;
         self.forget_units();
         if ranges.len() == 0 {
             self.known.clear();

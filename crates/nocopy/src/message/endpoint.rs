@@ -450,6 +450,7 @@ impl Endpoint {
 
     /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not count.
     pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
+        self.watch_streams();
         for _ in 0..ARM_LOOKS_MAX {
             self.work(Patience::None)?;
             if messages && self.has_message() {
@@ -468,9 +469,17 @@ impl Endpoint {
         Ok(true)
     }
 
+    /// Before the program waits by the descriptor.
+    fn watch_streams(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.watch_all();
+        }
+    }
+
     /// As `arm_for`, for a program that only sends: returns whether memory was freed, or the kernel has room again.
     fn arm_to_send(&mut self) -> io::Result<bool> {
         let before = (self.in_use(), self.carrier.is_stuck());
+        self.watch_streams();
         self.work(Patience::None)?;
         let left = self.in_flight();
         if left < before.0 || before.1 && !self.carrier.is_stuck() || self.carrier.arm()? {

@@ -24,9 +24,9 @@ pub(crate) unsafe fn send(
     Ok(sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
-/// As [`send`], for bytes in one piece, which the kernel copies; waits if the socket is set to.
-pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    Ok(rustix::net::send(socket, bytes, flags(true))?)
+/// As [`send`], for bytes in one piece, which the kernel copies; it waits only if the socket is set to.
+pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8], waits: bool) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, flags(waits))?)
 }
 
 fn flags(waits: bool) -> SendFlags {

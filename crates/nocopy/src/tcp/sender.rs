@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::by_reference::{ByReference, Transfer};
-use super::choice::{Chooser, size};
-use super::outbox::{Call, Item, Outbox};
+use super::choice::{Chooser, pages, size};
+use super::outbox::{Call, Item, Outbox, Run};
 use super::outcome::{QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
+use crate::engine::policy::Choice;
 use crate::engine::sending::{Books, Completed, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -64,6 +65,8 @@ struct Counted {
 pub struct Sender {
     outbox: Outbox,
     chooser: Chooser,
+    /// The choice for the next run, if it was made already.
+    chosen: Option<Choice<Method>>,
     peer: Option<IpAddr>,
     counted: Counted,
     /// Bytes that the flush that runs may still hand over.
@@ -89,6 +92,7 @@ impl Sender {
         Self {
             outbox: Outbox::new(socket, cache, paths, return_buffers),
             chooser,
+            chosen: None,
             peer,
             counted: Counted::default(),
             left: usize::MAX,
@@ -304,10 +308,32 @@ impl Sender {
         Ok(())
     }
 
+    /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns how many the socket accepted,
+    /// which may be none.
+    #[inline]
+    pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.queued() > 0 || self.outbox.is_finished {
+            return Ok(0);
+        }
+        let choice = self.chooser.choose(Run { bytes: bytes.len() });
+        if choice.method != Method::Plain || choice.measured {
+            self.chosen = Some(choice);
+            return Ok(0);
+        }
+        let sent = match stream::send_copied(self.outbox.sending.socket(), bytes, false) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            sent => sent.map_err(|error| self.error(error))?,
+        };
+        let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
+        self.counted.bytes += sent as u64;
+        self.outbox.sending.books.tally.add(evidence, 0, sent as u64);
+        Ok(sent)
+    }
+
     /// Sends as many bytes as the socket accepts; waits while it accepts none.
     fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
-            match stream::send_copied(self.outbox.sending.socket(), bytes) {
+            match stream::send_copied(self.outbox.sending.socket(), bytes, true) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A blocking socket returns this, too, after data was sent by reference.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,

@@ -39,9 +39,33 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             self.ahead.insert_run(sequence, unit, span);
             return Ok(());
         }
+        if self.slots.is_empty() && !self.has_gap() {
+            return self.insert_only(span, unit);
+        }
         self.slots.push_back(Some(unit));
         self.slots.extend((1..span).map(|_| None));
         self.take_in_order(sequence + span)
+    }
+
+    /// Keeps the next unit in the slot of its last number, where nothing else is kept.
+    fn insert_only(&mut self, span: u64, unit: R) -> Result<(), Violation> {
+        let end = self.expected + span;
+        let checked = self.messages_of_unit(unit.as_ref(), span);
+        self.slots.push_back(Some(unit)); // from where it is released
+        (self.expected, self.first, self.passed) = (end, end - 1, span - 1);
+        self.cursor = Cursor { sequence: self.first, at: 0 };
+        let (ready, placed) = checked?;
+        (self.ready, self.placed) = (self.ready + ready, self.placed + placed);
+        self.skip_empty();
+        Ok(())
+    }
+
+    /// Checks a unit, and returns how many messages it holds, and how many of them were placed elsewhere.
+    pub(super) fn messages_of_unit(&self, unit: &[u8], span: u64) -> Result<(usize, usize), Violation> {
+        match placed(unit) {
+            None => Ok((self.check_unit(&unit[HEADER_BYTES..], span)?, 0)),
+            Some(message) => self.check_placed(message, span).map(|()| (1, 1)),
+        }
     }
 
     /// Checks the messages of a unit, and returns their number: all must be whole, none longer than this end accepts, and as packets they

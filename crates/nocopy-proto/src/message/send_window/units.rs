@@ -65,6 +65,14 @@ impl<S> SendWindow<S> {
         cuts(expected) || ranges.any(|range| cuts(range.start) || cuts(range.end))
     }
 
+    /// The unit that begins with this number, below which everything is acknowledged.
+    pub(super) fn unit_at(&mut self, sequence: u64) -> Option<UnitPlace> {
+        while self.units.front().is_some_and(|unit| unit.sequence < sequence) {
+            self.units.pop_front();
+        }
+        self.units.front().filter(|unit| unit.sequence == sequence).copied()
+    }
+
     /// Forgets places of units that are acknowledged.
     pub(super) fn forget_units(&mut self) {
         while self.units.front().is_some_and(|unit| unit.sequence < self.first) {

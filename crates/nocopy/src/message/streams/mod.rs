@@ -54,6 +54,8 @@ const LOOKS_ALONE: u32 = 16;
 /// After this many looks, or this time, of which none is at streams because there are none, all descriptors are polled, too.
 const LOOKS_AT_REST: u32 = 256;
 const REST_MAX: Duration = Duration::from_millis(10);
+/// After this many looks without a sleep the last active stream is not watched any more.
+const LOOKS_AWAKE: u32 = 256;
 /// While only units arrive, the carrier is looked at once in this many looks.
 const LOOKS_A_DATAGRAM: u32 = 8;
 /// That is so after this many looks in a row that found units and no datagrams.
@@ -128,6 +130,10 @@ pub(super) struct Streams {
     turns: u32,
     /// The one stream by which something came last.
     alone: Option<u32>,
+    /// A stream that is read at each look and not watched, which would cost each packet that comes. Before a sleep it is watched again.
+    unwatched: Option<u32>,
+    /// Looks since the last sleep.
+    awake: u32,
     /// Streams that wait for room in the kernel.
     stuck: u32,
     cared: Option<Instant>,
@@ -195,6 +201,8 @@ impl Streams {
             rest_until: Time::from_ns(0),
             turns: 0,
             alone: None,
+            unwatched: None,
+            awake: 0,
             stuck: 0,
             cared: None,
             counters: StreamCounters::default(),
@@ -389,11 +397,11 @@ impl Streams {
         let (stream, by_reference) = way.unwrap_or((None, false));
         let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
         let Some((stream, beside)) = stream.zip(beside) else { return self.note_cut(peer) };
-        if !self.outgoing.send(number, header, by_reference, beside.stream.sender()) {
-            return self.lose(stream); // it was not taken: what was given before it is enough
-        }
-        if self.to_flush.last() != Some(&stream) {
-            self.to_flush.push(stream);
+        match self.outgoing.send(number, header, by_reference, beside.stream.sender()) {
+            Ok(true) => {}
+            Ok(false) if self.to_flush.last() == Some(&stream) => {}
+            Ok(false) => self.to_flush.push(stream),
+            Err(()) => self.lose(stream), // what was given before it is enough
         }
     }
 
@@ -418,7 +426,8 @@ impl Streams {
             Ok(is_all) => {
                 self.stuck = self.stuck + u32::from(!is_all) - u32::from(was_stuck);
                 let room = if is_all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
-                beside.ask(&self.poll, stream, beside.asks & epoll::EventFlags::IN | room);
+                let asks = beside.asks & epoll::EventFlags::IN | room;
+                self.ask_of(stream, asks);
             }
             Err(_) => self.lose(stream),
         }
@@ -495,6 +504,10 @@ impl Streams {
     pub(super) fn receive(&mut self, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         self.looks = self.looks.wrapping_add(1);
         self.turns = self.turns.saturating_sub(1);
+        self.awake = self.awake.wrapping_add(1);
+        if self.awake.is_multiple_of(LOOKS_AWAKE) && self.unwatched.is_none() {
+            self.unwatch();
+        }
         let is_short =
             self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE) && self.openings.is_idle();
         let came = match self.alone {
@@ -533,6 +546,12 @@ impl Streams {
         if ready > 1 {
             self.alone = None;
         }
+        if let Some(unwatched) = self.unwatched {
+            came |= self.read(unwatched, now, protocol);
+            if ready > 0 {
+                self.watch_all(); // not only this one is active
+            }
+        }
         let at = Instant::now();
         if others || self.cared.is_none_or(|cared| at - cared >= CARE_INTERVAL) {
             self.cared = Some(at);
@@ -544,6 +563,44 @@ impl Streams {
         came
     }
 
+    /// Stops watching the stream that is read at each look, if it is to be read whenever something is there.
+    fn unwatch(&mut self) {
+        let Some(alone) = self.alone else { return };
+        let Some(beside) = self.all.get_mut(alone as usize).and_then(Option::as_mut) else { return };
+        if beside.asks == epoll::EventFlags::IN
+            && epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()).is_ok()
+        {
+            self.unwatched = Some(alone);
+        }
+    }
+
+    /// Watches all streams from here on, until there are many looks without a sleep.
+    pub(super) fn watch_all(&mut self) {
+        self.awake = 0;
+        let Some(stream) = self.unwatched.take() else { return };
+        let Some(beside) = self.all[stream as usize].as_mut() else { return };
+        let data = epoll::EventData::new_u64(stream.into());
+        let asks = beside.asks;
+        if epoll::add(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
+            self.lose(stream); // there is no memory for it
+        }
+    }
+
+    /// Changes the events polled for.
+    #[inline]
+    fn ask_of(&mut self, stream: u32, asks: epoll::EventFlags) {
+        let Some(beside) = self.all[stream as usize].as_mut().filter(|beside| beside.asks != asks) else {
+            return;
+        };
+        beside.asks = asks;
+        if self.unwatched == Some(stream) {
+            return self.watch_all();
+        }
+        let data = epoll::EventData::new_u64(stream.into());
+        // It is watched, so this cannot fail.
+        let _ = epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks);
+    }
+
     fn is_waiting(&self, stream: u32) -> bool {
         let beside = self.all.get(stream as usize).and_then(Option::as_ref);
         beside.is_some_and(|beside| beside.reading.is_waiting())
@@ -551,7 +608,7 @@ impl Streams {
 
     fn read(&mut self, stream: u32, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         let most = self.turn_bytes();
-        let Self { all, memory, poll, .. } = self;
+        let Self { all, memory, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
         let before = beside.reading.counts;
@@ -564,7 +621,8 @@ impl Streams {
             Ok(look) => {
                 let reads =
                     if look == Look::Full { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-                beside.ask(poll, stream, beside.asks & epoll::EventFlags::OUT | reads);
+                let asks = beside.asks & epoll::EventFlags::OUT | reads;
+                self.ask_of(stream, asks);
             }
             Err(_) => self.lose(stream),
         }
@@ -622,6 +680,7 @@ impl Streams {
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
         }
+        self.watch_all();
         self.counters.streams_attached += 1;
         if number == self.all.len() {
             self.all.push(None);
@@ -644,6 +703,7 @@ impl Streams {
     #[cold]
     fn lose(&mut self, stream: u32) {
         let Some(mut beside) = self.all[stream as usize].take() else { return };
+        self.unwatched = self.unwatched.filter(|unwatched| *unwatched != stream);
         self.counters.streams_cut += 1;
         self.stuck -= u32::from(beside.asks.contains(epoll::EventFlags::OUT));
         let _ = epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()); // it may stay open for a while
@@ -743,6 +803,7 @@ impl Streams {
 
     /// Waits until something comes by the carrier or a stream.
     pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        self.watch_all();
         match self.ask(timeout.min(self.care_within())) {
             Ok(()) if self.woken.is_empty() => Ok(Wakeup::TimedOut),
             Ok(()) => Ok(Wakeup::Ready),
@@ -770,18 +831,6 @@ impl Streams {
     pub(super) fn care_within(&self) -> Duration {
         let waits = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if waits || !self.cut.is_empty() { CARE_INTERVAL } else { self.openings.care_within() }
-    }
-}
-
-impl Beside {
-    /// Changes the events polled for.
-    fn ask(&mut self, poll: &OwnedFd, stream: u32, asks: epoll::EventFlags) {
-        if self.asks != asks {
-            self.asks = asks;
-            let data = epoll::EventData::new_u64(stream.into());
-            // It is watched since it was attached, so this cannot fail.
-            let _ = epoll::modify(poll, self.stream.receiver().kernel_socket(), data, asks);
-        }
     }
 }
 

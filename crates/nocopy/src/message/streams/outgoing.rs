@@ -169,29 +169,40 @@ impl Outgoing {
         self.units[number as usize].as_ref().expect("it is not acknowledged")
     }
 
-    /// Queues a unit at a stream, with what precedes it; returns whether it was taken. Published data goes as others, or by reference to its
-    /// pages.
+    /// Sends a unit by a stream, or queues it there, with what precedes it; returns whether nothing of it is left to be flushed. Published data
+    /// goes as others, or by reference to its pages.
+    /// Errors: the stream did not take it.
     pub(super) fn send(
         &mut self,
         number: u32,
         header: &[u8; HEADER_BYTES],
         by_reference: bool,
         sender: &mut tcp::Sender,
-    ) -> bool {
+    ) -> Result<bool, ()> {
         let unit = self.units[number as usize].as_mut().expect("it is not acknowledged");
         let load = Arc::get_mut(unit).expect("it is sent once");
         load.front[..HEADER_BYTES].copy_from_slice(header);
-        let pieces = 1 + load.rest.len();
         if load.rest.is_empty() {
             self.copied_bytes_sent += load.bytes() as u64;
-        }
-        (0..pieces).all(|piece| match unit.published(piece).filter(|_| by_reference) {
-            Some(published) => sender.send_published(published, 0..published.len() as u64).is_ok(),
-            None => {
-                let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
-                sender.send(piece).is_ok()
+            let sent = sender.try_send_copy(&load.front).map_err(drop)?;
+            if sent == load.front.len() {
+                return Ok(true);
             }
-        })
+            let left = Buffer::of_shared(Arc::clone(unit), |load| &load.front[sent..]);
+            return sender.send(left).map(|_| false).map_err(drop);
+        }
+        for piece in 0..=load.rest.len() {
+            match unit.published(piece).filter(|_| by_reference) {
+                Some(published) => {
+                    sender.send_published(published, 0..published.len() as u64).map_err(drop)?;
+                }
+                None => {
+                    let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
+                    sender.send(piece).map_err(drop)?;
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Frees a unit that the peer has acknowledged, or that became packets.
