@@ -1,8 +1,11 @@
-use nocopy_lab::patience::wait_until;
+use std::os::fd::AsFd;
+
+use nocopy_lab::patience::{PATIENCE, wait_until};
 
 use super::*;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::message::Event;
+use crate::sys::poll::wait_readable;
 
 fn bind(streams: bool) -> Endpoint {
     Endpoint::builder().streams(streams).bind("127.0.0.1:0".parse().unwrap()).unwrap()
@@ -243,6 +246,44 @@ fn a_unit_that_is_being_filled_is_in_flight() {
 }
 
 /// An endless wait ends when a stream is cut, and its units become packets.
+/// A stream that is read at each look is not watched; a message by it ends a sleep all the same, in a wait and of a program that polls.
+#[test]
+fn a_stream_that_was_read_by_looks_ends_a_sleep() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    for polls in [false, true] {
+        send_and_look(&mut left, to_right, &mut right);
+        wait_until("it is not watched", || {
+            assert!(right.try_receive().unwrap().is_none());
+            right.streams.as_ref().unwrap().has_unwatched()
+        });
+        while right.poll_event().is_some() {}
+        let is_there = match polls {
+            true => right.arm().unwrap(),
+            false => right.receive_timeout(Duration::from_millis(1)).unwrap().is_some(),
+        };
+        assert!(!is_there && !right.streams.as_ref().unwrap().has_unwatched());
+        left.send(message(6), to_right).unwrap();
+        left.flush().unwrap();
+        if polls {
+            let woken = wait_readable(right.as_fd(), PATIENCE);
+            assert_eq!(woken.unwrap(), Wakeup::Ready);
+        }
+        let came = right.receive_timeout(PATIENCE).unwrap();
+        assert!(came.expect("it came by the stream").to_vec() == message(6));
+    }
+}
+
+/// Sends a long message, which the right end takes by looks without a sleep.
+fn send_and_look(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
+    left.send(message(2), to_right).unwrap();
+    left.flush().unwrap();
+    wait_until("a message", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.try_receive().unwrap().is_some()
+    });
+}
+
 #[test]
 fn a_cut_ends_a_wait() {
     let (mut left, to_right, mut right) = connected([true, true]);

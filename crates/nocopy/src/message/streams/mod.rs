@@ -722,6 +722,11 @@ impl Streams {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn has_unwatched(&self) -> bool {
+        self.unwatched.is_some()
+    }
+
     /// Cuts all streams.
     #[cfg(test)]
     pub(super) fn cut_all(&mut self) {
