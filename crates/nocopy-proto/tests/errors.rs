@@ -2,11 +2,15 @@
 #![allow(missing_docs)]
 
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nocopy_proto::filter::Program;
-use nocopy_proto::message::{LostReason, framing, wire as messages};
+use nocopy_proto::message::{self, LostReason, crc, framing, wire as messages};
+use nocopy_proto::pcapng::{self, InPlace};
 use nocopy_proto::run;
-use nocopy_proto::wire::{MacAddress, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp, udp, vlan};
+use nocopy_proto::wire::{
+    IpAddresses, MacAddress, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp, udp, vlan,
+};
 
 fn said<T>(tried: Result<T, impl Display>) -> String {
     tried.map_or_else(|error| error.to_string(), |_| "no error".to_owned())
@@ -22,6 +26,25 @@ fn padded<const BYTES: usize>(first: &[u8]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..first.len()].copy_from_slice(first);
     bytes
+}
+
+const DESTINATION_OPTIONS: u8 = 60;
+
+fn extensions(packet: &[u8]) -> String {
+    said(ipv6::Packet::parse(packet).unwrap().upper_layer())
+}
+
+fn option(option: [u8; 4]) -> String {
+    let mut segment = padded::<24>(&[0; 20]);
+    segment[12] = 0x60;
+    segment[20..].copy_from_slice(&option);
+    said(tcp::Segment::parse(&segment).unwrap().options().next().unwrap())
+}
+
+fn checksum(checksum: [u8; 2], address: impl Into<IpAddr> + Copy) -> String {
+    let bytes = [[0; 2], [0; 2], [0, 8], checksum].concat();
+    let addresses = IpAddresses::new(address.into(), address.into()).unwrap();
+    said(udp::Datagram::parse(&bytes).unwrap().verify_checksum(&addresses))
 }
 
 #[test]
@@ -49,7 +72,23 @@ fn faults_of_headers_are_facts() {
             said(arp::Packet::parse(&padded::<28>(&[0, 1, 8, 0, 8, 4]))),
             "ARP for IPv4 over Ethernet says addresses of 8 and 4 bytes, not of 6 and 4",
         ),
+        (
+            said(arp::Packet::parse(&padded::<28>(&[0, 6]))),
+            "ARP names hardware type 6; only 1, Ethernet, is supported",
+        ),
         (said(ipv4::Packet::parse(&[0x45; 19])), "the IPv4 header has at least 20 bytes, the packet has 19"),
+        (said(ipv4::Packet::parse(&[0x65; 20])), "the IP version is 6, not 4"),
+        (said(ipv4::Packet::parse(&[0x44; 20])), "IPv4 header says 16 bytes, it has at least 20"),
+        (said(ipv4::Packet::parse(&[0x46; 20])), "IPv4 header says 24 bytes, packet has 20"),
+        (
+            said(ipv4::Packet::parse(&padded::<20>(&[0x45, 0, 0, 19]))),
+            "IPv4 total length says 19 bytes, the header alone has 20",
+        ),
+        (
+            said(ipv4::Packet::parse(&padded::<20>(&[0x45, 0, 0, 21]))),
+            "IPv4 total length says 21 bytes, packet has 20",
+        ),
+        (said(ipv6::Packet::parse(&[0x45; 40])), "the IP version is 4, not 6"),
         (said(ipv6::Packet::parse(&[0x60; 39])), "the IPv6 header has 40 bytes, the packet has 39"),
         (
             said(ipv6::Packet::parse(&padded::<50>(&[0x60, 0, 0, 0, 0, 100]))),
@@ -59,14 +98,39 @@ fn faults_of_headers_are_facts() {
             said(ipv6::Packet::parse(&padded::<50>(&[0x60]))),
             "the IPv6 payload length is 0 before hop-by-hop options: this is a jumbogram, which is not supported",
         ),
+        (
+            extensions(&padded::<48>(&[0x60, 0, 0, 0, 0, 8, DESTINATION_OPTIONS])),
+            "hop-by-hop options follow another extension header, they may only be the first",
+        ),
+        (
+            extensions(&padded::<44>(&[0x60, 0, 0, 0, 0, 4, DESTINATION_OPTIONS])),
+            "the IPv6 destination options header needs 8 bytes, 4 are left of the packet",
+        ),
         (said(icmp::Message::parse(&[8; 7])), "the ICMP header has 8 bytes, the message has 7"),
         (said(icmpv6::Message::parse(&[135; 3])), "the ICMPv6 message has 3 bytes, its type needs more"),
         (said(tcp::Segment::parse(&[0; 19])), "the TCP header has at least 20 bytes, the segment has 19"),
+        (
+            said(tcp::Segment::parse(&padded::<20>(&[0; 20]))),
+            "the TCP header says 0 bytes, it has at least 20",
+        ),
+        (said(tcp::Segment::parse(&[0x60; 20])), "the TCP header says 24 bytes, the segment has 20"),
+        (option([2, 5, 0, 0]), "TCP option 2 is cut"),
+        (option([2, 3, 0, 0]), "TCP option 2 says 3 bytes"),
         (said(udp::Datagram::parse(&[0; 7])), "the UDP header has 8 bytes, the datagram has 7"),
         (
             said(udp::Datagram::parse(&[0; 8])),
             "the UDP length is 0: this is part of an IPv6 jumbogram, which is not supported",
         ),
+        (
+            said(udp::Datagram::parse(&padded::<8>(&[0, 0, 0, 0, 0, 7]))),
+            "the UDP length says 7 bytes, the header alone has 8",
+        ),
+        (
+            said(udp::Datagram::parse(&padded::<8>(&[0, 0, 0, 0, 0, 9]))),
+            "the UDP length says 9 bytes, the datagram has 8",
+        ),
+        (checksum([1, 2], Ipv4Addr::UNSPECIFIED), "the UDP checksum is 0x0102, the datagram sums to 0xffde"),
+        (checksum([0, 0], Ipv6Addr::UNSPECIFIED), "the datagram has no UDP checksum, which IPv6 demands"),
         (said(UdpPacket::parse(&[0; 60])), "the frame holds neither IPv4 nor IPv6"),
         (said(UdpPacket::parse(&udp_over_ipv4)), "the IPv4 header's checksum is wrong"),
         (
@@ -85,20 +149,46 @@ fn faults_of_messages_are_facts() {
     let chunks = |payload: &[u8]| {
         framing::parse(payload).find_map(Result::err).map_or(String::new(), |error| error.to_string())
     };
+    let sealed = |first: &[u8], bytes| {
+        let mut datagram = first.to_vec();
+        datagram.resize(bytes - crc::CRC_BYTES, 0);
+        crc::seal(&mut datagram);
+        said(messages::Datagram::parse(&datagram))
+    };
     assert_sentences(&[
         (said(messages::Datagram::parse(&[])), "the datagram has 0 bytes, its kind has at least 16"),
         (said(messages::Datagram::parse(&[0xff; 64])), "255 is no kind of datagram"),
-        // Only bytes with a right checksum get that far.
+        (said(messages::Datagram::parse(&[10; 16])), "a datagram of kind 10 does not have the flags 0x0a"),
         (
-            messages::Malformed::Reserved { kind: 3 }.to_string(),
-            "a reserved field of a datagram of kind 3 is not 0",
+            said(messages::Datagram::parse(&padded::<16>(&[10, 4]))),
+            "the checksum is 0x00000000, the datagram sums to 0x91fef8aa",
         ),
+        (sealed(&[10, 4], 17), "1 bytes lie behind the datagram's last field"),
+        (sealed(&[10, 4, 1], 16), "a reserved field of a datagram of kind 10 is not 0"),
+        (sealed(&[5, 4, 2, 1], 16), "a datagram of kind 5 speaks of the versions 2 to 1"),
+        (sealed(&[4, 4, 2], 32), "a datagram of kind 4 is of version 2, only version 1 is spoken here"),
+        (
+            sealed(&[6, 4, 1], 600),
+            "the datagram has 600 bytes and speaks of 0; these have to be the same, and 512 or more",
+        ),
+        (
+            said(messages::Ranges::parse(&[0; 3])),
+            "3 bytes behind the header of an Ack are not up to 64 ranges of 4",
+        ),
+        (said(messages::Ranges::parse(&[0; 4])), "range 0 of the Ack is empty or adjoins the one before"),
         // It takes more connections than the settings allow, from several networks.
         (
             LostReason::Displaced.to_string(),
             "its place was given to another network; its own had the most connections; raise peers_max",
         ),
         (chunks(&[0xff]), "the payload ends in the header of a chunk"),
+        (chunks(&[0, 0, 0, 9, 1]), "a chunk of 9 B has 1 B left in its packet"),
+        (chunks(&[0xc0, 0, 0, 0]), "a chunk has an unknown kind"),
+        (chunks(&[0x20, 0, 0, 0]), "a piece of a message has no bytes"),
+        (
+            said(message::parse_put_answer(&[])),
+            "no answer came; the bytes may have been written or not, and can be put again",
+        ),
     ]);
 }
 
@@ -117,12 +207,45 @@ fn what_the_library_and_the_command_do_not_understand_is_said() {
 }
 
 #[test]
-fn filters_too_long_for_xdp_are_said() {
+fn impossible_headers_and_blocks_are_not_written() {
+    let tag = |vlan_id, priority| said(vlan::TagControl::new(vlan_id, priority, false));
+    let udp = |bytes| udp::Repr::without_checksum(1, 2, bytes);
+    let packet = pcapng::Packet { time_ns: 0, original_bytes: 10, direction: pcapng::Direction::In };
+    assert_sentences(&[
+        (tag(4096, 0), "VLAN 4096: no such number; it has 12 bits; give one from 0 to 4095"),
+        (tag(0, 8), "VLAN priority 8: no such number; it has 3 bits; give one from 0 to 7"),
+        (
+            said(udp(65_528)),
+            "payload of 65528 bytes: too long; the header's 16-bit length allows 65527; send it in parts",
+        ),
+        (
+            said(udp(1).unwrap().emit(&mut [0; 7])),
+            "header of 8 bytes: cannot be written; the buffer has 7; give a larger one",
+        ),
+        (
+            said(InPlace::new(&mut [0; 100], None, 100).add(&packet, 0..10)),
+            "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere",
+        ),
+    ]);
+}
+
+#[test]
+fn filters_that_cannot_be_used_say_why() {
     // Each instruction reads behind X, which takes some instructions of eBPF, and jumps to the end if there is no such byte.
     let long = format!("4001\n{}6 0 0 1\n", "72 0 0 14\n".repeat(4000));
     let refused = Program::parse(&long).unwrap().to_xdp(false);
-    assert_eq!(
-        said(refused),
-        "its 40008 instructions cannot be translated; jumps become too long for eBPF; shorten the filter"
-    );
+    assert_sentences(&[
+        (
+            said(Program::parse("1\nret")),
+            "instruction 0 is \"ret\"; it must be 'code jt jf k' in decimal; give the output of 'tcpdump -ddd EXPRESSION'",
+        ),
+        (
+            said(Program::parse("2\n48 0 0 65535\n22 0 0 0").unwrap().to_xdp(false)),
+            "instruction 0 reads up to byte 65536; an XDP program reads at most 65535; run the filter on a packet socket",
+        ),
+        (
+            said(refused),
+            "its 40008 instructions cannot be translated; jumps become too long for eBPF; shorten the filter",
+        ),
+    ]);
 }

@@ -64,7 +64,7 @@ pub enum Malformed {
         left_bytes: usize,
     },
     /// No such kind of message.
-    #[error("a chunk is of a kind that there is not")]
+    #[error("a chunk has an unknown kind")]
     Kind,
     /// A chunk of a message in several has no bytes.
     #[error("a piece of a message has no bytes")]

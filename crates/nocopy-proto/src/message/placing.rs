@@ -279,9 +279,18 @@ mod tests {
 
     #[test]
     fn answers_come_back() {
-        for result in [Ok(()), Err(PutRefusal::NoRegion), Err(PutRefusal::OutOfRange)] {
-            assert_eq!(parse_put_answer(&put_answer(result)), result);
+        let mut regions = Regions::default();
+        let region = regions.register(WRITER, (), 10);
+        let refused = [
+            (OTHER, "there is no such region for this end, or not any more; ask the peer for another one"),
+            (WRITER, "the bytes do not lie within the region; put fewer, or elsewhere"),
+        ];
+        for (from, expected) in refused {
+            let refusal = regions.place(from, &PutHeader::new(region, 1), 10).unwrap_err();
+            assert_eq!(refusal.to_string(), expected);
+            assert_eq!(parse_put_answer(&put_answer(Err(refusal))), Err(refusal));
         }
+        assert_eq!(parse_put_answer(&put_answer(Ok(()))), Ok(()));
         assert_eq!(parse_put_answer(&[0; 15]), Err(PutRefusal::Unknown));
         assert_eq!(parse_put_answer(&[9; 16]), Err(PutRefusal::Unknown));
     }

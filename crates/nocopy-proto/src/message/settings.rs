@@ -192,8 +192,8 @@ pub enum Violation {
     /// A piece of a message that does not follow from the one before.
     #[error("a piece of a message does not follow from the one before")]
     OutOfPlace,
-    /// Data after the end of the direction.
-    #[error("something came behind the end")]
+    /// The last packet of a direction ends inside a message, or others follow it.
+    #[error("the last packet ends inside a message, or others follow it")]
     AfterTheEnd,
 }
 
@@ -210,7 +210,7 @@ pub enum QueueError {
     #[error("no room: the peer has not acknowledged enough yet; wait for it to be writable")]
     Full,
     /// This direction was ended.
-    #[error("nothing follows the end")]
+    #[error("this direction was ended; nothing more can be sent on this connection")]
     Finished,
     /// There is no such peer any more.
     #[error(transparent)]

@@ -112,6 +112,14 @@ impl Table {
         }
     }
 
+    /// The first peer that a host has lost, and why.
+    fn lost(&mut self, host: usize) -> Option<(Peer, String)> {
+        std::iter::from_fn(|| self.hosts[host].poll_event()).find_map(|event| match event {
+            Event::Lost(peer, reason) => Some((peer, reason.to_string())),
+            _ => None,
+        })
+    }
+
     fn received(&mut self, host: usize) -> Option<Vec<u8>> {
         self.hosts[host].receive().map(|message| message.pieces().flatten().copied().collect())
     }
@@ -204,7 +212,11 @@ fn both_ends_end() {
     let (mut table, client, server) = Table::connected(&Settings::default());
     table.send(0, client, b"last words");
     table.hosts[0].finish(client, Vec::new()).unwrap();
-    assert_eq!(table.hosts[0].queue(client, vec![0]), Err((vec![0], QueueError::Finished)));
+    let (packet, error) = table.hosts[0].queue(client, vec![0]).unwrap_err();
+    assert_eq!(
+        (packet, error.to_string()),
+        (vec![0], "this direction was ended; nothing more can be sent on this connection".to_owned())
+    );
     table.settle(|_, _| true);
     assert_eq!(table.hosts[1].poll_event(), None, "there is something to read first");
     assert_eq!(table.received(1).as_deref(), Some(&b"last words"[..]));
@@ -218,7 +230,8 @@ fn both_ends_end() {
     assert_eq!(table.hosts[1].poll_event(), Some(Event::Closed(server)));
     assert_eq!(table.hosts.each_ref().map(Endpoint::peers), [0, 0]);
     assert_eq!(table.hosts.each_ref().map(Endpoint::poll_timeout), [None, None]);
-    assert_eq!(table.hosts[0].room(client), Err(Gone));
+    let gone = table.hosts[0].room(client).unwrap_err();
+    assert_eq!(gone.to_string(), "the peer is gone: the connection was closed, or lost");
 }
 
 /// Two ends that connect to each other at once have one connection, whichever of their first datagrams are lost.
@@ -308,7 +321,10 @@ fn forged_echoes_do_not_hold_a_place_for_minutes() {
 fn a_connection_that_is_over_makes_room() {
     let (mut table, client, server) = Table::connected(&Settings { peers_max: 1, ..Settings::default() });
     let (now, to) = (table.now, address(1));
-    assert_eq!(table.hosts[0].connect(now, to), Err(ConnectError::TooManyPeers { peers_max: 1 }));
+    assert_eq!(
+        table.hosts[0].connect(now, to).unwrap_err().to_string(),
+        "there are 1 peers, as many as the settings allow; raise peers_max"
+    );
     finish(&mut table, [client, server]);
     let again = table.hosts[0].connect(table.now, to).expect("a place");
     table.settle(|_, _| true);
@@ -353,7 +369,8 @@ fn a_peer_that_was_started_again_is_told_of() {
     table.hosts[1] = Endpoint::new(Settings::default(), [3; 32]);
     table.send(0, client, b"are you there?");
     table.settle(|_, _| true);
-    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, LostReason::Restarted)));
+    let restarted = "it does not know the connection any more, as after a restart; connect again";
+    assert_eq!(table.lost(0), Some((client, restarted.to_owned())));
     assert_eq!(table.hosts[0].acknowledged().as_deref().map(<[u8]>::len), Some(4 + 14));
 }
 
@@ -371,8 +388,63 @@ fn a_peer_that_is_not_heard_is_lost() {
         table.now = due;
         table.hosts[0].handle_timeout(due);
     }
-    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, LostReason::Silent)));
+    let silent = "no datagram came from it any more; is it running, and is the network up?";
+    assert_eq!(table.lost(0), Some((client, silent.to_owned())));
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
+}
+
+#[test]
+fn a_connection_that_is_not_made_says_why() {
+    let why = |answer: fn(u64) -> Option<Vec<u8>>| {
+        let mut table = Table::new(&Settings::default());
+        let peer = table.hosts[0].connect(table.now, address(1)).unwrap();
+        let mut client_id = 0;
+        table.settle(|_, datagram| {
+            if let Ok(wire::Datagram::Hello(hello)) = wire::Datagram::parse(datagram) {
+                client_id = hello.client_id;
+            }
+            false
+        });
+        if let Some(answer) = answer(client_id) {
+            table.hosts[0].handle_datagram(table.now, address(1), false, answer);
+        }
+        table.sleep_while(Duration::from_secs(100), |_, _| false);
+        let (lost, why) = table.lost(0).expect("no peer");
+        assert_eq!(lost, peer);
+        why
+    };
+    assert_eq!(why(|_| None), "no answer; is an endpoint bound there, and does a firewall let UDP pass?");
+    let refused = why(|client_id| {
+        let mut refused = Vec::new();
+        wire::Refused { versions: wire::Versions { first: 2, last: 3 }, client_id }.emit(&mut refused);
+        Some(refused)
+    });
+    assert_eq!(refused, "it speaks versions 2 to 3 of the protocol, and this end 1; update the older one");
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_told_of() {
+    let packet = |message_bytes, number| {
+        let chunk = framing::chunks(Kind::Plain, message_bytes, 0, 1472 - HEADER_BYTES).nth(number).unwrap();
+        [chunk.header(), &vec![0; chunk.range.len()]].concat()
+    };
+    let violations = [
+        (false, vec![0xff], "the payload ends in the header of a chunk"),
+        (false, packet(2 << 20, 0), "a message is longer than was agreed on"),
+        (false, packet(5_000, 1), "a piece of a message does not follow from the one before"),
+        (true, packet(5_000, 0), "the last packet ends inside a message, or others follow it"),
+    ];
+    for (is_last, packet, violation) in violations {
+        let (mut table, client, server) = Table::connected(&Settings::default());
+        if is_last {
+            table.hosts[0].finish(client, packet).unwrap();
+        } else {
+            table.hosts[0].queue(client, packet).unwrap();
+        }
+        table.settle(|_, _| true);
+        assert_eq!(table.lost(1), Some((server, format!("it broke the protocol: {violation}"))));
+        assert_eq!(table.lost(0), Some((client, "it ended the connection (code 3)".to_owned())));
+    }
 }
 
 /// A peer that sends signs of life but acknowledges nothing keeps its packets only as long as no other peer needs the memory.
@@ -423,9 +495,8 @@ fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
                 assert!(statistics.in_flight == 0 && statistics.queued > 0, "{statistics:?}");
             }
         }
-        let lost =
-            std::iter::from_fn(|| table.hosts[1].poll_event()).find(|event| matches!(event, Event::Lost(..)));
-        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, LostReason::Stalled)));
+        let stalled = "it did not continue a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again";
+        assert_eq!(table.lost(1), is_wanted.then(|| (server, stalled.to_owned())));
     }
 }
 
