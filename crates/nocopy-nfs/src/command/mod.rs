@@ -52,8 +52,6 @@ pub enum Failure {
     Client(#[from] ClientError),
     #[error("buffers: no memory{cause}; free some", cause = Why(.0))]
     Memory(#[source] io::Error),
-    #[error("buffer: refused for reading or writing; {0}")]
-    Post(#[source] nocopy::Reason),
     #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = path.display(), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(

@@ -102,7 +102,7 @@ impl Batch {
             let one = self.active.get_mut(&at).expect("found, or just begun");
             let bytes = buffer.capacity() as u64;
             let place = Place { file: one.partial.source(), offset: one.posted };
-            let ticket = client.post(buffer, place).map_err(|rejected| Failure::Post(rejected.reason))?;
+            let ticket = client.post(buffer, place).expect("fewer than the client takes");
             self.tickets.insert(ticket, at);
             one.posted += bytes;
         }

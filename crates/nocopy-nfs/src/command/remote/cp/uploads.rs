@@ -321,7 +321,7 @@ fn write(upload: &mut Upload, copying: &mut Copying<'_>, client: &mut Client) ->
         if count > 0 {
             let place = Place { file: upload.to(), offset: upload.offset };
             client.wait_for_room(CALLS_MAX)?;
-            client.write(buffer, place).map_err(|rejected| Failure::Post(rejected.reason))?;
+            client.write(buffer, place).expect("room was waited for");
             client.try_flush()?;
             upload.offset += count as u64;
             copying.note(count)?;
