@@ -3,7 +3,7 @@
 #[path = "../../../../nocopy-cli/tests/command/recording/mod.rs"]
 mod recording;
 
-use std::io::Cursor;
+use std::io::{self, Cursor};
 
 use proptest::prelude::*;
 use recording::{ETHERNET, Interface, Order, Packet, block, enhanced, interface, pcap, pcapng, section};
@@ -34,6 +34,11 @@ fn read(file: &[u8]) -> (Vec<(Recorded, Vec<u8>)>, Option<Damage>) {
             Err(damage) => return (all, Some(damage)),
         }
     }
+}
+
+/// The damage, as it is printed.
+fn said(file: &[u8]) -> String {
+    read(file).1.expect("damage").to_string()
 }
 
 fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
@@ -68,7 +73,10 @@ fn sections_have_a_byte_order_and_interfaces_of_their_own() {
     assert_reads(&file, &packets, 1);
     let strange = Packet { interface: 1, ..packets[1].clone() };
     let file = [pcapng(true, &[ETHERNET; 2], &packets[..1]), pcapng(false, &[ETHERNET], &[strange])].concat();
-    assert!(matches!(read(&file).1, Some(Damage::Corrupt { packet: 2, .. })));
+    assert_eq!(
+        said(&file),
+        "packet 2 (byte 300): it is from an interface that was not described; the file is damaged there; the packets before are complete ('editcap' can save them)"
+    );
 }
 
 #[test]
@@ -143,25 +151,71 @@ fn frame_check_sequences_are_left_out() {
 #[test]
 fn what_is_no_recording_of_ethernet_is_refused() {
     let packets = packets(1);
-    assert!(matches!(read(b"").1, Some(Damage::Empty)));
-    assert!(matches!(read(b"\x7fELF and so on, and on, and on").1, Some(Damage::NotACapture(_))));
-    assert!(matches!(read(b"abc").1, Some(Damage::NotACapture(_))));
-    for file in [
-        pcap(true, false, 113, &packets),
-        pcapng(true, &[Interface { link_type: 113, ..ETHERNET }], &packets),
+    assert_eq!(said(b""), "it is empty; record it again");
+    for (file, begin) in [(&b"\x7fELF and so on, and on, and on"[..], "7f 45 4c 46"), (b"abc", "61 62 63")] {
+        assert_eq!(
+            said(file),
+            format!("it is no capture file (it begins with {begin}); give a pcap or pcapng file, unpacked")
+        );
+    }
+    for (file, byte) in [
+        (pcap(true, false, 113, &packets), 24),
+        (pcapng(true, &[Interface { link_type: 113, ..ETHERNET }], &packets), 88),
     ] {
-        let damage = read(&file).1.unwrap();
-        assert!(matches!(damage, Damage::LinkType { packet: 1, link_type: 113, .. }), "{damage}");
+        assert_eq!(
+            said(&file),
+            format!(
+                "packet 1 (byte {byte}) is of link type 113, not Ethernet (1), and an Ethernet interface cannot send it; record on an Ethernet interface"
+            )
+        );
     }
     let mut version = pcap(false, false, 1, &packets);
     version[4] = 3;
-    assert!(matches!(read(&version).1, Some(Damage::Version { major: 3 })));
+    assert_eq!(
+        said(&version),
+        "it is of version 3 of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
+    );
     let order = Order { big_endian: false };
     let old = [section(order), interface(order, ETHERNET), block(order, 2, &[0; 40])].concat();
-    assert!(matches!(read(&old).1, Some(Damage::Obsolete { packet: 1, .. })));
-    for (file, byte) in [(pcap(false, false, 1, &[]), 24), (pcapng(false, &[ETHERNET], &[]), 0)] {
+    assert_eq!(
+        said(&old),
+        "packet 1 (byte 52) is in a block of the obsolete type 2; convert the file with 'editcap'"
+    );
+    for file in [pcap(false, false, 1, &[]), pcapng(false, &[ETHERNET], &[])] {
         let damage = Playback::new(Cursor::new(&file), Rounds::Forever).unwrap_err();
-        assert!(matches!(damage, Damage::NoPackets), "{byte} {damage}");
+        assert_eq!(damage.to_string(), "it holds no packets; record it again");
+    }
+}
+
+/// A pipe from which nothing can be read yet.
+#[derive(Debug)]
+struct Pipe;
+
+impl Read for Pipe {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Seek for Pipe {
+    fn seek(&mut self, _: io::SeekFrom) -> io::Result<u64> {
+        Err(io::Error::from_raw_os_error(libc::ESPIPE))
+    }
+}
+
+#[test]
+fn a_pipe_that_is_silent_or_to_be_read_twice_is_refused() {
+    for (rounds, expected) in [
+        (
+            Rounds::Times(1),
+            "nothing was read before the interrupt, so nothing was sent; it is a pipe to which no packet was written; start the program that writes to it",
+        ),
+        (
+            Rounds::Times(2),
+            "it cannot be read twice (ESPIPE); illegal seek; leave out --loop, or name a file",
+        ),
+    ] {
+        assert_eq!(Playback::new(Pipe, rounds).unwrap_err().to_string(), expected);
     }
 }
 
@@ -171,6 +225,8 @@ fn a_file_may_end_anywhere() {
     let packets = packets(3);
     for (file, head) in [(pcap(true, true, 1, &packets), 24), (pcapng(false, &[ETHERNET], &packets), 28)] {
         let whole = read(&file).0;
+        let cut = said(&file[..file.len() - 1]);
+        assert!(cut.starts_with("it ends inside packet 3 (byte ") && cut.ends_with("), 1 bytes short; the program that wrote it was stopped; the packets before are complete ('editcap' can save them)"), "{cut}");
         for bytes in 1..file.len() {
             let (found, damage) = read(&file[..bytes]);
             assert_eq!(found, whole[..found.len()], "{bytes}");
@@ -193,13 +249,13 @@ fn claims_beyond_reason_are_refused_before_they_cost_memory() {
     let mut file = pcap(false, false, 1, &packets);
     let second = 24 + 16 + packets[0].bytes.len();
     file[second + 8..second + 12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let (found, damage) = read(&file);
-    let place = second as u64;
-    assert!(
-        matches!(damage, Some(Damage::Claim { packet: 2, byte, bytes_claimed: 0xffff_ffff, .. }) if byte == place),
-        "{damage:?}"
+    assert_eq!(
+        said(&file),
+        format!(
+            "packet 2 (byte {second}) claims 4294967295 bytes, more than 262144; the file is damaged there; the packets before are complete ('editcap' can save them)"
+        )
     );
-    assert_eq!(found.len(), 1);
+    assert_eq!(read(&file).0.len(), 1);
     let mut file = pcapng(true, &[ETHERNET], &packets);
     let block = 28 + 32;
     file[block + 4..block + 8].copy_from_slice(&0xffff_fffc_u32.to_be_bytes());
