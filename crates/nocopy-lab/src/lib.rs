@@ -31,6 +31,8 @@ mod missing;
 mod namespace;
 mod netlink;
 pub mod patience;
+#[cfg(feature = "refused")]
+pub mod refused;
 pub mod witness;
 
 pub use chain::Chain;

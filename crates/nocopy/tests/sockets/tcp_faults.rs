@@ -15,6 +15,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::common;
 use crate::common::calls::{Calls, POLL, SEND, this_thread, wait_until_in};
+use crate::common::errors::Refused;
 use crate::common::lab;
 use crate::common::stream::{
     PATIENCE, assert_same, buffers_free, close, connected, lose, pattern, read_all, reading,
@@ -314,13 +315,8 @@ fn lab_connect(lab: &Lab, builder: Builder) -> Result<Stream, OpenError> {
 
 #[test]
 fn where_io_uring_is_refused_streams_go_on_without() {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
     let lab = lab!();
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
-    let here = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
-    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    Refused::always(libc::SYS_io_uring_setup, libc::EPERM).apply();
     let error = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
     assert!(error.to_string().contains("io_uring"), "{error}");
     let (mut socket, peer) = connected(&lab, by(None));

@@ -10,6 +10,7 @@ use nocopy_lab::patience::wait_until;
 
 use crate::common::PATIENCE;
 use crate::common::calls::{Calls, POLL};
+use crate::common::errors::{Refused, Sentences, where_refused};
 use crate::common::stream::read_some;
 
 const MIB: usize = 1 << 20;
@@ -226,7 +227,14 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
                 _ => panic!("{error}"),
             };
             assert_eq!((is_first_broken, proxied.there + proxied.back), (is_first, 5), "{error}");
-            assert!(error.to_string().contains("were reset"), "{error}");
+            let side = if is_first { "first" } else { "second" };
+            let Proxied { there, back, .. } = proxied;
+            let mut sentences = Sentences::default();
+            let expected = format!(
+                "proxy: the {side} connection failed (…; {there} bytes had gone there and {back} back; both were reset; connect again"
+            );
+            sentences.says(Err::<(), _>(&error), &expected);
+            sentences.end();
             if after_end {
                 // The end of the stream was read already; writing finds the connection closed.
                 wait_until("reset on the other side", || (&other).write_all(b"?").is_err());
@@ -253,24 +261,12 @@ fn a_reset_while_bytes_flow_ends_the_proxy_without_a_signal() {
     assert!(!raised.load(Relaxed), "SIGPIPE");
 }
 
-/// Makes pipes fail on this thread, as if all descriptors were in use.
-fn without_pipes() {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-    let refused = SeccompAction::Errno(libc::EMFILE.cast_unsigned());
-    let rules = [(libc::SYS_pipe2, vec![])].into();
-    let here = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
-    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-}
-
 #[test]
 fn what_is_not_begun_leaves_both_connections() {
     let ((mut left, first), (second, mut right)) = (pair(), pair());
-    let tried = thread::spawn(move || {
-        without_pipes();
-        (proxy(&first, &second).unwrap_err(), first, second)
-    });
-    let (error, mut first, mut second) = tried.join().unwrap();
+    let refused = [Refused::always(libc::SYS_pipe2, libc::EMFILE)];
+    let (error, mut first, mut second) =
+        where_refused(&refused, move || (proxy(&first, &second).unwrap_err(), first, second));
     assert!(matches!(error, ProxyError::NotBegun(_)), "{error}");
     for (socket, peer) in [(&mut first, &mut left), (&mut second, &mut right)] {
         socket.write_all(b"hello").unwrap();
