@@ -34,6 +34,9 @@ impl fmt::Display for Named<'_> {
 }
 
 fn name_and_words(error: &io::Error) -> (Option<String>, String) {
+    if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return name_and_words(inner);
+    }
     let text = error.to_string();
     let Some(number) = error.raw_os_error() else { return (None, text) };
     let words = uncapitalized(text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text));
@@ -111,6 +114,8 @@ mod tests {
     fn an_error_without_a_number_has_only_words() {
         let closed = io::Error::other("the peer closed the connection");
         assert_eq!(Why(&closed).to_string(), "; the peer closed the connection");
+        let inner = io::Error::new(io::ErrorKind::NotConnected, io::Error::from_raw_os_error(6));
+        assert_eq!(Why(&inner).to_string(), " (ENXIO); no such device or address");
         let kind = io::Error::from(io::ErrorKind::TimedOut);
         assert_eq!(Why(&kind).to_string(), "; timed out");
     }

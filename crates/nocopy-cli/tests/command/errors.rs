@@ -4,13 +4,14 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use nocopy_lab::refused::is_sentence;
 use rustix::process::Signal;
 
 use crate::profile::may_profile;
 use crate::running::{Running, nocopy, text};
 use crate::sandbox::{self, Refused};
 
-/// A directory of the test.
+/// In words of a command, `DIRECTORY` stands for a directory of the test.
 const STATE: &str = "--state=DIRECTORY";
 
 /// Commands that fail anywhere, and all that they print.
@@ -259,6 +260,14 @@ const ERRORS: &[(&[&str], &str)] = &[
         &["serve", "nfs", "/", "--state=/etc"],
         "/etc: cannot keep the key of file handles there; it is inside the exported directory, so clients could read it; name a directory elsewhere by --state",
     ),
+    (
+        &["serve", "nfs", "/etc", "--state=/proc/absent"],
+        "/proc/absent: cannot keep the key and the index of file handles there (ENOENT); no such file or directory; name a directory that this user can write by --state",
+    ),
+    (
+        &["send", "udp://127.0.0.1:9", "--raw", "--rate=100pps"],
+        "127.0.0.1:9: no receiver; port unreachable; start the receiver first",
+    ),
 ];
 
 const NO_INTERFACE: &str =
@@ -354,6 +363,20 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
         "server: cannot wait for calls any more (EPERM); operation not permitted; start it again",
     ),
     (
+        &[Refused::with(libc::SYS_mmap, libc::ENOMEM, (1, 16 << 20))],
+        &["cat", "nfs://127.0.0.1/x"],
+        "buffers: no memory (ENOMEM); cannot allocate memory; free some",
+    ),
+    (
+        &[
+            Refused::always(libc::SYS_recvmsg, libc::ENOMEM),
+            Refused::always(libc::SYS_recvfrom, libc::ENOMEM),
+            Refused::always(libc::SYS_recvmmsg, libc::ENOMEM),
+        ],
+        &["recv", "udp://127.0.0.1:0"],
+        "recv: cannot receive (ENOMEM); cannot allocate memory; start it again",
+    ),
+    (
         &[Refused::always(libc::SYS_sendto, libc::EPERM)],
         &["bench", "packet-send"],
         "lab: cannot set lo up (EPERM); operation not permitted; see 'dmesg' for the kernel's own words",
@@ -382,6 +405,30 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
 
 /// Ones of scripts that change something before they start `$nocopy`.
 const OF_SCRIPTS: &[(&str, &str)] = &[
+    (
+        "$nocopy man man > /dev/full",
+        "standard output: cannot be written (ENOSPC); no space left on device; check where the output goes",
+    ),
+    (
+        "flock $directory $nocopy serve nfs /etc --state=$directory",
+        "…: cannot be used; another server is using it; stop that server, or name another directory by --state",
+    ),
+    (
+        "ip link add one type veth peer name two; $nocopy ping xdp://10.0.0.1:9 --interface=one",
+        "10.0.0.1:9: cannot be reached through one (ENETUNREACH); network is unreachable; 'ip route get 10.0.0.1' shows the way there",
+    ),
+    (
+        "ip link add three type veth peer name four; $nocopy send udp://10.0.0.1:9 --method=xdp-udp --interface=three",
+        "10.0.0.1:9: no way there through three (ENETUNREACH); network is unreachable; look at 'ip route get 10.0.0.1 oif three'",
+    ),
+    (
+        "for file in /usr/lib/*/libpcap.so.*; do mount --bind /dev/null $file; done; $nocopy sniff lo udp",
+        "filter 'udp': cannot be compiled; libpcap, which does it, cannot be loaded (…); install it ('apt install libpcap0.8'), or give the filter as bytecode",
+    ),
+    (
+        "setpriv --bounding-set=-bpf,-sys_admin $nocopy sniff lo --take",
+        "lo: its packets cannot be taken from the host; xdp zero-copy: not available; lo: a port cannot be opened; this process lacks CAP_BPF; run as root, or grant it with 'setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM'; leave out '--take' to only watch them",
+    ),
     (
         "setpriv --bounding-set=-setuid $nocopy serve nfs /etc --writable --state=$directory",
         "--writable: refused; this is root without the capabilities to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; start it with these capabilities, or as the user that owns the files ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')",
@@ -460,6 +507,16 @@ const PROFILE_IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
         "profile: cannot attach to the tracepoint sys_enter (EACCES); permission denied; use Linux 5.15 or later",
     ),
     (
+        &[Refused::with(libc::SYS_bpf, libc::EPERM, (0, 0))],
+        &["profile", "--port=9", "--duration=1ms"],
+        "profile: the kernel refused the BPF programs (EPERM); operation not permitted; 'nocopy doctor' shows what this kernel lacks",
+    ),
+    (
+        &[Refused::always(libc::SYS_connect, libc::EPERM)],
+        &["profile", "--", "true"],
+        "true: not started; the process that was to run it ended early (exit status: 2); look at what it printed, or which signal ended it, and try again",
+    ),
+    (
         &[Refused::with(libc::SYS_bpf, libc::EACCES, (0, 1))],
         &["profile", "--port=9", "--duration=1ms"],
         "profile: the counters cannot be read (EACCES); permission denied; start it again",
@@ -503,8 +560,8 @@ const PROFILE_IN_SCRIPTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// `nocopy run --batch-udp -- true`.
-const BATCHES: &[&str] = &[];
+/// The first of the words if datagrams are to be batched.
+const BATCHES: &str = "--batch-udp";
 
 /// Ones of `nocopy run`, which ends like env(1).
 const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
@@ -528,9 +585,15 @@ const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
     ),
     (
         &[Refused::always(libc::SYS_memfd_create, libc::EMFILE)],
-        BATCHES,
+        &[BATCHES, "true"],
         125,
         "counts of the library: no file in memory to keep them in (EMFILE); too many open files; free memory, or raise 'ulimit -n'",
+    ),
+    (
+        &[],
+        &[BATCHES, "sh", "-c", "echo changed 1<> /proc/self/fd/${NOCOPY_BATCH_REPORT%:*}"],
+        125,
+        "counts of the library: cannot be read; the program has overwritten what the library counted; run it once more",
     ),
     (
         &[Refused::always(libc::SYS_signalfd4, libc::EPERM)],
@@ -556,14 +619,9 @@ const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
     ),
 ];
 
-/// Whether it is the line of an error. `…` stands for words of this machine's C library.
+/// Whether it is the line of an error.
 fn is_error(said: &str, expected: &str) -> bool {
-    let said = said.strip_prefix("nocopy: ");
-    let (start, end) = expected.split_once('…').unwrap_or((expected, ""));
-    said.is_some_and(|said| match expected.contains('…') {
-        true => said.len() > start.len() + end.len() && said.starts_with(start) && said.ends_with(end),
-        false => said == expected,
-    })
+    said.strip_prefix("nocopy: ").is_some_and(|said| is_sentence(said, expected))
 }
 
 /// A command that fails: its name, itself, its exit code, and what it prints last.
@@ -589,9 +647,9 @@ fn last_line(said: &str) -> &str {
 }
 
 fn in_sandbox(refused: &[Refused], arguments: &[&str], directory: &Path) -> Command {
-    let state = STATE.replace("DIRECTORY", directory.to_str().unwrap());
-    let arguments: Vec<_> =
-        arguments.iter().map(|word| if *word == STATE { &state } else { *word }).collect();
+    let arguments = arguments.iter().map(|word| word.replace("DIRECTORY", directory.to_str().unwrap()));
+    let arguments: Vec<_> = arguments.collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match refused {
         [] => nocopy(&arguments),
         refused => sandbox::nocopy(refused, &arguments),
@@ -672,7 +730,9 @@ fn run_says_why_a_command_was_not_run() {
     });
     assert_errors(OF_RUN.iter().map(|(refused, words, code, expected)| {
         let arguments = match *words {
-            BATCHES => [&["run", "--batch-udp", "--library", &sockets, "--"][..], &["true"]].concat(),
+            [BATCHES, words @ ..] => {
+                [&["run", BATCHES, "--json", "--library", &sockets, "--"][..], words].concat()
+            }
             words => [&["run", "--library", &pcap, "--"][..], words].concat(),
         };
         (format!("{refused:?} {words:?}"), in_sandbox(refused, &arguments, Path::new("")), *code, *expected)
@@ -714,6 +774,36 @@ const PAIRS: &[Pair] = &[
         ),
     ],
     [
+        (&[], &["serve", "tcp://127.0.0.1:7000"], None),
+        (
+            &[],
+            &["send", "tcp://127.0.0.1:7000", "--count=1"],
+            Some(
+                "127.0.0.1:7000: no receiver; the program there says what 'nocopy recv' never says; start 'nocopy recv tcp://:7000' there, or use --raw for another program",
+            ),
+        ),
+    ],
+    [
+        (&[], &["recv", "tcp://127.0.0.1:7000", "--output=DIRECTORY/received"], None),
+        (
+            &[],
+            &["send", "tcp://127.0.0.1:7000", "--streams=2"],
+            Some(
+                "127.0.0.1:7000: refused by the receiver; it writes the streams one after another, and several without an end have no order; give --count, or --streams 1",
+            ),
+        ),
+    ],
+    [
+        (&[], &["serve", "message://127.0.0.1:7000", "--exec=sh DIRECTORY/interrupt"], None),
+        (
+            &[],
+            &["call", "message://127.0.0.1:7000", "x"],
+            Some(
+                "message://127.0.0.1:7000: no response; the connection was closed; look at what 'nocopy serve' prints there",
+            ),
+        ),
+    ],
+    [
         (&[], &["serve", "message://127.0.0.1:7000", "--exec=sleep 60"], None),
         (
             &[],
@@ -751,6 +841,16 @@ const PAIRS: &[Pair] = &[
     [
         (&[], &["serve", "nfs", "/etc", "--listen=127.0.0.1:7000", STATE], None),
         (
+            &[],
+            &["cp", "nfs://127.0.0.1/etc/hostname?nfsport=7000&mountport=7000", "/proc/absent"],
+            Some(
+                "/proc/absent: /proc/absent.nocopy-part: cannot be read or written (ENOENT); no such file or directory; check the path and the permissions",
+            ),
+        ),
+    ],
+    [
+        (&[], &["serve", "nfs", "/etc", "--listen=127.0.0.1:7000", STATE], None),
+        (
             &[Refused::always(libc::SYS_epoll_create1, libc::EMFILE)],
             &["cat", "nfs://127.0.0.1/etc/hostname?nfsport=7000&mountport=7000"],
             Some(
@@ -766,6 +866,7 @@ fn servers_and_clients_name_what_they_lack() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("interrupt"), "kill -INT $PPID; exec sleep 60").unwrap();
     let mut wrong = Vec::new();
     for [(server_refused, server, server_error), (client_refused, client, client_error)] in PAIRS {
         let namespace = nocopy_lab::Namespace::with_loopback().unwrap();

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -32,6 +34,19 @@ pub(crate) fn may_profile() -> bool {
         skip(&Missing::Capability("CAP_SYS_ADMIN"));
     }
     may
+}
+
+#[test]
+fn a_process_whose_profiler_has_ended_does_not_start() {
+    let name = format!("nocopy-test-{}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let mut command = nocopy(&["profile-start", "--", "true"]);
+    let waiting = Running(Some(command.env("NOCOPY_PROFILE_START", &name).spawn().unwrap()));
+    drop(listener.accept().unwrap());
+    assert_eq!(
+        text(&waiting.end().stderr),
+        "nocopy: true: not started; 'nocopy profile' ended before it watched the process; start it again\n"
+    );
 }
 
 fn profile(arguments: &[&str]) -> Running {

@@ -179,8 +179,9 @@ fn a_run_is_written_as_markdown() {
         assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
     };
     refused(&["a.json", "--markdown", "a.md"], "--force");
-    refused(&["a.json", "--markdown", "a.json", "--force"], "overwrite the results");
-    refused(&["a.json", "--markdown", "b", "--html", "./b"], "overwrite the results");
+    const OVER: &str = ": the page cannot be written there; it would overwrite the results, or another page; name another file with --html or --markdown";
+    refused(&["a.json", "--markdown", "a.json", "--force"], &format!("nocopy: a.json{OVER}"));
+    refused(&["a.json", "--markdown", "b", "--html", "./b"], &format!("nocopy: ./b{OVER}"));
     refused(&["a.json", "a.json", "--markdown", "c.md"], "cannot be used with");
     refused(&["a.json", "--force"], "--markdown");
     assert!(!scratch.0.join("c.md").exists());

@@ -18,7 +18,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         gauge.wait_for_round()
     })?;
     guest.record(&account);
-    let gone = |error: &String| error.contains("the interface is gone");
+    let gone = |error: &String| error.contains("the interface was removed");
     let down = |error: &String| error.contains("the interface is down");
     assert!(account.errors.iter().any(gone), "{account:?}");
     assert!(account.errors.iter().all(|error| gone(error) || down(error)), "{account:?}");

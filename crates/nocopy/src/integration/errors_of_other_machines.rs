@@ -40,6 +40,10 @@ fn errors_of_other_machines_have_the_one_form() {
             "io_uring: turned off; kernel.io_uring_disabled is 2; 'sysctl -w kernel.io_uring_disabled=0' turns it on",
         ),
         (
+            Box::new(UringRefused::TooOld(errno(libc::EINVAL))),
+            "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring",
+        ),
+        (
             Box::new(udp::OpenError::Interface { interface: nc0(), source: errno(libc::ENODEV) }),
             "nc0: not found (ENODEV); no such device; use a port on an interface of this network namespace",
         ),

@@ -74,7 +74,9 @@ pub enum FilterControlError {
     #[error("filter control: could not be passed on; {0}")]
     Passing(#[from] GrantError),
     /// An XDP program cannot run the filter.
-    #[error("filter: cannot run as an XDP program; {0}, or in user space (Queues::filter_in_user_space)")]
+    #[error(
+        "filter: cannot run as an XDP program; {0}, or run it in user space (Queues::filter_in_user_space)"
+    )]
     Filter(#[from] Untranslatable),
     /// The program with the filter could not be loaded; the old one stays.
     #[error(transparent)]

@@ -329,7 +329,7 @@ impl Inner {
                 "the interface is down; bring it up, or open the port again if it was deleted",
             ),
             Some(libc::ENXIO | libc::EBADF) => {
-                (io::ErrorKind::NotConnected, "the interface is gone; open a port on another one")
+                (io::ErrorKind::NotConnected, "the interface was removed; open a port on another one")
             }
             _ => return source,
         };

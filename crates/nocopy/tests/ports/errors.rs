@@ -67,6 +67,11 @@ fn areas_that_cannot_be_made_say_why() {
         AreaConfig { numa_node: Some(0), ..usual },
         "NUMA node 0: the kernel takes no memory from there (EINVAL); invalid argument; 'numactl --hardware' lists nodes, or leave it out",
     );
+    let small = Area::new(usual).unwrap();
+    sentences.says(
+        Port::builder("m").area(&small).frame_count(16, 8).ring_sizes(8, 8).memory_pair(),
+        "area of 16 frames: no pool of 8; only 0 are free; make the area larger",
+    );
     let area = Area::new(AreaConfig { frame_count: 1 << 14, ..usual }).unwrap();
     let pair = || Port::builder("m").area(&area).frame_count(8, 8).ring_sizes(8, 8).memory_pair();
     let mut pairs = Vec::new();
@@ -205,6 +210,34 @@ fn interfaces_that_cannot_be_used_say_why() {
     );
     let native = left.namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).open().map(drop));
     sentences.says(native, "lo queue 0: cannot be opened in any mode; xdp copy native: not available (EOPNOTSUPP); operation not supported; its driver has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which; 'nocopy doctor lo' shows what each mode needs");
+    sentences.end();
+}
+
+#[test]
+fn a_port_whose_interface_was_removed_says_so() {
+    let lab = lab!();
+    let mut port = open(lab.right());
+    lab.delete_pair().unwrap();
+    let mut sentences = Sentences::default();
+    sentences.says(
+        port.receiver().receive().map(drop),
+        "nc1 queue 0: the port failed (ENXIO); no such device or address; the interface was removed; open a port on another one",
+    );
+    sentences.end();
+}
+
+#[test]
+fn filters_that_cannot_be_used_say_why() {
+    let mut sentences = Sentences::default();
+    let of_type = Program::parse("2\n40 0 0 4294963204\n22 0 0 0").unwrap();
+    sentences.says(
+        Port::builder("m").filter(&of_type).memory_pair(),
+        "filter: cannot run as an XDP program; instruction 0 asks for the packet's type, which depends on the device's addresses; run the filter on a packet socket, or use the mode 'packet ring'",
+    );
+    sentences.says(
+        nocopy::filter::compile("ether[4294967295] = 1"),
+        "filter 'ether[4294967295] = 1': cannot be used; instruction 0 reads outside the packet; Linux has no data at offset -1; correct it, or give the output of 'tcpdump -ddd EXPRESSION'",
+    );
     sentences.end();
 }
 

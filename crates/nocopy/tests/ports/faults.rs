@@ -72,7 +72,7 @@ fn every_wait_reports_a_deleted_interface() {
         };
         lab.delete_pair().unwrap();
         let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
-        assert!(error.is_some(), "{mode}, {wait:?}: nothing said that the interface is gone");
+        assert!(error.is_some(), "{mode}, {wait:?}: nothing said that the interface was removed");
         let error = right.receiver().receive().expect_err("not said only once");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}, {wait:?}: {error}");
         let mut frame = left.sender().buffer().unwrap();

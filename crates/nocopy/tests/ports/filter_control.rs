@@ -8,7 +8,7 @@ use crate::common::{PATIENCE, lab, open, open_queues, packet, send};
 use nocopy::filter::{Program, compile};
 use nocopy::integration::{FilterControl, FilterControlError, PortTuning};
 use nocopy::metadata::Clock;
-use nocopy::port::{GrantError, Queues};
+use nocopy::port::Queues;
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
@@ -133,7 +133,10 @@ fn a_filter_that_cannot_be_set_leaves_the_one_before() {
     let mut queues = open_queues(lab.right(), |builder| builder.mode(Mode::XdpCopyNative).filter(&filter));
     let control = queues.filter_control().unwrap();
     let error = control.set(Some(&too_long_for_xdp())).unwrap_err();
-    assert!(matches!(error, FilterControlError::Filter(_)), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "filter: cannot run as an XDP program; its 36016 instructions cannot be translated; jumps become too long for eBPF; shorten the filter, or run it in user space (Queues::filter_in_user_space)"
+    );
     assert_come(&mut left, lab.right(), &mut queues, odd);
     lab.delete_pair().unwrap();
     let error = control.set(None).unwrap_err();
@@ -148,18 +151,21 @@ fn what_comes_from_another_process_is_checked() {
     let refused = |prepare: &(dyn Fn(&OwnedFd) + Sync), end: &End| {
         let (ours, theirs) = messages();
         prepare(&ours);
-        end.namespace().run(|| match FilterControl::receive(&theirs).unwrap_err() {
-            FilterControlError::Passing(error) => error,
-            other => panic!("{other}"),
-        })
+        end.namespace().run(|| FilterControl::receive(&theirs).unwrap_err().to_string())
     };
     let sent = |ours: &OwnedFd| control.send(ours).unwrap();
     let error = refused(&sent, lab.left());
-    assert!(matches!(error, GrantError::Namespace { .. } | GrantError::Detached { .. }), "{error}");
+    assert_eq!(
+        error,
+        "filter control: could not be passed on; nc1: cannot be used; the port was granted in another network namespace; start both programs in the same one"
+    );
     let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 88]).is_ok()), lab.right());
-    assert!(matches!(error, GrantError::Foreign), "{error}");
+    assert_eq!(
+        error,
+        "filter control: could not be passed on; grant: not recognised; the message does not begin like a grant; connect to a program that grants ports"
+    );
     let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 200]).is_ok()), lab.right());
-    assert!(matches!(error, GrantError::Truncated { .. }), "{error}");
+    assert!(error.contains("grant: incomplete"), "{error}");
     drop(queues);
     let (ours, theirs) = messages();
     control.send(&ours).unwrap();

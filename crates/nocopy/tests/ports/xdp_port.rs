@@ -313,9 +313,20 @@ fn a_program_already_there_is_not_displaced_unless_asked() {
     let held =
         end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), Attach::Native).unwrap());
     let error = open_with(end, |builder| builder).unwrap_err();
-    assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
+    let there = end.xdp_program().unwrap().expect("a program");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "nc0: not attached; XDP program {there} is there already; detach it with 'ip link set dev nc0 xdp off', or ask for it to be displaced"
+        )
+    );
     let error = open_with(end, |builder| builder.displace(true)).unwrap_err();
-    assert!(matches!(error, OpenError::Xdp(xdp::Error::Held { .. })), "{error}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "nc0: XDP program {there} cannot be displaced; a bpf link holds it; end the process that attached it ('bpftool link' shows it)"
+        )
+    );
     drop(held);
     assert!(open_with(end, |builder| builder.displace(true)).is_ok());
 }

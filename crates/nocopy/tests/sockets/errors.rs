@@ -126,6 +126,11 @@ fn udp_sockets_over_ports_say_what_is_refused() {
         address,
         "routes: cannot be read (EPERM); operation not permitted; run it where netlink sockets are allowed",
     );
+    let mut socket = end.namespace().run(|| over().bind(address)).unwrap();
+    sentences.says(
+        end.namespace().run(|| socket.sender().send_copy(b"x", SocketAddr::new(ELSEWHERE.ip(), 9))),
+        "192.0.2.1: no route (ENETUNREACH); network is unreachable; 'ip route get 192.0.2.1' shows what the host would do",
+    );
     sentences.end();
 }
 

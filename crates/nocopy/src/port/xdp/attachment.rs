@@ -254,7 +254,10 @@ mod tests {
             let attachment = displace();
             without_net_admin(|| {
                 let error = attachment.close().unwrap_err();
-                assert!(matches!(error, Error::Capability { capability: "CAP_NET_ADMIN", .. }), "{error}");
+                assert_eq!(
+                    error.to_string(),
+                    "XDP: cannot put the displaced XDP program back; CAP_NET_ADMIN is missing; run as root, or grant it with 'setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM'"
+                );
             });
             assert_eq!(attached(index).unwrap(), None);
         });
