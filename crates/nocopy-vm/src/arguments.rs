@@ -103,7 +103,9 @@ impl RandomArguments {
     /// Fails if the environment's seed is not valid.
     pub(crate) fn settled(self) -> Result<Self, String> {
         let of_environment = || match std::env::var(SEED_VARIABLE) {
-            Ok(text) => text.parse().map_err(|error| format!("{SEED_VARIABLE}: {error}")),
+            Ok(text) => text
+                .parse()
+                .map_err(|error| format!("{SEED_VARIABLE}: not a seed; {error}; give one of these")),
             Err(_) => Ok(Seed::FIXED),
         };
         Ok(Self { seed: Some(self.seed.map_or_else(of_environment, Ok)?), ..self })

@@ -774,7 +774,12 @@ fn an_interrupted_bench_keeps_what_it_measured() {
     let (said, printed) = (text(&output.stderr), text(&output.stdout));
     assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{said}{printed}");
     assert!(printed.contains("sendmmsg") && printed.contains("INCOMPLETE"), "{printed}");
-    assert!(said.contains("bench: interrupted; a signal arrived"), "{said}");
+    assert!(
+        said.contains(
+            "bench: interrupted; a signal arrived; start it again for the results that are missing"
+        ),
+        "{said}"
+    );
     let report = results(&fs::read_to_string(&path).unwrap());
     assert_eq!(report["end"]["ended"], "interrupted", "{report:#}");
     assert!(report["results"].as_array().unwrap().iter().any(|row| row["method"] == "sendmmsg"));

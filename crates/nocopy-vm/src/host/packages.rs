@@ -350,6 +350,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_command_that_fails_is_shown_with_what_it_printed() {
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "echo no disk >&2; exit 3"]);
+        assert_eq!(
+            run("installing qemu", &mut failing).unwrap_err().to_string(),
+            "installing qemu: failed (exit status: 3); '\"sh\" \"-c\" \"echo no disk >&2; exit 3\"' printed: no disk; run it by hand to see more"
+        );
+    }
+
+    #[test]
     fn a_line_gives_its_mirror_and_options() {
         let text = "# deb http://old.example/debian bookworm main\n\
                     deb http://s.example/debian-security bookworm-security main\n\

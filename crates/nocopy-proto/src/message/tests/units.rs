@@ -255,7 +255,11 @@ fn an_attached_stream_keeps_the_length_of_packets() {
     let (bytes, span) = unit(4_000, payload_bytes_max);
     let unit_bytes = bytes.len() as u32;
     let refused = host.queue_unit(peer, bytes.clone(), span, unit_bytes);
-    assert!(matches!(refused, Err((_, QueueError::Full))), "nothing was heard of the peer");
+    assert_eq!(
+        refused.unwrap_err().1.to_string(),
+        "no room: the peer has not acknowledged enough yet; wait for it to be writable",
+        "nothing was heard of the peer"
+    );
     assert_eq!(host.stream_to(peer).unwrap(), None, "nor does it know the key");
     let key = accept.parameters.stream_key.expect("it takes streams");
     let attach = Attach { to: accept.server_id, from: accept.client_id, key };

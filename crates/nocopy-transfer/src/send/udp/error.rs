@@ -85,7 +85,7 @@ impl From<Error> for Failure {
 mod tests {
     use super::*;
 
-    /// Of receivers that die at a bad moment, and queues that stay full for seconds.
+    /// Of receivers that die and routes that vanish at a bad moment, and queues that stay full for seconds.
     #[test]
     fn errors_that_take_a_bad_moment_have_the_one_form() {
         let to = SocketAddr::from(([10, 0, 0, 1], 9));
@@ -101,6 +101,13 @@ mod tests {
             (
                 Error::NoRoom { interface: "eth0".into() },
                 "eth0: sent nothing for 2 s; its queue is full; look at 'ip -s link show eth0'",
+            ),
+            (
+                Error::NotOverPort {
+                    to,
+                    reason: Reason::System(io::Error::from_raw_os_error(libc::ENETUNREACH)),
+                },
+                "10.0.0.1:9: cannot be sent to; the kernel refused it (ENETUNREACH); network is unreachable; 'ip route get ADDRESS' shows whether there is a route",
             ),
             (
                 Error::Rejected(Reason::Full),
