@@ -11,8 +11,8 @@ use nocopy_transfer::ping;
 /// Headers of IPv4 and UDP.
 const HEADER_BYTES: u32 = 20 + 8;
 
-/// With what precedes a put of 1 MiB.
-const MESSAGE_BYTES_MAX: usize = (1 << 20) + 16;
+/// What endpoints allow at least: a put of 1 MiB, with what precedes it.
+const MESSAGE_BYTES_MIN: usize = (1 << 20) + 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
@@ -34,12 +34,13 @@ impl Carrier {
     }
 }
 
-/// An endpoint at a site.
+/// An endpoint at a site, for messages of this length or of 1 MiB.
 pub(crate) fn open(
     stage: &Stage,
     site: &Site,
     carrier: Carrier,
     waiting: Waiting,
+    message_bytes: usize,
 ) -> Result<Endpoint, Failure> {
     // The longest that fit the MTU, as TCP has its segments.
     let datagram_bytes = u16::try_from(stage.mtu_bytes().saturating_sub(HEADER_BYTES)).unwrap_or(u16::MAX);
@@ -47,7 +48,7 @@ pub(crate) fn open(
         at: (site.ipv4, 0).into(),
         interface: (carrier == Carrier::Port).then_some(&site.interface),
         waiting,
-        message_bytes_max: MESSAGE_BYTES_MAX,
+        message_bytes_max: message_bytes.max(MESSAGE_BYTES_MIN),
         datagram_bytes: Some(datagram_bytes),
         accept: true,
         streams: carrier == Carrier::Auto,
@@ -56,9 +57,14 @@ pub(crate) fn open(
 }
 
 /// The asking or sending, and the answering or receiving side, connected.
-pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<(Message, Message), Failure> {
-    let (from, to) =
-        (open(stage, &stage.sender, carrier, waiting)?, open(stage, &stage.receiver, carrier, waiting)?);
+pub(crate) fn pair(
+    stage: &Stage,
+    carrier: Carrier,
+    waiting: Waiting,
+    message_bytes: usize,
+) -> Result<(Message, Message), Failure> {
+    let open = |site| open(stage, site, carrier, waiting, message_bytes);
+    let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
     Ok(stage
         .sender
         .run(|| Message::pair(from, to))

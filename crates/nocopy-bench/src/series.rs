@@ -32,8 +32,8 @@ const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
 pub(crate) struct Trial<'a> {
     pub method: &'static str,
     pub variant: Option<String>,
-    /// The methods of the same series that it is compared with, by the first trial of each name; or one of the constants above, as
-    /// [`BEST_MODE`]. A row of results each.
+    /// The methods of the same series that it is compared with, each by the trial of the same variant, or else by its first one; or one of
+    /// the constants above, as [`BEST_MODE`]. A row of results each.
     pub baselines: &'static [&'static str],
     pub run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
 }
@@ -164,7 +164,7 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
                 BEST_METHOD => {
                     best(series, rounds, |other| other.method != trial.method && other.variant.is_none())
                 }
-                method => series.trials.iter().position(|other| other.method == method),
+                method => named(series, trial, method),
             };
             // The best trial may also be a named baseline; and a method is missing if the bench was interrupted.
             let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
@@ -185,6 +185,16 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// The trial of a method that another one is compared with.
+fn named(series: &Series<'_>, trial: &Trial<'_>, method: &str) -> Option<usize> {
+    let position = |is_one: &dyn Fn(&Trial<'_>) -> bool| {
+        series.trials.iter().position(|other| other.method == method && is_one(other))
+    };
+    let is_like = |other: &Trial<'_>| other.method != trial.method && other.variant == trial.variant;
+    let like = trial.variant.is_some().then(|| position(&is_like)).flatten();
+    like.or_else(|| position(&|_| true))
 }
 
 /// Choosing by the same rounds that are compared favours the chosen one a little: the claim that another one is as good
@@ -369,6 +379,21 @@ mod tests {
         );
         assert_eq!((auto.ratio, auto.bytes_per_s, auto.packets_per_s), (Some(0.5), Some(2e6), None));
         assert_eq!((auto.sender_cpu_us_per_mb, auto.gbit_per_s), (Some(250_000.0), Some(0.016)));
+    }
+
+    #[test]
+    fn a_variant_is_compared_with_its_like() {
+        let trials = vec![
+            trial("udp", Some("blocking"), &[]),
+            trial("udp", Some("spinning"), &["udp"]),
+            trial("auto", Some("spinning"), &["udp"]),
+            trial("auto", Some("adaptive"), &["udp"]),
+        ];
+        let rows = rows_of(trials, &[1_000_000, 4_000_000, 8_000_000, 8_000_000]);
+        let compared: Vec<_> =
+            rows.iter().map(|row| (row.baseline_variant.as_deref(), row.ratio)).skip(1).collect();
+        let (first, like) = (Some("blocking"), Some("spinning"));
+        assert_eq!(compared, [(first, Some(4.0)), (like, Some(2.0)), (first, Some(8.0))]);
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Asked {
 
     pub(crate) fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
-            Ok((message::pair(stage, carrier, waiting)?, Evidence::unknown("nothing was sent")))
+            Ok((message::pair(stage, carrier, waiting, self.bytes)?, Evidence::unknown("nothing was sent")))
         })
     }
 

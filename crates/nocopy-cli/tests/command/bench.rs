@@ -684,23 +684,30 @@ fn a_short_bench_moves_messages_in_every_way() {
     // Several of a batch's bytes, or none.
     let is_batched = |bytes: u64| !of("message-stream", "tcp-batched", None, bytes).is_empty();
     assert!(is_batched(*lengths.first().unwrap()) && !is_batched(*lengths.last().unwrap()), "{lengths:?}");
+    assert!(lengths.contains(&(16 << 20)), "{lengths:?}");
+    let carriers = [
+        ("message-udp", Some("spinning")),
+        ("message-udp", Some("blocking")),
+        ("message-auto", Some("spinning")),
+        ("message-auto", Some("blocking")),
+        ("tcp-blocking", None),
+    ];
+    let others =
+        [("message-xdp", Some("spinning")), ("message-xdp", Some("blocking")), ("tcp-spinning", None)];
+    let is_of_all = |bytes: u64| !of("message-stream", "tcp-spinning", None, bytes).is_empty();
+    assert_eq!(lengths.iter().filter(|&&bytes| is_of_all(bytes)).count(), 4, "{lengths:?}");
     for bytes in lengths {
         let batched = is_batched(bytes);
-        for (method, variant) in [
-            ("message-xdp", Some("spinning")),
-            ("message-xdp", Some("blocking")),
-            ("message-udp", Some("spinning")),
-            ("message-udp", Some("blocking")),
-            ("message-auto", Some("spinning")),
-            ("message-auto", Some("blocking")),
-            ("tcp-blocking", None),
-            ("tcp-spinning", None),
-        ] {
+        let others = others.iter().filter(|_| is_of_all(bytes));
+        for &(method, variant) in carriers.iter().chain(others) {
             let found = of("message-stream", method, variant, bytes);
             assert!(!found.is_empty(), "{method} {bytes}");
             // What is reliable has arrived to the last.
             assert!(found.iter().all(|row| row["dropped_percent"] == 0.0), "{found:?}");
             if variant.is_some() {
+                let like = found.iter().find(|row| row["baseline"] == "message-udp");
+                let like = like.and_then(|row| row["baseline_variant"].as_str());
+                assert_eq!(like, variant.filter(|_| method == "message-auto"), "{method} {bytes}: {found:?}");
                 let found = baselines(&found);
                 for several in ["tcp-batched", "tcp-gathered"] {
                     assert_eq!(found.contains(&several.into()), batched, "{method} {bytes}: {found:?}");

@@ -172,8 +172,8 @@ struct Putting {
 impl Putting {
     fn pair(stage: &Stage, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
         let (from, to) = (
-            open(stage, &stage.sender, Carrier::Auto, waiting)?,
-            open(stage, &stage.receiver, Carrier::Auto, waiting)?,
+            open(stage, &stage.sender, Carrier::Auto, waiting, LOAD_BYTES)?,
+            open(stage, &stage.receiver, Carrier::Auto, waiting, LOAD_BYTES)?,
         );
         Ok(stage.sender.run(|| Self::connect(from, to)))
     }

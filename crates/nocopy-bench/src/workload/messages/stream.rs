@@ -31,7 +31,13 @@ const NAME: &str = "message-stream";
 
 const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
 
+/// Lengths between them and beyond, with which carriers only are compared.
+const PAYLOADS_BYTES_CARRIERS: [usize; 6] = [256, 4 << 10, 16 << 10, 256 << 10, 4 << 20, 16 << 20];
+
 const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
+
+/// The methods that compare carriers: datagrams, a TCP connection, and both.
+const CARRIERS: [&str; 5] = ["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp", "message-auto"];
 
 /// The sent bytes, repeatedly: they stay in a cache, like data that a program has just made.
 const SOURCE_BYTES: usize = 1 << 20;
@@ -97,7 +103,11 @@ impl Workload for MessageStream {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&stage(Lab::builder())?, &PAYLOADS_BYTES), 60)?;
+        let usual = stage(Lab::builder())?;
+        bench.play(series(&usual, &PAYLOADS_BYTES), 60)?;
+        let mut carriers = series(&usual, &PAYLOADS_BYTES_CARRIERS);
+        carriers.iter_mut().for_each(|series| series.trials.retain(|trial| CARRIERS.contains(&trial.method)));
+        bench.play(carriers, 40)?;
         let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
         bench.play(series(&long, &PAYLOADS_BYTES_LONG), 14)
     }
@@ -163,7 +173,7 @@ fn baselines(carrier: Carrier) -> &'static [&'static str] {
     match carrier {
         Carrier::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
         Carrier::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
-        Carrier::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered"],
+        Carrier::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp"],
     }
 }
 
@@ -208,7 +218,7 @@ impl Streamed {
     /// `sending` sets how the sending end sends.
     fn message(self, stage: &Stage, carrier: Carrier, sending: fn(Message) -> Message) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
-            let (from, to) = message::pair(stage, carrier, waiting)?;
+            let (from, to) = message::pair(stage, carrier, waiting, self.bytes)?;
             Ok(((sending(from), to), Evidence::unknown("nothing was sent")))
         })
     }
@@ -291,12 +301,16 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     while gauge.receiving()
         || (order.is_reliable && stopped.get_or_insert_with(Instant::now).elapsed() < LAST_MAX)
     {
-        // Of long ones each is counted: a window may have few of them.
-        let received = exchange.receive_several(batch(order.bytes), |piece| match piece {
+        let batch = batch(order.bytes);
+        let received = exchange.receive_several(batch, |piece| match piece {
             Some(piece) => order.arriving.take(piece),
             None => order.complete(),
         });
-        gauge.count(std::mem::take(&mut order.counted));
+        let counted = std::mem::take(&mut order.counted);
+        // A window may have few long messages: it begins and ends with one of them.
+        if counted > 0 || batch > 1 {
+            gauge.count(counted);
+        }
         if let Some(wrong) = order.wrong {
             return Err(wrong);
         }
@@ -370,7 +384,7 @@ mod tests {
 
     #[test]
     fn batches_fit_the_source() {
-        for bytes in PAYLOADS_BYTES {
+        for bytes in PAYLOADS_BYTES.into_iter().chain(PAYLOADS_BYTES_CARRIERS) {
             assert_eq!(SOURCE_BYTES.max(bytes) % (batch(bytes) * bytes), 0);
         }
     }
