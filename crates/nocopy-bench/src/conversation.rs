@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use super::frame;
 use super::series::{Latency, Sample};
 use super::stage::Stage;
-use super::traffic::{Traffic, Work, conduct};
+use super::traffic::{StreamFacts, Traffic, Work, conduct};
 use super::window::{Gauge, Phase};
 use crate::Failure;
 use nocopy_report::result::Evidence;
@@ -59,7 +59,9 @@ pub(crate) fn converse<E: Exchange>(
     let Found { times, answered, lost } = found.into_inner().expect("nobody panicked with it");
     let evidence = asking.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
     let latency = percentiles(&times).map(|latency| Latency { answered, lost, ..latency });
-    Ok(Sample { traffic: Traffic::default(), latency, evidence, wanted_share: 1.0 })
+    let stream = StreamFacts { receiver_user_copies: answering.user_copies(), ..StreamFacts::default() };
+    let traffic = Traffic { stream, ..Traffic::default() };
+    Ok(Sample { traffic, latency, evidence, wanted_share: 1.0 })
 }
 
 /// 1 ns to 1 s, three digits.

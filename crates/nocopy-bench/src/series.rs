@@ -221,6 +221,7 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         figure: series.figure,
         figure_low: interval.map(|interval| interval.low),
         figure_high: interval.map(|interval| interval.high),
+        receiver_user_copies: median_of(samples, |sample| sample.traffic.stream.receiver_user_copies),
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
         runs: samples.len(),

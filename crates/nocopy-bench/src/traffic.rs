@@ -43,6 +43,8 @@ pub struct StreamFacts {
     pub proxy: Option<Reading>,
     /// The fraction of received bytes that were mapped, not copied.
     pub mapped_fraction: Option<f64>,
+    /// How often the receiver copied each byte in user space.
+    pub receiver_user_copies: Option<f64>,
     /// The receiver's buffer, if it has a fixed length.
     pub buffer_bytes: Option<usize>,
     /// The most memory that the receiver's process had.

@@ -223,6 +223,9 @@ pub struct Row {
     /// The fraction of received bytes that were mapped, not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mapped_fraction: Option<f64>,
+    /// How often the receiver copied each byte in user space, by the library's ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_user_copies: Option<f64>,
     /// The most memory that the receiver's process had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_memory_mib: Option<f64>,

@@ -52,12 +52,16 @@ impl Causes {
 pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
     let (rows, title) = (section.rows, section.title());
     let columns = StreamColumns::of(rows);
-    let header = match section.figure() {
+    let has_copies = rows.iter().any(|row| row.receiver_user_copies.is_some());
+    let mut header = match section.figure() {
         Figure::MedianLatency | Figure::TailLatency => LATENCY_HEADER.to_vec(),
         figure if is_of_stream(figure) => columns.header(),
         Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
         _ => PACKET_HEADER.to_vec(),
     };
+    if has_copies {
+        header.insert(header.len() - 2, "user copies");
+    }
     let cells = |row: &Row, causes: &mut Causes| {
         let name = name(row, title);
         let cells = match section.figure() {
@@ -68,7 +72,8 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
         };
         let against =
             row.ratio.and(baseline(row, title)).map(|baseline| format!(" × {baseline}")).unwrap_or_default();
-        cells.into_iter().chain([ratio(row) + &against, evidence(row, causes)]).collect()
+        let copies = has_copies.then(|| number(row.receiver_user_copies, 2));
+        cells.into_iter().chain(copies).chain([ratio(row) + &against, evidence(row, causes)]).collect()
     };
     Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
 }

@@ -64,6 +64,7 @@ impl Cast {
         let stream = StreamFacts {
             proxy: reports.proxy.map(|report| report.reading),
             mapped_fraction: reports.receiver.mapped_fraction,
+            receiver_user_copies: None,
             buffer_bytes: self.receive.buffer_bytes(),
             memory_bytes: None,
         };

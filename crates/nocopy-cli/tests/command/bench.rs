@@ -637,7 +637,8 @@ fn a_short_bench_moves_messages_in_every_way() {
     }
     // In a window this short a busy machine may have moved no long message to its end.
     let answered = |row: &Value| row["answered"] != 0;
-    let (output, report) = bench("message", &["message-latency", "message-stream"], answered);
+    let (output, report) =
+        bench("message", &["message-latency", "message-stream", "message-beside"], answered);
     let printed = text(&output.stdout);
     let rows = report["results"].as_array().unwrap();
     let of = |workload: &str, method: &str, variant: Option<&str>, bytes: u64| -> Vec<&Value> {
@@ -716,6 +717,20 @@ fn a_short_bench_moves_messages_in_every_way() {
             }
         }
     }
+    let copies = |method| -> Vec<f64> {
+        let found = rows.iter().filter(|row| row["method"] == method);
+        found.map(|row| row["receiver_user_copies"].as_f64().unwrap()).collect()
+    };
+    for method in ["message-posted", "message-posted-udp", "message-puts", "message-puts-udp"] {
+        let copies = copies(method);
+        assert!(
+            !copies.is_empty() && copies.iter().all(|copies| (0.0..=1.0).contains(copies)),
+            "{method}: {copies:?}"
+        );
+    }
+    // By datagrams all are copied; how soon there is a TCP connection depends on the machine.
+    let copies = copies("message-posted-udp");
+    assert!(copies.iter().all(|copies| *copies > 0.9), "{copies:?}");
     let long = rows.iter().filter(|row| row["mtu_bytes"] == 9000 && row["workload"] == "message-stream");
     let long: HashSet<_> = long.map(|row| row["method"].as_str().unwrap()).collect();
     assert!(["message-xdp", "message-udp", "tcp-blocking"].iter().all(|method| long.contains(method)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
 use nocopy::tcp::Published;
-use nocopy::{Buffer, Ledger, Port, Reason};
+use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Port, Reason};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
@@ -56,6 +56,8 @@ pub struct Message {
     /// The peer has ended its direction.
     is_ended: bool,
     publishes: Publishes,
+    /// Long messages are received into posted buffers.
+    is_posting: bool,
 }
 
 /// Whether prepared bytes are published before they are sent, and those that were.
@@ -96,12 +98,21 @@ impl Message {
     }
 
     fn new(endpoint: Endpoint, peer: Option<Peer>) -> Self {
-        Self { endpoint, peer, is_ended: false, publishes: Publishes::No }
+        Self { endpoint, peer, is_ended: false, publishes: Publishes::No, is_posting: false }
     }
 
     /// Publishes the prepared bytes of messages; they are expected to be the same each time.
     pub fn published(self) -> Self {
         Self { publishes: Publishes::Yes(None), ..self }
+    }
+
+    /// Receives messages of up to so many bytes into buffers that it posts; each is posted again when its message was read.
+    pub fn posting(mut self, buffers: u32, bytes: usize) -> io::Result<Self> {
+        let pool = Pool::new(buffers, bytes)?;
+        while let Some(buffer) = pool.take() {
+            self.endpoint.post(buffer).map_err(|rejected| rejected.reason)?;
+        }
+        Ok(Self { is_posting: true, ..self })
     }
 
     fn peer(&self) -> io::Result<Peer> {
@@ -216,6 +227,10 @@ impl Exchange for Message {
         Some(self.endpoint.ledger())
     }
 
+    fn user_copies(&self) -> Option<f64> {
+        self.is_posting.then(|| user_copies(&self.endpoint.ledger())).flatten()
+    }
+
     fn idle(&mut self) -> io::Result<()> {
         self.endpoint.wait(Duration::ZERO)?;
         self.note_events()
@@ -235,6 +250,14 @@ impl Exchange for Message {
         }
         Ok(())
     }
+}
+
+/// How often each byte that an endpoint received was copied in user space; what it sent has to be little.
+pub fn user_copies(ledger: &Ledger) -> Option<f64> {
+    let of = |cause| ledger.bytes_of(Evidence::Copied(cause));
+    let copied = of(Cause::Gathered) + of(Cause::BelowThreshold);
+    let received = copied + of(Cause::SocketCall);
+    (received > 0).then(|| copied as f64 / received as f64)
 }
 
 #[cfg(test)]

@@ -67,6 +67,11 @@ pub trait Exchange: Send {
         None
     }
 
+    /// How often the library copied each received byte in user space, if bytes are received into memory that the program chose.
+    fn user_copies(&self) -> Option<f64> {
+        None
+    }
+
     /// Does pending work, for callers that neither send nor receive for a while.
     fn idle(&mut self) -> io::Result<()> {
         Ok(())

@@ -18,6 +18,7 @@ use nocopy::{Buffer, Ledger, Pool, Reason};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::message::user_copies;
 use nocopy_transfer::exchange::tcp::Tcp;
 use nocopy_transfer::exchange::{Exchange, PATIENCE, Waiting};
 
@@ -47,6 +48,7 @@ impl Workload for MessageBeside {
                 "message-puts",
                 "the library's message protocol over UDP sockets; the long ones are puts, which go by a TCP connection beside",
             ),
+            ("message-puts-udp", "the same without TCP connections: puts go by datagrams, too"),
         ]
     }
 
@@ -82,12 +84,16 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
                 Evidence::copied("socket call: the kernel copies what is sent, and what is received");
             Ok(((Behind::new(from, true), Behind::new(to, false)), evidence))
         });
-        let puts = asked("message-puts", &["tcp-behind"]).trial(stage, |stage, waiting| {
-            let action = "free memory, or raise 'ulimit -n'";
-            let pair = Putting::pair(stage, waiting)?;
-            let pair = pair.map_err(Failure::step("message-puts", "connect its endpoints", action))?;
-            Ok((pair, Evidence::unknown("nothing was sent")))
-        });
+        let puts = |method, carrier| {
+            asked(method, &["tcp-behind"]).trial(stage, move |stage, waiting| {
+                let action = "free memory, or raise 'ulimit -n'";
+                let pair = Putting::pair(stage, carrier, waiting)?;
+                let pair = pair.map_err(Failure::step(method, "connect its endpoints", action))?;
+                Ok((pair, Evidence::unknown("nothing was sent")))
+            })
+        };
+        let (puts, by_datagrams) =
+            (puts("message-puts", Carrier::Auto), puts("message-puts-udp", Carrier::Sockets));
         Series {
             workload: NAME,
             title: format!("{NAME}, 64 B there and back, 1 MiB one way, {}", waiting.name()),
@@ -95,7 +101,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
             payload_bytes: PAYLOAD_BYTES,
             link: Some(link(stage, Some(LOAD_BYTES))),
             figure: Figure::TailLatency,
-            trials: vec![behind, puts],
+            trials: vec![behind, puts, by_datagrams],
         }
     };
     vec![of(Waiting::Blocking), of(Waiting::Spinning)]
@@ -170,11 +176,9 @@ struct Putting {
 }
 
 impl Putting {
-    fn pair(stage: &Stage, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
-        let (from, to) = (
-            open(stage, &stage.sender, Carrier::Auto, waiting, LOAD_BYTES)?,
-            open(stage, &stage.receiver, Carrier::Auto, waiting, LOAD_BYTES)?,
-        );
+    fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
+        let open = |site| open(stage, site, carrier, waiting, LOAD_BYTES);
+        let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
         Ok(stage.sender.run(|| Self::connect(from, to)))
     }
 
@@ -241,5 +245,9 @@ impl Exchange for Putting {
 
     fn ledger(&self) -> Option<Ledger> {
         Some(self.endpoint.ledger())
+    }
+
+    fn user_copies(&self) -> Option<f64> {
+        user_copies(&self.endpoint.ledger())
     }
 }

@@ -46,6 +46,9 @@ const SOURCE_BYTES: usize = 1 << 20;
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
+/// Bytes of all posted buffers: as many messages as may come in one look.
+const POSTED_BYTES: usize = 4 << 20;
+
 /// How long the last messages may take to arrive, if lost ones are sent again.
 const LAST_MAX: Duration = Duration::from_secs(5);
 
@@ -89,6 +92,11 @@ impl Workload for MessageStream {
                 "message-published",
                 "the same, with the prepared part of each message published once: the TCP connection sends it by reference to its pages",
             ),
+            (
+                "message-posted",
+                "as message-auto; the receiver posts buffers of 4 MiB in all, into which the library reads messages from the TCP connection",
+            ),
+            ("message-posted-udp", "the same without TCP connections: messages are copied into the buffers"),
             ("udp-spinning", "a datagram for each message; nothing is sent again"),
             ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
         ]
@@ -148,15 +156,24 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     for carrier in Carrier::ALL {
         trials.extend([Blocking, Spinning].map(|waiting| {
             let streamed = streamed(carrier.method(), baselines(carrier), waiting);
-            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier, |end| end)
+            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier, Ok)
         }));
     }
     if batch(bytes) == 1 {
         trials.extend([Blocking, Spinning].map(|waiting| {
             let streamed = streamed("message-published", &["tcp-blocking"], waiting);
             let streamed = Streamed { variant: Some(waiting.name()), ..streamed };
-            streamed.message(stage, Carrier::Auto, Message::published)
+            streamed.message(stage, Carrier::Auto, |(from, to)| Ok((from.published(), to)))
         }));
+        if bytes <= POSTED_BYTES {
+            let posted = |method, carrier: Carrier, baselines| {
+                streamed(method, baselines, Blocking).message(stage, carrier, move |(from, to)| {
+                    Ok((from, to.posting((POSTED_BYTES / bytes) as u32, bytes)?))
+                })
+            };
+            trials.push(posted("message-posted", Carrier::Auto, &["message-auto"]));
+            trials.push(posted("message-posted-udp", Carrier::Sockets, &["message-udp"]));
+        }
     }
     let unreliable =
         |method| Streamed { is_reliable: false, ..streamed(method, &["tcp-blocking"], Spinning) };
@@ -215,11 +232,17 @@ impl Streamed {
         })
     }
 
-    /// `sending` sets how the sending end sends.
-    fn message(self, stage: &Stage, carrier: Carrier, sending: fn(Message) -> Message) -> Trial<'_> {
+    /// `set` sets how the ends send and receive.
+    fn message<'a>(
+        self,
+        stage: &'a Stage,
+        carrier: Carrier,
+        set: impl Fn((Message, Message)) -> io::Result<(Message, Message)> + 'a,
+    ) -> Trial<'a> {
         self.trial(stage, move |stage, waiting| {
-            let (from, to) = message::pair(stage, carrier, waiting, self.bytes)?;
-            Ok(((sending(from), to), Evidence::unknown("nothing was sent")))
+            let ends = set(message::pair(stage, carrier, waiting, self.bytes)?);
+            let ends = ends.map_err(Failure::step(self.method, "post buffers", "free memory"))?;
+            Ok((ends, Evidence::unknown("nothing was sent")))
         })
     }
 
@@ -250,7 +273,8 @@ impl Streamed {
             let receive: Work<'_> =
                 Box::new(|gauge| receive_all(&mut to, Order::new(self.bytes, self.is_reliable), gauge));
             let moved = conduct(stage, duration, None, vec![send], vec![receive]);
-            let traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
+            let mut traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
+            traffic.stream.receiver_user_copies = to.user_copies();
             let evidence = from.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
         })
