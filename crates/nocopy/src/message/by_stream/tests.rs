@@ -102,6 +102,31 @@ fn an_endpoint_without_streams_is_sent_datagrams() {
     }
 }
 
+/// Messages of a few packets each are not long, but many at a time are.
+#[test]
+fn many_messages_of_a_few_packets_go_by_the_stream() {
+    for is_copied in [true, false] {
+        let (mut left, to_right, mut right) = connected([true, true]);
+        open_stream(&mut left, to_right, &mut right);
+        let before = counter(&left, "units_sent");
+        for number in 0..32_u8 {
+            let message = vec![number; 4_000];
+            match is_copied {
+                true => left.send_copy(&message, to_right).unwrap(),
+                false => left.send(message, to_right).unwrap(),
+            }
+        }
+        left.flush().unwrap();
+        assert!(counter(&left, "units_sent") > before, "{}", left.stats().unwrap());
+        for number in 0..32_u8 {
+            wait_until("the message", || {
+                left.wait(Duration::ZERO).unwrap();
+                right.try_receive().unwrap().is_some_and(|message| message.to_vec() == [number; 4_000])
+            });
+        }
+    }
+}
+
 /// One end cuts the stream again and again, with units in flight.
 #[test]
 fn a_cut_stream_loses_no_message() {

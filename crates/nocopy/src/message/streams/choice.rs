@@ -16,6 +16,8 @@ use crate::engine::policy::{Choice, Matter, Policy, Work};
 pub(super) const LONG_BYTES: usize = 8 << 10;
 /// After this many full packets between two flushes, the following messages may go by the stream, and so may those of the next batch.
 const FULL_PACKETS: u32 = 6;
+/// A message of so many bytes takes packets that it does not share.
+pub(super) const PACKET_BYTES: usize = 1400;
 /// After a batch by the stream that was shorter than this, the next one begins with datagrams.
 const BATCH_BYTES: usize = 4 << 10;
 /// Bytes of a stretch: more than a window, so that what went before is over when measuring begins.
@@ -192,6 +194,15 @@ impl Way {
             self.count(before * bytes, bytes, ways);
         }
         self.full_packets >= FULL_PACKETS
+    }
+
+    /// Notes an accepted message of several packets, or of a unit, that is not one of the long ones.
+    pub(super) fn note_packets(&mut self, bytes: usize, batch: u32, ways: &mut Ways) {
+        if self.may_take_stream(bytes, batch) {
+            self.unit_bytes += bytes;
+            self.count(bytes, bytes, ways);
+        }
+        self.full_packets += (bytes / PACKET_BYTES) as u32;
     }
 
     /// Takes the open unit out.

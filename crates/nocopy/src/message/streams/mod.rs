@@ -33,7 +33,7 @@ use crate::memory::pieces::Buffers;
 use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
 use crate::tcp::{ReceiveMethod, Stream};
-use choice::{By, LONG_BYTES, Way, Ways};
+use choice::{By, LONG_BYTES, PACKET_BYTES, Way, Ways};
 pub(super) use memory::Part;
 use memory::{Memory, UNIT_BYTES_MAX};
 use opening::{Attached, Openings};
@@ -267,6 +267,10 @@ impl Streams {
             let (way, choices) = self.way_and_choices(peer);
             way.note_published(is_published);
             way.count(bytes, bytes, choices);
+        } else if bytes >= PACKET_BYTES {
+            let batch = self.batch;
+            let (way, choices) = self.way_and_choices(peer);
+            way.note_packets(bytes, batch, choices);
         }
     }
 
