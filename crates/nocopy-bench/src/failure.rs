@@ -43,7 +43,7 @@ pub enum Failure {
     ReceiveAnalysis(Box<dyn std::error::Error + Send + Sync>),
     #[error("bench: interrupted; a signal arrived; start it again for the results that are missing")]
     Interrupted,
-    #[error("task: cannot be read; {0}; this command is only for 'nocopy bench' alone")]
+    #[error("task: cannot be read; {0}; only 'nocopy bench' itself runs this command")]
     Task(#[source] serde_json::Error),
     #[error("{method}: cannot {doing}{cause}; {action}", cause = Why(.source))]
     Step { method: &'static str, doing: &'static str, source: io::Error, action: &'static str },

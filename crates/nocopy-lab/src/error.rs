@@ -22,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused a netlink request.
-    #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's own words", cause = Why(.source))]
+    #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's messages", cause = Why(.source))]
     Netlink {
         /// The operation, with the interface's name.
         operation: String,

@@ -34,7 +34,7 @@ pub enum Error {
         cause = Cause(.0)
     )]
     Load(#[source] EbpfError),
-    #[error("profile: cannot attach to the tracepoint {tracepoint}{cause}; use Linux 5.15 or later", cause = Cause(.source))]
+    #[error("profile: cannot attach to the tracepoint {tracepoint}{cause}; use Linux 5.15 or later, with CAP_BPF and CAP_PERFMON", cause = Cause(.source))]
     Attach { tracepoint: &'static str, source: ProgramError },
     #[error("profile: the counters cannot be read{cause}; start it again", cause = Cause(.0))]
     Read(#[source] MapError),
@@ -67,7 +67,7 @@ pub enum Error {
     Wait { program: String, source: io::Error },
 }
 
-/// The error that caused the others, as [`Why`] writes it: aya's own name only the system call.
+/// The innermost error, as [`Why`] writes it, because aya's own errors name only the system call.
 struct Cause<'a>(&'a (dyn StdError + 'static));
 
 impl fmt::Display for Cause<'_> {
@@ -80,7 +80,7 @@ impl fmt::Display for Cause<'_> {
     }
 }
 
-/// The error that caused the others, for a note: `permission denied (EACCES)`.
+/// The innermost error, for a note: `permission denied (EACCES)`.
 pub(crate) fn cause(error: &(dyn StdError + 'static)) -> String {
     let first = first(error);
     first.downcast_ref().map_or_else(|| first.to_string(), |error| Named(error).to_string())

@@ -20,11 +20,11 @@ pub(super) struct Controls(HashMap<u64, FilterControl>);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotKept {
     #[error(
-        "control of a handle: not received; the message has not exactly one socket; load the library of the same version"
+        "control of a handle: not received; the message does not have exactly one socket; load the library of the same version"
     )]
     Descriptors,
     #[error(
-        "control of a handle: not kept; {CONTROLS_MAX} handles are open whose packets are taken; close some of them"
+        "control of a handle: not kept; {CONTROLS_MAX} handles that take packets are open already; close some of them"
     )]
     TooMany,
     #[error(transparent)]
@@ -90,11 +90,11 @@ mod tests {
         let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         assert_eq!(
             controls.keep(1, 0, Vec::new()).unwrap_err().to_string(),
-            "control of a handle: not received; the message has not exactly one socket; load the library of the same version"
+            "control of a handle: not received; the message does not have exactly one socket; load the library of the same version"
         );
         assert_eq!(
             controls.keep(1, CONTROLS_MAX, vec![descriptor()]).unwrap_err().to_string(),
-            "control of a handle: not kept; 256 handles are open whose packets are taken; close some of them"
+            "control of a handle: not kept; 256 handles that take packets are open already; close some of them"
         );
         let request = FilterRequest { request: 1, handle: 1, instructions: None };
         assert_eq!(

@@ -46,11 +46,11 @@ pub(crate) enum Error {
     Start { program: String, source: io::Error },
     #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
     Wait { program: String, source: io::Error },
-    #[error("counts of the library: no file in memory to keep them in{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
+    #[error("counts of the library: no memory file (memfd) for them{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
     Counts(#[source] io::Error),
     #[error("counts of the library: cannot be read{cause}; run it once more", cause = Why(.0))]
     Counted(#[source] io::Error),
-    #[error("report of the program: no socket to receive it by{cause}; raise 'ulimit -n', or free memory", cause = Why(.0))]
+    #[error("report of the program: no socket to receive it{cause}; raise 'ulimit -n', or free memory", cause = Why(.0))]
     Socket(#[source] io::Error),
     #[error("signals: cannot be caught{cause}; start it where sigaction(2) and signalfd(2) are allowed", cause = Why(.0))]
     Signals(#[source] io::Error),

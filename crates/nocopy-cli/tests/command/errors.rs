@@ -69,7 +69,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--count=1", "--connect-timeout=100ms"],
-        "127.0.0.1:9: no receiver (ECONNREFUSED); connection refused; start 'nocopy recv tcp://:9' there, or give it longer with --connect-timeout",
+        "127.0.0.1:9: no receiver (ECONNREFUSED); connection refused; start 'nocopy recv tcp://:9' there, or wait longer with --connect-timeout",
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--file=/absent"],
@@ -106,7 +106,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     (&["serve", "xdp://:9"], "xdp://: cannot be used alone; it needs --interface; name the interface"),
     (
         &["serve", "127.0.0.1:7000", "--exec="],
-        "--exec: no program; nothing follows the option; write the program's name, and its arguments behind it",
+        "--exec: no program; nothing follows the option; write the program's name, and then its arguments",
     ),
     (
         &["serve", "nfs", "/absent"],
@@ -202,7 +202,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--file=/etc/passwd", "--method=published"],
-        "--method published: cannot be used here; it needs a pattern (pages of a file are sent by reference without it, those of a pipe cannot be); leave it out",
+        "--method published: cannot be used here; it needs a pattern (files are sent by reference without this method, and pipes cannot be); leave it out",
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--count=1", "--congestion=nothing"],
@@ -218,7 +218,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["send", "udp://127.0.0.1:9", "--connect-timeout=100ms", "--count=1"],
-        "127.0.0.1:9: no receiver; port unreachable; start 'nocopy recv udp://:9' there (one serves one sender), give it longer with --connect-timeout, or use --raw",
+        "127.0.0.1:9: no receiver; port unreachable; start 'nocopy recv udp://:9' there (each receives from one sender), wait longer with --connect-timeout, or use --raw",
     ),
     (
         &["send", "udp://127.0.0.1:9", "--method=xdp-udp", "--interface=lo"],
@@ -230,7 +230,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["ping", "message://127.0.0.1:9", "--interface=lo"],
-        "lo: no way to this host; the kernel delivers to its own addresses itself, not through an interface; leave out --interface",
+        "lo: cannot be used; the kernel delivers to this host's addresses itself, not through an interface; leave out --interface",
     ),
     (
         &["ping", "udp://127.0.0.1:9", "--count=1"],
@@ -238,7 +238,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["serve", "xdp://:9", "--interface=lo"],
-        "xdp://:9: no address; a port of lo answers for one address, which must be written; give it as 'ip address show lo' lists it",
+        "xdp://:9: no address; a port of lo answers for one address, which must be given; 'ip address show lo' lists them",
     ),
     (
         &["serve", "message://127.0.0.1:1", "xdp://127.0.0.1:1", "--interface=lo"],
@@ -379,7 +379,7 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
     (
         &[Refused::always(libc::SYS_sendto, libc::EPERM)],
         &["bench", "packet-send"],
-        "lab: cannot set lo up (EPERM); operation not permitted; see 'dmesg' for the kernel's own words",
+        "lab: cannot set lo up (EPERM); operation not permitted; see 'dmesg' for the kernel's messages",
     ),
     (
         &[Refused::with(libc::SYS_socket, libc::EPERM, (0, libc::AF_PACKET))],
@@ -443,7 +443,7 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "mount -t tmpfs none /proc; $nocopy serve nfs /etc --state=$directory",
-        "/proc: cannot be read (ENOENT); no such file or directory; mount it, the server opens and checks files by it",
+        "/proc: cannot be read (ENOENT); no such file or directory; mount it, because the server opens and checks files through it",
     ),
     (
         "ip link add left type veth peer name right; $nocopy bench packet-send --interface=left --peer=right",
@@ -467,7 +467,7 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "$nocopy bench-nfs-server '{'",
-        "task: cannot be read; EOF while parsing an object at line 1 column 1; this command is only for 'nocopy bench' alone",
+        "task: cannot be read; EOF while parsing an object at line 1 column 1; only 'nocopy bench' itself runs this command",
     ),
     (
         "touch $directory/file; $nocopy record lo -o $directory/file",
@@ -504,7 +504,7 @@ const PROFILE_IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
             Refused::with(libc::SYS_bpf, libc::EACCES, (0, 28)),
         ],
         &["profile", "--port=9", "--duration=1ms"],
-        "profile: cannot attach to the tracepoint sys_enter (EACCES); permission denied; use Linux 5.15 or later",
+        "profile: cannot attach to the tracepoint sys_enter (EACCES); permission denied; use Linux 5.15 or later, with CAP_BPF and CAP_PERFMON",
     ),
     (
         &[Refused::with(libc::SYS_bpf, libc::EPERM, (0, 0))],
@@ -581,13 +581,13 @@ const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
         &[Refused::always(libc::SYS_socketpair, libc::EMFILE)],
         &["true"],
         125,
-        "report of the program: no socket to receive it by (EMFILE); too many open files; raise 'ulimit -n', or free memory",
+        "report of the program: no socket to receive it (EMFILE); too many open files; raise 'ulimit -n', or free memory",
     ),
     (
         &[Refused::always(libc::SYS_memfd_create, libc::EMFILE)],
         &[BATCHES, "true"],
         125,
-        "counts of the library: no file in memory to keep them in (EMFILE); too many open files; free memory, or raise 'ulimit -n'",
+        "counts of the library: no memory file (memfd) for them (EMFILE); too many open files; free memory, or raise 'ulimit -n'",
     ),
     (
         &[],

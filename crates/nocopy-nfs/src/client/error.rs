@@ -205,10 +205,10 @@ mod tests {
                 "the reply counts 0 bytes read or written of the 8 asked for, and the file does not end there",
             ),
             (BadReply::Name, "a name in the directory is empty, or has a slash or a zero byte"),
-            (BadReply::EndlessDirectory, "the directory has no end"),
+            (BadReply::EndlessDirectory, "the directory listing does not end"),
             (
                 BadReply::NeverCommitted { rounds: 16 },
-                "the server lost what was written 16 times (each reply has another write verifier)",
+                "the server lost written data 16 times (each reply has a different write verifier)",
             ),
         ] {
             assert_eq!(

@@ -63,7 +63,7 @@ pub enum Failure {
     )]
     Sides,
     #[error(
-        "{path}: the copy differs from byte {at} on; the file was changed meanwhile, or the server or disk is faulty; copy it again"
+        "{path}: the copy differs from byte {at} on; the file was changed during the copy, or the server or disk is faulty; copy it again"
     )]
     Differs { path: String, at: u64 },
     #[error("copy: interrupted; a signal arrived; start it again")]

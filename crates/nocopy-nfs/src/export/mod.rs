@@ -54,7 +54,7 @@ pub enum ExportError {
     Directory { path: PathBuf, source: io::Error },
     #[error("{path}: cannot be exported safely{cause}; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer", path = path.display(), cause = Why(.source))]
     Kernel { path: PathBuf, source: io::Error },
-    #[error("/proc: cannot be read{cause}; mount it, the server opens and checks files by it", cause = Why(.source))]
+    #[error("/proc: cannot be read{cause}; mount it, because the server opens and checks files through it", cause = Why(.source))]
     NoProc { source: io::Error },
     #[error(transparent)]
     State(#[from] StateError),

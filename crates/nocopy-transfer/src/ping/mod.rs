@@ -32,7 +32,7 @@ pub enum Error {
     Message(message::Error),
     #[error("{target}: cannot connect{cause}; {}", advice(source), cause = Why(.source))]
     Connect { target: Endpoint, source: io::Error },
-    #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the way there", ip = to.ip(), cause = Why(.source))]
+    #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the route", ip = to.ip(), cause = Why(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error(
         "--interface: cannot be used here; it needs message:// or xdp://; leave it out, or ping by xdp://"
@@ -41,7 +41,7 @@ pub enum Error {
     #[error("xdp://: cannot be used alone; it needs --interface; name the interface that leads there")]
     NoInterface,
     #[error(
-        "{interface}: no way to this host; the kernel delivers to its own addresses itself, not through an interface; leave out --interface"
+        "{interface}: cannot be used; the kernel delivers to this host's addresses itself, not through an interface; leave out --interface"
     )]
     OwnInterface { interface: String },
     #[error(
@@ -125,7 +125,7 @@ fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
     Ok(OverPort::open(interface, at, to, arguments.wait)?)
 }
 
-/// An endpoint for conversations with messages of at most `bytes_max` bytes.
+/// An endpoint for exchanges of messages of at most `bytes_max` bytes.
 pub fn open(
     to: SocketAddr,
     interface: Option<&str>,

@@ -80,7 +80,7 @@ fn completed(summary: &Summary) -> String {
     let known = match (summary.completed, &summary.balance) {
         (Some(completed), _) => format!("{completed} packets"),
         (None, Some(_)) => "not all packets".into(),
-        (None, None) => return "not told by the kernel's generator".into(),
+        (None, None) => return "not reported by the kernel's generator".into(),
     };
     format!("{known}: the kernel is done with them; whether they arrived only the receiver knows")
 }
@@ -93,7 +93,7 @@ pub(in crate::send) fn rate(rates: &Rates) -> String {
 }
 
 pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
-    let said = "of the schedule given up: the way of sending, this machine, or what is sent was too slow";
+    let said = "of the schedule skipped: the method, this machine or the input was too slow";
     (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{} {said}", time(rates.behind_seconds))))
 }
 

@@ -35,7 +35,7 @@ pub enum Error {
     #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = Why(.source))]
     Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error(
-        "{service}: no address; a port of {interface} answers for one address, which must be written; give it as 'ip address show {interface}' lists it"
+        "{service}: no address; a port of {interface} answers for one address, which must be given; 'ip address show {interface}' lists them"
     )]
     NoAddress { service: Endpoint, interface: String },
     #[error(
@@ -49,7 +49,7 @@ pub enum Error {
     #[error("xdp://: cannot be used alone; it needs --interface; name the interface")]
     NoInterface,
     #[error(
-        "--exec: no program; nothing follows the option; write the program's name, and its arguments behind it"
+        "--exec: no program; nothing follows the option; write the program's name, and then its arguments"
     )]
     NoProgram,
 }

@@ -32,7 +32,7 @@ pub(super) enum RunError {
     Talk { program: String, source: io::Error },
     #[error("{program}: failed; it ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
-    #[error("{program}: killed; it took longer than {}; allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
+    #[error("{program}: killed; it took longer than {}; allow more time with --exec-timeout", time(timeout.as_secs_f64()))]
     TooLong { program: String, timeout: Duration },
     #[error("{program}: killed; it printed more than {} MiB; have it print less", MESSAGE_BYTES_MAX >> 20)]
     TooMuch { program: String },
@@ -73,7 +73,7 @@ impl Program {
         }
     }
 
-    /// Passes input and reads output until it closes the output; it must still be waited for afterwards, also after an error.
+    /// Passes input and reads output until the program closes its output. It must still be waited for afterwards, even after an error.
     fn talk(
         &self,
         running: &mut Running,
@@ -113,7 +113,7 @@ struct Running {
 }
 
 impl Running {
-    /// Without reaping it, so that no other process can have its number.
+    /// Whether the program has ended. It is not reaped, so that no other process can get its number.
     fn has_ended(&self) -> io::Result<bool> {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
@@ -126,7 +126,7 @@ impl Running {
     }
 }
 
-/// Both directions at once: a program may print before it has read everything.
+/// Its input and output at once, because a program may print before it has read everything.
 struct Pipes<'a> {
     input: Option<ChildStdin>,
     output: ChildStdout,
@@ -237,7 +237,7 @@ mod tests {
             (
                 "sleep 60",
                 Duration::from_millis(50),
-                "sleep: killed; it took longer than 50.0 ms; allow it more with --exec-timeout",
+                "sleep: killed; it took longer than 50.0 ms; allow more time with --exec-timeout",
             ),
             ("yes", LONG, "yes: killed; it printed more than 16 MiB; have it print less"),
         ] {

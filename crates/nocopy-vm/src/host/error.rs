@@ -13,7 +13,7 @@ pub(crate) enum Error {
     )]
     NoRow,
     #[error(
-        "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and names them by --built"
+        "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and passes them with --built"
     )]
     NothingBuilt,
     #[error("lab: not available to this user; it installs packages and makes namespaces; run it as root")]
@@ -78,7 +78,7 @@ mod tests {
             ),
             (
                 Error::NothingBuilt,
-                "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and names them by --built",
+                "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and passes them with --built",
             ),
             (
                 Error::NotRoot,

@@ -9,7 +9,7 @@ use crate::stats::report::{Group, Report, Row, Source};
 /// Shown even if 0, since it matters that no packets arrive.
 const ALWAYS: [&str; 4] = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"];
 
-const NO_SOCKETS: &str = "AF_XDP sockets: not told by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
+const NO_SOCKETS: &str = "AF_XDP sockets: not reported by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
 
 fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&Source, &Row)> {
     let rows =

@@ -50,10 +50,10 @@ pub enum BadReply {
     #[error("a name in the directory is empty, or has a slash or a zero byte")]
     Name,
     /// A listing that never ends, or does not advance.
-    #[error("the directory has no end")]
+    #[error("the directory listing does not end")]
     EndlessDirectory,
     /// At each commit the server reports that it was restarted.
-    #[error("the server lost what was written {rounds} times (each reply has another write verifier)")]
+    #[error("the server lost written data {rounds} times (each reply has a different write verifier)")]
     NeverCommitted {
         /// How often it was sent.
         rounds: u32,

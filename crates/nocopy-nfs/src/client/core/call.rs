@@ -88,7 +88,7 @@ impl std::fmt::Display for StatusText {
             Status::NameTooLong => ("ENAMETOOLONG", "the name is too long"),
             Status::NotEmpty => ("ENOTEMPTY", "the directory is not empty"),
             Status::QuotaExceeded => ("EDQUOT", "the user's quota on the server is used up"),
-            Status::Stale | Status::BadHandle => ("ESTALE", "the file is not there any more"),
+            Status::Stale | Status::BadHandle => ("ESTALE", "the file no longer exists"),
             Status::Remote => ("EREMOTE", "it lies on another server"),
             Status::NotSynchronized => ("NFS3ERR_NOT_SYNC", "it was changed meanwhile"),
             Status::BadCookie => ("NFS3ERR_BAD_COOKIE", "the directory was changed meanwhile"),

@@ -1,4 +1,4 @@
-//! Errors in a capture file, with their place.
+//! Errors in a capture file, with packet and byte.
 
 use nocopy_proto::errno::Why;
 use std::io;
@@ -17,7 +17,7 @@ pub enum Damage {
     Empty,
     #[error("it holds no packets; record it again")]
     NoPackets,
-    #[error("it is no capture file (it begins with {}); give a pcap or pcapng file, unpacked", hex(.0))]
+    #[error("it is no capture file (it begins with {}); give a pcap or pcapng file that is not compressed", hex(.0))]
     NotACapture(Vec<u8>),
     #[error(
         "it is of version {major} of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"

@@ -26,7 +26,7 @@ pub(super) enum Error {
     )]
     NotAFile,
     #[error(
-        "--method published: cannot be used here; it needs a pattern (pages of a file are sent by reference without it, those of a pipe cannot be); leave it out"
+        "--method published: cannot be used here; it needs a pattern (files are sent by reference without this method, and pipes cannot be); leave it out"
     )]
     NotAPattern,
     #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
@@ -37,7 +37,7 @@ pub(super) enum Error {
         "--congestion '{name}': cannot be used{cause}; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control", cause = Why(.source))]
     Congestion { name: String, source: io::Error },
     #[error(
-        "{to}: no receiver{cause}; start 'nocopy recv tcp://:{port}' there, or give it longer with --connect-timeout",
+        "{to}: no receiver{cause}; start 'nocopy recv tcp://:{port}' there, or wait longer with --connect-timeout",
         port = .to.port(), cause = Why(.source))]
     NobodyThere { to: SocketAddr, source: io::Error },
     #[error(transparent)]

@@ -40,8 +40,7 @@ pub(super) enum Error {
     #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
-        "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (one serves one sender), give it longer with \
-         --connect-timeout, or use --raw", port = .to.port()
+        "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw", port = .to.port()
     )]
     NobodyThere { to: SocketAddr, said: &'static str },
     #[error(
@@ -51,7 +50,7 @@ pub(super) enum Error {
     #[error("{to}: no receiver; port unreachable; start the receiver first")]
     NobodyReceives { to: SocketAddr },
     #[error(
-        "{to}: the receiver has not answered for 10 s; how much of the last part arrived is not known; check that it runs, and what it prints"
+        "{to}: the receiver has not answered for 10 s; how much of the last data arrived is not known; check that it runs, and what it prints"
     )]
     Silent { to: SocketAddr },
     #[error("{0}")]
@@ -65,7 +64,7 @@ pub(super) enum Error {
          the interface that leads to another host"
     )]
     Loopback { interface: String },
-    #[error("{to}: no way there through {interface}{cause}; look at 'ip route get {ip} oif {interface}'", ip = .to.ip(), cause = Why(.source))]
+    #[error("{to}: no route there through {interface}{cause}; look at 'ip route get {ip} oif {interface}'", ip = .to.ip(), cause = Why(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error("{to}: cannot be sent to; {reason}")]
     NotOverPort { to: SocketAddr, reason: Reason },
@@ -96,7 +95,7 @@ mod tests {
             ),
             (
                 Error::Silent { to },
-                "10.0.0.1:9: the receiver has not answered for 10 s; how much of the last part arrived is not known; check that it runs, and what it prints",
+                "10.0.0.1:9: the receiver has not answered for 10 s; how much of the last data arrived is not known; check that it runs, and what it prints",
             ),
             (
                 Error::NoRoom { interface: "eth0".into() },
