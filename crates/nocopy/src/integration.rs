@@ -1,4 +1,4 @@
-//! What this workspace's own crates need and users do not: not part of the API, and it may change without notice.
+//! Items for this workspace's own crates, not for users: not part of the API, and may change without notice.
 
 pub use crate::inspect::probe;
 pub use crate::sys::fork::Generation;
@@ -20,12 +20,12 @@ pub use crate::sys::packet::{BlockReader, Contents, PcapngLayout};
 // Streams.
 pub use crate::tcp::by_reference::PublishedMethod;
 
-/// Everything that is counted for an interface.
+/// All counters of an interface.
 pub mod statistics {
     pub use crate::inspect::statistics::{LinkCounters, Snapshot, SnapshotError};
 }
 
-/// A sink where packets enter the host's stack.
+/// A sink for packets at the point where they enter the host's stack.
 pub mod tc {
     pub use crate::port::tc::CountingDrop;
 }
@@ -35,7 +35,7 @@ pub mod xdp {
     pub use crate::port::xdp::{Attach, Attachment, Counter, Error, Generator, Program};
 }
 
-/// Files written past the page cache from where packets lie.
+/// Files written past the page cache, directly from packet memory.
 pub mod disk {
     pub use crate::capture::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 }

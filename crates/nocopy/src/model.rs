@@ -10,7 +10,7 @@ use crate::memory::area::{Area, AreaConfig, Faults, Frame, Half};
 use crate::ring;
 use crate::sys::xsk::Descriptor;
 
-/// One step of a model; what it means is up to the model.
+/// One step of a model, which defines its meaning.
 pub type Operation = (u8, u16);
 
 /// Reads a list of operations out of arbitrary bytes.

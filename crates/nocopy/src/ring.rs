@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Ordering, Slot};
 
-/// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`: the kernel sleeps and wants a system call to go on.
+/// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`: the kernel sleeps and needs a system call to continue.
 const NEED_WAKEUP: u32 = 1;
 
 struct Shared<T> {
@@ -30,7 +30,7 @@ struct Shared<T> {
     consumer: NonNull<AtomicU32>,
     /// Written by the consumer of a producer ring (the kernel), read by its producer.
     flags: NonNull<AtomicU32>,
-    /// `mask + 1` slots; a slot is the producer's from consumption to publication, the consumer's otherwise.
+    /// `mask + 1` slots; a slot belongs to the producer from consumption to publication, otherwise to the consumer.
     entries: NonNull<Slot<T>>,
     mask: u32,
     /// Keeps the mapping that the pointers above point into.
@@ -188,7 +188,7 @@ impl<T: Copy> Producer<T> {
         self.shared.capacity()
     }
 
-    /// Entries written but not yet seen consumed, staged ones included; looks at the other end's index.
+    /// Entries written but not yet consumed, including staged ones; reads the other end's index.
     pub(crate) fn in_flight(&mut self) -> u32 {
         self.refresh();
         self.head.wrapping_sub(self.consumed)
@@ -200,13 +200,13 @@ impl<T: Copy> Producer<T> {
         self.head.wrapping_sub(self.published)
     }
 
-    /// Entries ever written, staged ones included, modulo 2^32.
+    /// Entries ever written, including staged ones, modulo 2^32.
     #[inline]
     pub(crate) fn written(&self) -> u32 {
         self.head
     }
 
-    /// Entries that the consumer has not taken yet, staged ones included, from the oldest.
+    /// Entries that the consumer has not taken yet, including staged ones, oldest first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = T> + '_ {
         let consumed = self.shared.consumer().load(Ordering::Acquire);
         let is_honest = self.published.wrapping_sub(consumed) <= self.published.wrapping_sub(self.consumed);
@@ -227,8 +227,7 @@ impl<T: Copy> Producer<T> {
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Free slots, at least `wanted` if there are that many; looks at the shared index only when the cached one
-    /// does not suffice.
+    /// Free slots, at least `wanted` if there are that many; reads the shared index only if the cached one does not suffice.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         let known = self.capacity() - self.head.wrapping_sub(self.consumed);
@@ -251,8 +250,7 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// Stages one entry; [`publish`](Self::publish) shows all staged entries to the consumer.
-    /// Gives the entry back when the ring is full.
+    /// Stages one entry; [`publish`](Self::publish) shows all staged entries to the consumer. Returns the entry if the ring is full.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         match self.vacant() {
@@ -356,8 +354,7 @@ impl<T: Copy> Reservation<'_, T> {
         }
     }
 
-    /// Writes one entry.
-    /// Gives the entry back when the reservation is used up.
+    /// Writes one entry. Returns the entry if the reservation is used up.
     #[inline]
     #[allow(dead_code)] // for tests and models: the library knows that there is room
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
@@ -483,7 +480,7 @@ impl<T: Copy> Peek<'_, T> {
         Some(unsafe { self.entries.add(index as usize).cast::<T>().read() })
     }
 
-    /// How many entries were read, modulo 2^32, when the next one is.
+    /// The position of the next entry, modulo 2^32, counted from the ring's start.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.next

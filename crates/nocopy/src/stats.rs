@@ -8,8 +8,8 @@ use crate::counter::Counter;
 
 /// All counters of a half since it was opened, in one value.
 ///
-/// Five sums have the same meaning for every half. Going through it gives the counters that they are made of and all others of
-/// that half, each under its own name: the kernel's where the kernel counts.
+/// Five sums have the same meaning for every half. Iterating yields the counters that they are made of and all others of the half, each
+/// under its own name, or the kernel's name if the kernel counts it.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;

@@ -34,7 +34,7 @@ use crate::engine::wait::STARVED_INTERVAL;
 use crate::sys::lookout::Lookout;
 use crate::sys::watch::Watched;
 
-/// A half that receives, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
+/// A half that receives, in a tokio program. It has all methods of the half, but those that wait would block the runtime's thread.
 #[derive(Debug)]
 pub struct AsyncReceiver<R> {
     watched: Watched,
@@ -64,11 +64,11 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     }
 }
 
-/// A half that sends, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
+/// A half that sends, in a tokio program. It has all methods of the half, but those that wait would block the runtime's thread.
 #[derive(Debug)]
 pub struct AsyncSender<S> {
     watched: Watched,
-    /// Ends waits for buffers that other tasks hold: no event reports their return.
+    /// Ends waits for buffers that other tasks hold, because no event reports their return.
     lookout: Lookout,
     half: S,
 }
@@ -86,7 +86,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(Self { watched, lookout, half })
     }
 
-    /// Resolves when there is an empty buffer. Meanwhile queued data is handed over, since that frees buffers.
+    /// Resolves when there is an empty buffer. Until then it hands over queued data, since that frees buffers.
     ///
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].

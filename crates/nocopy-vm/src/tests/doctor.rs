@@ -29,7 +29,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert!(of("card's receive ring").found.starts_with("256 of at most "), "{}", of("card's receive ring"));
     let driver = of("driver");
     assert!(driver.found.starts_with(guest.topology().driver()), "{driver}");
-    assert!(driver.found.contains("a port that only sends keeps it full"), "{driver}");
+    assert!(driver.found.contains("a port that only sends keeps the ring full"), "{driver}");
     assert_eq!(of("xdp zero-copy").state, State::Open);
     assert_ne!(of("NUMA node").state, State::Unknown, "{}", of("NUMA node"));
     // The hub reports scatter-gather for a virtio device, taps do not; an igb card has it, and it can be switched off.

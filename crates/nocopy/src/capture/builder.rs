@@ -1,4 +1,4 @@
-//! How a capture is opened.
+//! Settings and opening of a capture.
 
 use nocopy_proto::errno::{Why, remedy};
 use std::io;
@@ -71,10 +71,9 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
-    /// The kernel makes no blocks of this size or number.
+    /// The kernel does not accept blocks of this size or number.
     #[error(
-        "{count} blocks of {bytes} B: cannot be used; a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
-         they are less than 4 GiB; ask for others"
+        "{count} blocks of {bytes} B: cannot be used; a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, with at least 2 blocks and less than 4 GiB in all; ask for others"
     )]
     Blocks {
         /// Number of blocks asked for.
@@ -128,7 +127,7 @@ impl Builder {
         }
     }
 
-    /// Bytes of a block, a power of two from 4096 (default 1 MiB), and how many there are (default 64).
+    /// Bytes of a block, a power of two from 4096 (default 1 MiB), and the number of blocks (default 64).
     pub fn blocks(mut self, bytes: u32, count: u32) -> Self {
         (self.block_bytes, self.block_count) = (bytes, count);
         self
@@ -158,9 +157,9 @@ impl Builder {
         self
     }
 
-    /// Delivers each packet at once, in a block of its own (default false). The blocks have at least as many bytes in total as
+    /// Delivers each packet at once, in a separate block (default false). The blocks have at least as many bytes in total as
     /// [`blocks`](Self::blocks) asks for, and there are at least 128. Each has room for the longest packet, 128 KiB unless
-    /// [`snap`](Self::snap) is less. `tp_freeze_q_cnt` is then not counted.
+    /// [`snap`](Self::snap) is less. With this setting `tp_freeze_q_cnt` is not counted.
     pub fn immediate(mut self, on: bool) -> Self {
         self.immediate = on;
         self
@@ -172,8 +171,9 @@ impl Builder {
         self
     }
 
-    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). With every setting, the kernel hands a block over only when it is full
-    /// or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; [`immediate`](Self::immediate) avoids it.
+    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). With every setting, the kernel hands a block over only when it is
+    /// full or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; [`immediate`](Self::immediate)
+    /// avoids the delay.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self

@@ -22,7 +22,7 @@ pub struct Totals {
     pub tp_freeze_q_cnt: u64,
 }
 
-/// How many blocks the kernel cannot write to now: the program holds them, or they wait to be received.
+/// How many blocks are in use: the program holds them, or they wait to be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
     /// Blocks that the kernel cannot write to.
@@ -86,8 +86,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Replaces the kernel's filter; `None` accepts everything. The change is atomic: every packet is judged by one of the two filters.
-    /// Packets that the old filter accepted stay in their blocks, also in the block that the kernel is writing.
+    /// Replaces the kernel's filter; `None` accepts everything. The change is atomic: each packet is checked by either the old or the new
+    /// filter. Packets that the old filter accepted stay in their blocks, including the block that the kernel is writing.
     ///
     /// # Errors
     /// [`OpenError::Filter`] and [`OpenError::System`]; the old filter stays.
@@ -95,8 +95,8 @@ impl Control {
         self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
     }
 
-    /// As [`Control::set_filter`], with a filter for packet sockets, which get the VLAN tag beside the frame
-    /// (`SKF_AD_VLAN_TAG`), such as libpcap compiles for its live captures.
+    /// As [`Control::set_filter`], for a filter as libpcap compiles it for live captures: packet sockets get the VLAN tag separate from the
+    /// frame (`SKF_AD_VLAN_TAG`).
     ///
     /// # Errors
     /// [`OpenError::System`]; the old filter stays.

@@ -1,4 +1,4 @@
-//! Files that grow by whole sectors, written past the page cache straight from the memory that the packets lie in.
+//! Files that grow by whole sectors, written past the page cache directly from the memory that contains the packets.
 //!
 //! While one write is in progress, the next is collected. After a failed write the file is cut back to the last complete write.
 
@@ -13,7 +13,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::sys::disk::{self, WriteRing};
 pub use crate::sys::disk::{SectorBuffer, Sectors};
 
-/// Every write must be a multiple of this: no disk has larger sectors.
+/// The length of every write must be a multiple of this; no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
 
 /// How a file is written.
@@ -41,9 +41,9 @@ impl fmt::Display for Method {
 pub struct Written {
     /// The data that was not written.
     pub sectors: Vec<Sectors>,
-    /// Sectors of it that are in the file, from the first.
+    /// How many of the first sectors are in the file.
     pub whole: usize,
-    /// Why the rest is not.
+    /// Why the other sectors are not in the file.
     pub error: Option<io::Error>,
 }
 
@@ -51,7 +51,7 @@ pub struct Written {
 #[derive(Debug)]
 pub struct Writer {
     file: File,
-    /// The length that is written.
+    /// The length of the written data.
     end: u64,
     direct: bool,
     /// The error says why io_uring is not available.
@@ -68,10 +68,10 @@ struct UnderWay {
 }
 
 impl Writer {
-    /// Writes to a file from its beginning: an empty regular one, open for writing. Its flags change: `O_DIRECT`.
+    /// Writes to a file from its beginning: an empty regular file, open for writing. Sets its flag `O_DIRECT`.
     ///
     /// # Errors
-    /// It is not a regular file, or the kernel refused to say.
+    /// It is not a regular file, or the kernel refused to report that.
     pub fn new(file: File) -> io::Result<Self> {
         let direct = make_direct(&file)?;
         Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
@@ -215,7 +215,7 @@ impl Writer {
         Written { sectors, whole, error: Some(error) }
     }
 
-    /// Waits until the write under way is finished, or for `timeout` at most. A signal may end the wait early.
+    /// Waits until the current write is finished, or for `timeout` at most. A signal may end the wait early.
     ///
     /// # Errors
     /// The kernel refused the wait.
@@ -250,7 +250,7 @@ fn make_direct(file: &File) -> io::Result<bool> {
     Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
 }
 
-/// Whether a file system is only page cache: since Linux 6.6 tmpfs accepts direct writes, and copies them nevertheless.
+/// Whether a file system is only page cache: since Linux 6.6 tmpfs accepts direct writes, but copies them.
 fn is_memory(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;

@@ -39,7 +39,7 @@ use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 pub use builder::{Builder, OpenError};
 use control::{Control, Fill, Shared, Totals};
 
-/// How long to sleep in place of poll(2), which returns at once while the program holds a block that the kernel has filled.
+/// How long to sleep instead of using poll(2), which returns at once while the program holds a block that the kernel has filled.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// How often a waiting receiver checks the interface: poll(2) does not report that it was removed.
@@ -81,7 +81,7 @@ impl Capture {
         Builder::new(interface)
     }
 
-    /// Waits for the next block, in the way that was set ([`Builder::wait`]). `None` if a signal ended the wait.
+    /// Waits for the next block, as set by [`Builder::wait`]. `None` if a signal ended the wait.
     ///
     /// # Errors
     /// The interface is down ([`io::ErrorKind::NetworkDown`]) or was removed ([`io::ErrorKind::NotConnected`]).
@@ -163,8 +163,8 @@ impl Capture {
         Ok(Stats::moved(self.taken.blocks, self.taken.bytes).with_dropped([dropped]).with(others))
     }
 
-    /// How packets are received. A capture always uses the packet ring, compared with nothing else;
-    /// [`Purpose::Capture`](crate::port::Purpose::Capture) of a port compares the modes.
+    /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open a port for
+    /// [`Purpose::Capture`](crate::port::Purpose::Capture).
     ///
     /// ```no_run
     /// let capture = nocopy::Capture::open("eth0")?;
@@ -175,13 +175,13 @@ impl Capture {
         let evidence = Evidence::Copied(Cause::PacketRing);
         let filter = self.shared.has_filter().then_some(FilterPlace::Socket);
         let filter_line = match filter {
-            Some(_) => "at the socket: what does not match is not copied",
+            Some(_) => "at the socket: packets that do not match are not copied",
             None => "none: every packet is copied",
         };
         let (count, bytes) = (self.blocks.count(), self.blocks.bytes());
         let lines = format_args!(
-            "{}: {}, {evidence}; compared with nothing, since a capture is always this\n  \
-             host     has every packet too: a capture only looks on\n  \
+            "{}: {}, {evidence}; not compared, since a capture has only this mode\n  \
+             host     also gets every packet: a capture is passive\n  \
              filter   {filter_line}\n  \
              memory   {count} blocks, {bytes} B in all",
             self.shared.interface(),
@@ -202,8 +202,8 @@ impl Capture {
         Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
     }
 
-    /// Ends the capture: no further packet is taken. Those already taken can be received; a block that is not full, within twice
-    /// its timeout.
+    /// Ends the capture: no further packets are captured. Packets already captured can be received; those in a block that is not full,
+    /// within twice its timeout.
     #[doc(hidden)]
     pub fn stop(&mut self) -> io::Result<()> {
         self.shared.socket.deafen()

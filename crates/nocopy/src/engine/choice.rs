@@ -1,4 +1,4 @@
-//! How a socket sends: by the method that the user chose, by a plain call where that is known to be best, or by measurement.
+//! How a socket chooses its sending method: the user's choice, a plain call where that is known to be best, or measurement.
 
 use std::time::{Duration, Instant};
 

@@ -148,11 +148,11 @@ static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
-/// Counters of everything that dropped and closed sockets of this process gave up.
+/// Counters of the memory and sockets that this process gave up after sockets were dropped or closed.
 ///
-/// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: foreign memory and frames (and pages of pools, if
-///   the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed in time
-///   (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
+/// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: memory not from a pool and frames (and pages of
+///   pools, if the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed
+///   in time (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
 /// * `sockets_cut_off`: dropped sockets whose completions are no longer waited for: their peers acknowledged nothing for two minutes
 ///   (streams) or 10 s (datagrams), or there were too many. Dropped sockets may be a quarter of the process's limit of descriptors
 ///   (`ulimit -n`), and hold 256 MiB; beyond that, those whose peers were silent for the longest time are cut off, none before 10 s.

@@ -1,6 +1,6 @@
 //! The sending half that all sockets share: a queue of loads, which of them are in flight, and the buffers that return.
 //!
-//! Each kind of socket adds how its queue is cut into calls, and what a finished call proves about copies.
+//! Each kind of socket defines how its queue is cut into calls, and what a finished call proves about copies.
 
 use std::collections::VecDeque;
 use std::io;

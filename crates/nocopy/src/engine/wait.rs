@@ -39,7 +39,7 @@ pub enum Wait {
     Spin,
     /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up per packet at moderate rates.
     Interrupt,
-    /// Spin for a while, then sleep until the kernel signals.
+    /// Spin for some time, then sleep until the kernel signals.
     Adaptive {
         /// How long to spin before sleeping.
         spin: Duration,

@@ -6,11 +6,12 @@ pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 use super::kernel::KernelVersion;
 use super::mode::Mode;
 
-/// Why something is not known about a packet, or cannot be done for it. The text is the end of an error: the cause, then what to do.
+/// Why a fact about a packet is not known, or a request for it cannot be fulfilled. The text is the end of an error: the cause, then what
+/// to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// The port was not opened for it.
+    /// The port was opened without this setting.
     #[error("the port was not opened for it; ask for it with PortBuilder::receive_metadata or send_metadata")]
     NotRequested,
     /// The kernel is too old.
@@ -22,8 +23,8 @@ pub enum Unsupported {
     /// The mode does not support it.
     #[error("mode '{0}' has none; do it in software, or open the port in another mode")]
     Mode(Mode),
-    /// The XDP program on the interface does not ask for it, or writes the answers for other ports: it was attached by a port that did not
-    /// want them, or by the opener of a granted port.
+    /// The XDP program on the interface does not ask for it, or writes the answers only for other ports: it was attached by a port that did
+    /// not request them, or by the opener of a granted port.
     #[error(
         "the interface's program was attached by another port, which did not ask for it, or by another process; open the first \
          port with the same settings, too"
@@ -43,7 +44,7 @@ pub enum Unsupported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The card's own. The driver decides when it starts, usually 1970 (TAI) once a program such as `ptp4l` has set it.
+    /// The card's own clock. The driver decides when it starts; usually 1970 (TAI), once a program such as `ptp4l` has set it.
     Device,
     /// The system's `CLOCK_REALTIME`.
     Realtime,
@@ -53,7 +54,7 @@ pub enum Clock {
     Monotonic,
 }
 
-/// A point in time.
+/// A time of one of the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timestamp {
     /// Nanoseconds since the clock's start.
@@ -68,7 +69,7 @@ pub struct Timestamp {
 pub struct Arrival {
     /// When it arrived.
     pub timestamp: Result<Timestamp, Unsupported>,
-    /// The flow's hash: packets of one flow have the same.
+    /// The flow's hash, which all packets of one flow share.
     pub hash: Result<u32, Unsupported>,
     /// The VLAN tag, if it was removed from the packet. In a packet ring it is also put back into the packet.
     pub vlan: Result<VlanTag, Unsupported>,
@@ -82,7 +83,7 @@ impl Arrival {
         Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), outgoing: Err(reason) }
     }
 
-    /// Only that it arrived from outside is known, for this reason.
+    /// Only the direction (incoming) is known; all else is unknown, for this reason.
     pub(crate) const fn incoming(reason: Unsupported) -> Self {
         Self { outgoing: Ok(false), ..Self::unknown(reason) }
     }

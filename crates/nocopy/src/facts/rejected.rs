@@ -6,7 +6,7 @@ use nocopy_proto::errno::{Why, remedy};
 
 use super::metadata::{PlaceOutside, Unsupported};
 
-/// Something that was not sent, and why. It is yours again, unchanged.
+/// An item that was not sent, returned unchanged, and why.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -45,7 +45,7 @@ pub struct Rejected<T> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// There is no room: in the ring, the queue, the window of the peer, or among the free buffers.
+    /// There is no room in the ring, the queue or the peer's window, or no buffer is free.
     #[error("there is no room; flush, or receive what the peer has sent, and send again")]
     Full,
     /// The item holds no bytes.
@@ -79,9 +79,9 @@ pub enum Reason {
     #[error("its frame belongs to another area than the port; copy it into a frame of this port")]
     ForeignArea,
     /// No destination was given, and none was set.
-    #[error("it has no destination; connect the socket, or say where to send it")]
+    #[error("it has no destination; connect the socket, or give a destination")]
     NotConnected,
-    /// This side has ended its sending: the stream, the connection, or the whole endpoint (`finish`, `close`).
+    /// This side has ended sending: on the stream, the connection, or the whole endpoint (`finish`, `close`).
     #[error(
         "this side has ended its sending (finish or close), and nothing can follow; connect or open again"
     )]
@@ -99,9 +99,9 @@ pub enum Reason {
         /// Bytes that the data has.
         bytes: u64,
     },
-    /// The peer takes no puts of this end.
+    /// The peer accepts no puts (writes into its memory) from this endpoint.
     #[error(
-        "the peer takes no puts of this end; it has to register memory for it first, with a version that knows puts"
+        "the peer accepts no puts; it must register memory for this endpoint, and its version must support puts"
     )]
     NoRegion,
     /// What was requested for the packet is not supported here.
@@ -115,7 +115,7 @@ pub enum Reason {
     System(io::Error),
 }
 
-/// The kernel's reason in words; an error of this library has them already.
+/// The kernel's reason in words; an error of this library is already in words.
 struct Refusal<'a>(&'a io::Error);
 
 impl fmt::Display for Refusal<'_> {
@@ -171,7 +171,7 @@ mod tests {
                 Reason::ForeignArea,
                 "its frame belongs to another area than the port; copy it into a frame of this port",
             ),
-            (Reason::NotConnected, "it has no destination; connect the socket, or say where to send it"),
+            (Reason::NotConnected, "it has no destination; connect the socket, or give a destination"),
             (
                 Reason::Finished,
                 "this side has ended its sending (finish or close), and nothing can follow; connect or open again",
@@ -183,7 +183,7 @@ mod tests {
             ),
             (
                 Reason::NoRegion,
-                "the peer takes no puts of this end; it has to register memory for it first, with a version that knows puts",
+                "the peer accepts no puts; it must register memory for this endpoint, and its version must support puts",
             ),
             (
                 unsupported(Unsupported::NotRequested),

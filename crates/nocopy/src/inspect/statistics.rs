@@ -27,8 +27,8 @@ use crate::sys::xsk::Statistics;
 use crate::sys::{interface, route};
 
 counters! {
-    /// What the kernel counts for an interface, under its names (`struct rtnl_link_stats64`, the kernel's
-    /// Documentation/networking/statistics.rst). Drivers differ in what they count where: the sums may count a packet twice.
+    /// The kernel's counters of an interface, under the kernel's names (`struct rtnl_link_stats64`, the kernel's
+    /// Documentation/networking/statistics.rst). Drivers count the same event in different counters, so sums may count a packet twice.
     pub struct LinkCounters {
         /// Packets received and passed on by the device.
         rx_packets,
@@ -40,9 +40,9 @@ counters! {
         tx_bytes,
         /// Bad packets received.
         rx_errors,
-        /// Packets that could not be sent for an error of the device.
+        /// Packets that could not be sent because of an error of the device.
         tx_errors,
-        /// Packets received and then dropped by the host: no memory, no taker, or an XDP program.
+        /// Packets received and then dropped by the host: no memory, no protocol for it, or an XDP program.
         rx_dropped,
         /// Packets dropped while being sent.
         tx_dropped,
@@ -56,11 +56,11 @@ counters! {
         rx_over_errors,
         /// Packets with a wrong frame check sequence.
         rx_crc_errors,
-        /// Packets that do not end on a byte.
+        /// Packets whose length is not a whole number of bytes.
         rx_frame_errors,
         /// Packets lost in the device's FIFO.
         rx_fifo_errors,
-        /// Packets the device lost because the host gave it no buffers in time: the usual loss of a busy receiver.
+        /// Packets that the device lost because the host gave it no buffers in time: the usual loss of a busy receiver.
         rx_missed_errors,
         /// Sends given up.
         tx_aborted_errors,
@@ -87,7 +87,7 @@ counters! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
-    /// Whether it receives; otherwise it sends.
+    /// Whether it is a receive queue; otherwise it is a send queue.
     pub receives: bool,
     /// Its number, from 0.
     pub number: u32,
@@ -101,11 +101,11 @@ pub struct Queue {
 pub struct Socket {
     /// Its number in the kernel, as `ss --xdp -e` and `/proc/PID/fd` show it.
     pub inode: u32,
-    /// The queue it is bound to.
+    /// The queue to which it is bound.
     pub queue: u32,
     /// Whether the device reads and writes its frames itself.
     pub zero_copy: bool,
-    /// What the kernel counted for it.
+    /// The kernel's counters of the socket.
     pub statistics: Statistics,
 }
 
@@ -116,7 +116,7 @@ impl Socket {
         self.statistics.counters().filter(|counter| !counter.name.starts_with("tp_"))
     }
 
-    /// The owning process, number and name, if this process may see it; it searches all of `/proc`.
+    /// The owning process, number and name, if this process may see it. Searches all of `/proc`.
     pub fn process(&self) -> Option<(u32, String)> {
         let wanted = format!("socket:[{}]", self.inode);
         let processes = std::fs::read_dir("/proc").ok()?.flatten();
@@ -141,15 +141,15 @@ impl Socket {
 pub struct Snapshot {
     /// The interface.
     pub interface: String,
-    /// When.
+    /// When they were read.
     pub taken: Instant,
-    /// By the kernel, for the interface.
+    /// Counted by the kernel, for the interface.
     pub link: LinkCounters,
-    /// By the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not report them.
+    /// Counted by the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not report them.
     pub queues: Vec<Queue>,
-    /// By the driver, under its own names (`ethtool -S`). Not all of them need be counters.
+    /// Counted by the driver, under its own names (`ethtool -S`). Some may be values that also decrease.
     pub driver: Vec<Counter>,
-    /// By the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if it does not report them
+    /// Counted by the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if the kernel does not report them
     /// (built without `CONFIG_XDP_SOCKETS_DIAG`).
     pub sockets: Option<Vec<Socket>>,
 }
@@ -166,7 +166,7 @@ pub enum SnapshotError {
     System {
         /// The interface.
         interface: String,
-        /// What was to be read.
+        /// The operation that failed, as a verb phrase.
         operation: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -174,7 +174,7 @@ pub enum SnapshotError {
 }
 
 impl Snapshot {
-    /// What is counted for `interface` of the calling thread's network namespace. Needs no privilege.
+    /// The counters of `interface` in the calling thread's network namespace. Needs no privilege.
     ///
     /// # Errors
     /// No such interface, or the kernel refused to answer.
@@ -203,7 +203,7 @@ impl Snapshot {
         })
     }
 
-    /// What was counted since `earlier`. Things that did not exist then, and counters that were restarted, count in full.
+    /// The increase since `earlier`. New objects, and counters that were restarted, count in full.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut counted = self.clone();

@@ -69,7 +69,7 @@ fn errors_of_other_machines_have_the_one_form() {
         ),
         (
             Box::new(xdp::Error::Hints { source: Unsupported::Refused }),
-            "XDP program: cannot ask the driver about packets; the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers",
+            "XDP program: cannot read metadata of packets from the driver; the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers",
         ),
         (
             Box::new(xdp::Error::NoNative { interface: nc0(), source: errno(libc::EOPNOTSUPP) }),

@@ -1,4 +1,5 @@
-//! Memory that the kernel and the card read and write: [`area`]s of frames, [`pool`]s of buffers, and records of what the kernel holds.
+//! Memory that the kernel and the card read and write: [`area`]s of frames, [`pool`]s of buffers, and records of the memory that the kernel
+//! holds.
 
 pub mod area;
 pub(crate) mod in_flight;

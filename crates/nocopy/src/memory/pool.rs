@@ -1,7 +1,7 @@
 //! Buffers for sockets: owned memory that is lent to the kernel and returned.
 //!
-//! A [`Buffer`] is memory of a [`Pool`], memory of the program, or a frame of an area. While it is being sent it is moved away,
-//! so touching it does not compile; it returns when the kernel no longer reads it.
+//! A [`Buffer`] is memory of a [`Pool`], memory of the program, or a frame of an area. Sending moves it, so touching it while it is sent
+//! does not compile; it returns when the kernel no longer reads it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -24,9 +24,9 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// The memory is kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would move the parent's next
-/// write to a new page, and an io_uring instance with the pool registered would send the old one. (The program's own memory can stay in
-/// children: it is looked up for each call and not written during it, and a child that writes gets a new page.)
+/// The memory is not mapped in forked children (`MADV_DONTFORK`), where the pool has no buffers: otherwise a fork would move the parent's
+/// next write to a new page, and an io_uring instance with the pool registered would send the old page. (The program's own memory may stay
+/// mapped in children: the kernel looks it up for each call, it is not written during the call, and a child that writes gets a new page.)
 ///
 /// ```
 /// use nocopy::Pool;
@@ -59,7 +59,7 @@ struct Shared {
 /// io_uring instances that have the pool registered.
 #[derive(Debug, Default)]
 struct Registered {
-    /// Instances that have registered the pool, or are about to: they read the pages of that time, and no others.
+    /// Instances that have registered the pool, or are about to; they read the pages mapped at registration.
     instances: usize,
     /// Buffers given up while instances exist. Their pages are replaced when the last instance has ended.
     given_up: Vec<u32>,
@@ -128,12 +128,12 @@ impl Pool {
         self.0.buffer_bytes
     }
 
-    /// All buffers, free or in use.
+    /// The number of all buffers, free or in use.
     pub fn total(&self) -> usize {
         self.0.total as usize
     }
 
-    /// Free buffers.
+    /// The number of free buffers.
     pub fn at_home(&self) -> usize {
         self.free().map_or(0, |free| free.len())
     }
@@ -143,7 +143,7 @@ impl Pool {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
-    /// Streams that send from it, and dropped ones whose memory the kernel still reads.
+    /// Streams that send from the pool, and dropped ones whose memory the kernel still reads.
     pub(crate) fn sharers(&self) -> usize {
         self.0.sharers.load(Relaxed)
     }
@@ -167,7 +167,7 @@ impl Pool {
         self.locked(&self.0.free)
     }
 
-    /// A forked child does not even lock: a thread of its parent may have held the lock at the fork.
+    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
     fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
         (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
@@ -268,7 +268,7 @@ enum Home {
         pool: Pool,
         index: u32,
     },
-    /// A value of the program, from `Box::into_raw`: moving a box would claim exclusive access to its bytes.
+    /// A value of the program, from `Box::into_raw`, because moving a box would claim exclusive access to its bytes.
     Owner(NonNull<dyn Any + Send>),
     /// A value that others read, too.
     Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
@@ -285,9 +285,9 @@ impl Buffer {
     ///
     /// It can be read and sent, but not changed. [`into_owner`](Self::into_owner) returns the value.
     ///
-    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the socket
-    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic ends there, so
-    /// that it does not disturb the handling of other buffers.
+    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the
+    /// socket was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports it, and the panic is caught, so that
+    /// it does not disturb other buffers.
     ///
     /// ```
     /// use nocopy::Buffer;
@@ -301,7 +301,7 @@ impl Buffer {
     /// ```
     ///
     /// # Panics
-    /// If it has 4 GiB or more.
+    /// If the value has 4 GiB or more.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
         // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that borrow.
         let owner = NonNull::from(Box::leak(Box::new(owner)));
@@ -360,7 +360,7 @@ impl Buffer {
     /// Makes it shorter or longer. Added bytes have the memory's earlier contents.
     ///
     /// # Panics
-    /// Beyond its capacity.
+    /// If `bytes` exceeds the capacity.
     #[inline]
     pub fn resize(&mut self, bytes: usize) {
         assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
@@ -511,8 +511,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Drops a value of the program. A panic of its `Drop` ends here: buffers are dropped in loops over completions, and an unwound loop
-/// would forget other buffers of the same completion, or drop memory that the kernel still reads.
+/// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over completions, and an unwound loop
+/// would lose other buffers of the same completion, or drop memory that the kernel still reads.
 fn drop_owner(owner: Box<dyn Any + Send>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
         // Dropping the panic's own value may panic, too.
@@ -522,13 +522,13 @@ fn drop_owner(owner: Box<dyn Any + Send>) {
 
 const CACHED_MAX: usize = 16;
 
-/// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
+/// A half's own free buffers of a pool: taking and returning one needs neither a lock nor an atomic operation.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pool: Pool,
     free: Vec<Buffer>,
     free_max: usize,
-    /// This half's own memory beside a shared pool, made when first needed.
+    /// This half's own memory in addition to a shared pool, made when first needed.
     reserve: Option<Pool>,
 }
 
@@ -548,8 +548,8 @@ impl Cache {
         (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
     }
 
-    /// A buffer although all are in use by other streams, which may never return them. For a half that has none in flight, so
-    /// that waiting would be useless. The half gets as many as its share of the pool.
+    /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a half that has none in flight,
+    /// so that waiting would be useless. A half gets as many as its share of the pool.
     #[cold]
     pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
         if self.reserve.is_none() && self.pool.sharers() > 1 {

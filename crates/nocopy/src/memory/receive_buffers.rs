@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use super::pool::Buffer;
 use crate::sys::udp_receive::{Message, Messages};
 
-/// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the end, so those that the call
-/// fills first are on top.
+/// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the end, so the buffers that the
+/// call fills first are on top.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
     free: Vec<Buffer>,
@@ -34,8 +34,8 @@ impl ReceiveBuffers {
         self.free.len() >= self.most
     }
 
-    /// Adds a buffer, which is filled next, because it was used last and is in the cache. It is dropped if there are enough, or
-    /// if it is memory of the program that may not be written.
+    /// Adds a buffer, which is filled next, because it was used last and is in the cache. The buffer is dropped if there are enough, or if
+    /// it is memory of the program that may not be written.
     #[inline]
     pub(crate) fn push(&mut self, mut buffer: Buffer) {
         buffer.resize(buffer.capacity());
@@ -45,7 +45,7 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Takes the buffer that is filled next; after a call, those that it filled, in order.
+    /// Takes the buffer that is filled next; repeated after a call, it takes the filled buffers in order.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Buffer> {
         self.free.pop()
@@ -82,7 +82,7 @@ impl ReceiveBuffers {
         std::mem::replace(&mut self.free[place], other)
     }
 
-    /// Receives a message into each of the buffers, as far as there are messages ([`Messages::receive`]).
+    /// Receives a message into each of the buffers, as long as there are messages ([`Messages::receive`]).
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         let first = self.most - self.free.len();

@@ -23,13 +23,13 @@ use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
-/// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker does that, which stalls
-/// with the machine, so checks are counted, not time.
+/// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker releases it, which stalls with
+/// the machine, so checks are counted, not time.
 const RELEASE_LOOKS: u32 = 100;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Frames a packet may lie in when copied: what a socket buffer takes (`MAX_SKB_FRAGS` of the kernel's default configuration;
-/// one more where the driver takes linear ones, `xsk_build_skb`).
+/// The most frames of one packet in copy mode: as many as a socket buffer has fragments (`MAX_SKB_FRAGS` of the kernel's default
+/// configuration), or one more if the driver accepts a linear part (`xsk_build_skb`).
 pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 
 /// A bound AF_XDP socket, and the program that feeds it.
@@ -315,7 +315,7 @@ impl PortBuilder {
         socket.set_busy_poll(duration, packets).map_err(|error| self.system("turn on busy polling", error))
     }
 
-    /// Converts an error of the port's own half while opening.
+    /// Converts an error of a half while the port is opened.
     pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match error.kind() {
@@ -395,7 +395,7 @@ fn unproven() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
-/// The kernel's reason, if it refused the program in the driver in a way that may not apply outside it.
+/// The kernel's reason, if it refused native XDP for a reason that may not apply to generic XDP.
 pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
     match error {
         xdp::Error::NoNative { source, .. }

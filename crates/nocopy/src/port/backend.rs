@@ -10,7 +10,7 @@ use super::bound_socket::BoundSocket;
 use crate::sys::poll::{self, Wakeup};
 use crate::sys::xsk::TxKick;
 
-/// The other end of a port's rings. It is called once a batch at most; what never changes is read when the port is opened
+/// The other end of a port's rings. It is called at most once per batch; values that never change are read when the port is opened
 /// ([`Inner::new`](super::Inner)). Errors are the kernel's own.
 pub(super) trait Backend: AsFd + Send + Sync {
     fn statistics(&self) -> io::Result<Statistics>;

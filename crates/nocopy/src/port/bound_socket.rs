@@ -11,7 +11,7 @@ use crate::sys::xsk::{TxKick, XskSocket};
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     pub(super) socket: XskSocket,
-    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
+    /// Whether the kernel's index of the tx ring may lag behind the frames it has sent; see `Inner::silent_kicks`.
     pub(super) tx_index_lags: bool,
     pub(super) inquiry: Inquiry,
 }

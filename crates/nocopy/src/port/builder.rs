@@ -75,7 +75,7 @@ pub struct PortBuilder {
     pub(super) mtu_bytes: u32,
 }
 
-/// Settings of ports that this workspace needs and users do not; see [`PortBuilder::tuning`].
+/// Settings of ports for this workspace's own crates; see [`PortBuilder::tuning`].
 #[derive(Debug, Clone, Copy)]
 pub struct PortTuning {
     /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
@@ -83,22 +83,22 @@ pub struct PortTuning {
     /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program is attached or
     /// detached, also when the previous port was closed (default 5 s).
     pub carrier_timeout: Duration,
-    /// In packet ring mode: distributes the interface's packets among the ports of a group, named by a number, as `fanout` says
-    /// (default: this port gets all packets of its queue). A port that joins while others receive misses its share during the
-    /// moment between two system calls, uncounted: open all of a group before traffic matters.
+    /// In packet ring mode: the number of a group of ports, and how the interface's packets are distributed among them (default: this port
+    /// gets all packets of its queue). A port that joins while others receive misses packets of its share between two system calls,
+    /// uncounted: open all ports of a group before traffic matters.
     pub fanout: Option<(u16, Fanout)>,
     /// In packet ring mode: receives packets that the host sends on the interface, too (default false).
     pub outgoing: bool,
     /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
     /// [`Wait::Coalesced`], otherwise 1 ms).
     pub block_timeout: Option<Duration>,
-    /// Checks zero-copy by sending one frame of 60 B (to the interface itself, EtherType 0x88b5); steps down if it is not
-    /// reported as sent within `timeout`. By default only for drivers known to accept a socket and send nothing
-    /// (bonding: 1 s). A frame that does not return is lost to the area.
+    /// Checks zero-copy by sending one frame of 60 B (to the interface itself, EtherType 0x88b5); steps down if it is not reported as sent
+    /// within `timeout`. By default only for drivers known to accept a socket but send nothing (bonding: 1 s). A frame that does not return
+    /// is lost for the area.
     pub probe_frame: Option<Duration>,
-    /// Records the arrival time of each packet by [`Clock::Monotonic`], if the card gives no time
-    /// ([`Packet::arrival`]; default false): for the AF_XDP modes; a packet ring always has a time. Costs one clock read per
-    /// redirected packet, on the processor that redirects it.
+    /// Records the arrival time of each packet by [`Clock::Monotonic`], if the card gives no time ([`Packet::arrival`]; default false): for
+    /// the AF_XDP modes; packets of a packet ring always have a time. Costs one clock read per redirected packet, on the processor that
+    /// redirects it.
     ///
     /// Ports of one process on an interface share its program: if the first was opened without this, later ones have no times, and
     /// report [`Unsupported::OtherProgram`].
@@ -107,9 +107,9 @@ pub struct PortTuning {
     /// [`Packet::arrival`]: crate::Packet::arrival
     /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
     pub arrival_times: bool,
-    /// Prepares returning packets to the host ([`ToHost`]) when the port is opened, for programs that give up their
-    /// privileges afterwards. Preparing needs the privileges of opening a port; using it needs none, since Linux 5.19 or if
-    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared at first use).
+    /// Prepares returning packets to the host ([`ToHost`]) when the port is opened, for programs that give up their privileges afterwards.
+    /// Preparing needs the privileges of opening a port. Returning packets needs none, since Linux 5.19 or if
+    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: prepared at first use).
     ///
     /// [`ToHost`]: super::ToHost
     pub way_to_host: bool,
@@ -171,7 +171,7 @@ impl PortBuilder {
         self
     }
 
-    /// What the port is for: it decides the order in which modes are tried (default [`Purpose::Exchange`]: `xdp zero-copy`,
+    /// The port's purpose, which decides the order in which modes are tried (default [`Purpose::Exchange`]: `xdp zero-copy`,
     /// `xdp copy native`, `xdp copy generic`, `packet ring`).
     #[must_use]
     pub fn purpose(mut self, purpose: Purpose) -> Self {
@@ -179,10 +179,9 @@ impl PortBuilder {
         self
     }
 
-    /// Opens the port in each working mode for this long, and then in the one that received most packets or, among about equal
-    /// ones, used the least processor time (default: no measurement, but known facts about drivers). For ports that
-    /// receive, on an interface with its usual traffic; without packets it changes nothing. On some drivers, each attaching and detaching
-    /// resets the link.
+    /// Opens the port in each working mode for this long, and then in the mode that received most packets or, among about equal ones, used
+    /// the least processor time (default: no measurement; facts about drivers decide). For ports that receive, on an interface with its
+    /// usual traffic; without packets the usual order applies. On some drivers, each attaching and detaching resets the link.
     #[must_use]
     pub fn measure(mut self, duration: Duration) -> Self {
         self.measure = Some(duration);
@@ -207,9 +206,9 @@ impl PortBuilder {
 
     /// Frames for the receiving and the sending half (default 4096 and 2048).
     ///
-    /// A port with 0 receive frames only sends: packets arriving on its queue stay with the host. In zero-copy mode it then lends the
-    /// card as many extra frames as the card's receive ring holds (an area of your own must have room for
-    /// them), and arriving packets are copied out of them for the host: a queue in zero-copy mode has no other buffers.
+    /// A port with 0 receive frames only sends: packets arriving on its queue stay with the host. In zero-copy mode it then lends the card
+    /// as many extra frames as the card's receive ring holds (an area given by [`area`](Self::area) must have room for them), and the
+    /// kernel copies arriving packets from them for the host: a queue in zero-copy mode has no other buffers.
     #[must_use]
     pub fn frame_count(mut self, receive: u32, send: u32) -> Self {
         self.rx_frames = receive;
@@ -254,9 +253,9 @@ impl PortBuilder {
         self
     }
 
-    /// Replaces an XDP program that is already attached, and puts it back when the last port of the interface closes (default
-    /// false: opening fails, and names the program). It stays detached if the process is killed, or closes the port without
-    /// `CAP_NET_ADMIN`, which is not reported: a program that gives up its privileges should keep that one.
+    /// Replaces an XDP program that is already attached, and puts it back when the last port of the interface closes (default false:
+    /// opening fails, and names the program). The displaced program stays detached if the process is killed, or closes the port without
+    /// `CAP_NET_ADMIN`, which is not reported: a process that gives up its privileges should keep this capability.
     #[must_use]
     pub fn displace(mut self, on: bool) -> Self {
         self.displace = on;
@@ -285,8 +284,8 @@ impl PortBuilder {
         self
     }
 
-    /// Asks the card about each arriving packet: time, hash, VLAN tag ([`Packet::arrival`]; default false). If the
-    /// card, the kernel or the mode does not report them, the port opens nevertheless, and each answer says why it is missing.
+    /// Asks the card about each arriving packet: time, hash, VLAN tag ([`Packet::arrival`]; default false). If the card, the kernel or the
+    /// mode does not report one of them, the port still opens, and each packet says why it is missing.
     ///
     /// [`Packet::arrival`]: crate::Packet::arrival
     #[must_use]
@@ -296,8 +295,8 @@ impl PortBuilder {
     }
 
     /// Lets packets be sent with a request to the card or the kernel: complete the checksum, report the departure time
-    /// ([`Sender::send_with`]; default false). If neither can, the port opens nevertheless, and [`Port::explain`] says why. Every
-    /// packet then needs 16 free bytes in front; packets written into fresh frames have them.
+    /// ([`Sender::send_with`]; default false). If neither can, the port still opens, and [`Port::explain`] says why. Every packet then
+    /// needs 16 free bytes in front; packets written into fresh frames have them.
     ///
     /// [`Sender::send_with`]: super::Sender::send_with
     #[must_use]

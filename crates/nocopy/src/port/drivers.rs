@@ -1,4 +1,4 @@
-//! Facts about drivers beyond what they report; there is no other place for them.
+//! All facts about drivers that the drivers themselves do not report.
 //!
 //! An entry without an effect is shown by `nocopy doctor` and handled for every driver alike; one with an effect changes
 //! how a port is opened.
@@ -15,19 +15,19 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a card may take to send the probe frame.
 pub(super) const PROBE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Something known of some drivers.
+/// A fact about some drivers.
 #[derive(Debug)]
 pub(crate) struct Entry {
     drivers: &'static [&'static str],
     effect: Effect,
-    /// What the driver does, as the predicate of a sentence.
+    /// What the driver does, as a verb phrase.
     pub(crate) does: &'static str,
     /// The consequence for a port.
     pub(crate) port: &'static str,
     /// The source: the kernel's source code, or a mail thread.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that none lacks it"))]
     source: &'static str,
-    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: the test that shows it, or that it does no harm.
+    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: the test that shows the fact, or that it does no harm.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that it exists"))]
     test: &'static str,
 }
@@ -39,11 +39,11 @@ pub(crate) enum Effect {
     WholeKib,
     /// A socket bound in zero-copy mode must send a frame as proof.
     ProbeFrame,
-    /// Packets come from sockets of this machine, so a capture tries the packet ring first.
+    /// Packets come from sockets on this machine, so a capture tries the packet ring first.
     FedBySockets,
     /// Arriving packets are received in generic mode only.
     GenericOnly,
-    /// Packets from another socket of this machine, or of its VM host, were never on a wire, and may lack a checksum.
+    /// Packets from a socket on this machine, or on its VM host, were never on a wire, and may lack a checksum.
     UnfinishedChecksums,
 }
 
@@ -51,15 +51,15 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["igb"],
         effect: Effect::WholeKib,
-        does: "counts receive buffers in KiB, and zero-copy delivers what needs more as several packets",
-        port: "frames of 4096 B for an MTU of 1500, and no zero-copy where those do not do",
+        does: "counts receive buffers in KiB, and in zero-copy splits longer packets into several",
+        port: "frames of 4096 B for an MTU of 1500, and no zero-copy if these are too short",
         source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_setup_srrctl (SRRCTL.BSIZEPKT)",
         test: "crates/nocopy-vm/src/tests/large_mtu.rs",
     },
     Entry {
         drivers: &["igb"],
         effect: Effect::None,
-        does: "resets its link when a program comes or goes, and forgets what it has not sent by then",
+        does: "resets its link when a program is attached or detached, and drops frames that it has not sent by then",
         port: "opening takes up to 2.5 s, and dropping a sender waits up to 100 ms for its frames",
         source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_xdp_setup (igb_close, igb_open)",
         test: "crates/nocopy-vm/src/tests/drained.rs",
@@ -67,17 +67,16 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["igb"],
         effect: Effect::None,
-        does: "says ENETDOWN while it starts its queues anew, although it is up",
-        port: "that is no error of the port",
+        does: "returns ENETDOWN while it restarts its queues, although it is up",
+        port: "a port does not report this as an error",
         source: "linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_xsk_wakeup",
         test: "crates/nocopy-vm/src/tests/queue_count.rs",
     },
     Entry {
         drivers: &["i40e", "ice", "igb", "ixgbe", "virtio_net"],
         effect: Effect::None,
-        does: "takes the receive buffers of a zero-copy queue from the fill ring only, and may leak, stall, or leave the host deaf \
-               on that queue when it is empty",
-        port: "a port that only sends keeps it full, with frames of its own",
+        does: "takes the receive buffers of a zero-copy queue from the fill ring only, and if that is empty, may leak, stall, or deliver nothing to the host on that queue",
+        port: "a port that only sends keeps the ring full, with its own frames",
         source: "github.com/anza-xyz/agave/pull/6836; linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_alloc_rx_buffers_zc; \
                  the document that says to leave it empty: linux Documentation/networking/af_xdp.rst",
         test: "crates/nocopy-vm/src/tests/send_only.rs",
@@ -93,7 +92,7 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["bonding"],
         effect: Effect::ProbeFrame,
-        does: "has said that it has zero-copy (Linux 6.3 to 6.7) without a way to make its members send",
+        does: "reported zero-copy (Linux 6.3 to 6.7) although it could not make its members send",
         port: "zero-copy must first send a frame within 1 s",
         source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set_features; \
                  lore.kernel.org/r/20240207084737.20890-1-magnus.karlsson@gmail.com",
@@ -102,8 +101,8 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["bonding"],
         effect: Effect::GenericOnly,
-        does: "runs a program in the drivers of its members, and refuses a socket of the bond what they receive",
-        port: "a port that receives takes generic mode; one on each member is faster",
+        does: "runs a program in the drivers of its members, and does not deliver their packets to a socket of the bond",
+        port: "a port that receives uses generic mode; a port on each member is faster",
         source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set; net/xdp/xsk.c: xsk_rcv_check",
         test: "crates/nocopy-vm/src/tests/bond.rs",
     },
@@ -118,8 +117,8 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["veth", "tun", "bridge", "macvlan", "ipvlan", "802.1Q VLAN Support", "virtio_net"],
         effect: Effect::UnfinishedChecksums,
-        does: "delivers packets that never were on a wire with checksums that nobody has computed",
-        port: "a UDP socket over it takes an unfinished checksum for a good one, and counts it",
+        does: "delivers packets that never were on a wire with unfinished checksums",
+        port: "a UDP socket over it accepts an unfinished checksum, and counts it",
         source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
                  (VIRTIO_NET_HDR_F_NEEDS_CSUM)",
         test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
@@ -127,8 +126,8 @@ const KNOWN: &[Entry] = &[
     Entry {
         drivers: &["virtio_net"],
         effect: Effect::None,
-        does: "has zero-copy only where the device has VIRTIO_F_ACCESS_PLATFORM and guest offloads are off",
-        port: "elsewhere a port steps down",
+        does: "has zero-copy only if the device has VIRTIO_F_ACCESS_PLATFORM and guest offloads are off",
+        port: "otherwise a port uses another mode",
         source: "linux drivers/net/virtio_net.c: virtnet_xsk_pool_enable, virtnet_xdp_set",
         test: "crates/nocopy-vm/src/tests/zero_copy.rs",
     },

@@ -29,9 +29,9 @@ impl fmt::Display for Lines<'_> {
             writeln!(f, "  order    {why}")?;
         }
         if *mode == Mode::PacketRing {
-            writeln!(f, "  host     has every packet too: this mode only looks on")?;
+            writeln!(f, "  host     also gets every packet: this mode captures passively")?;
             if !multi_buffer {
-                let joined = "packets that the kernel has joined (GRO, GSO) and no frame holds are dropped and counted";
+                let joined = "packets joined by the kernel (GRO, GSO) that are too long for a frame are dropped and counted";
                 writeln!(f, "  long     {joined}; 'multi_buffer' takes them")?;
             }
         }
@@ -40,11 +40,11 @@ impl fmt::Display for Lines<'_> {
             Some(FilterPlace::Xdp) => {
                 writeln!(
                     f,
-                    "  filter   in front of the redirect: what does not match goes to the host, uncopied"
+                    "  filter   in front of the redirect: packets that do not match go to the host, uncopied"
                 )?;
             }
             Some(FilterPlace::Socket) => {
-                writeln!(f, "  filter   at the socket: what does not match is not copied")?;
+                writeln!(f, "  filter   at the socket: packets that do not match are not copied")?;
             }
             Some(FilterPlace::UserSpace(why)) => writeln!(f, "  filter   in user space: {why}")?,
         }

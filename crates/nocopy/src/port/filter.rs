@@ -1,6 +1,6 @@
 //! Filters: which packets a port receives, decided before they are copied.
 //!
-//! A filter is a classic BPF program over the frame as it is on the wire, VLAN tags included: compiled from an expression of
+//! A filter is a classic BPF program that reads the frame as it is on the wire, including VLAN tags: compiled from an expression of
 //! pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`] reads what `tcpdump -ddd` prints). A port
 //! ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs it where it costs least:
 //!
@@ -9,9 +9,9 @@
 //! | AF_XDP | before the redirect, translated to eBPF | go to the host, unchanged and not copied |
 //! | packet ring | at the socket, as classic BPF | are not copied into the ring |
 //!
-//! AF_XDP gets the frame as the device delivers it: a VLAN tag that the card removes is missing for the filter and for the
-//! port ('ethtool -K INTERFACE rxvlan off' keeps it). Before Linux 5.18 an XDP program cannot run every filter (none that uses
-//! the packet's length, or loads relative to X, as filters for ports do); the port is then a packet ring.
+//! AF_XDP gets the frame as the device delivers it: a VLAN tag that the card removes is missing for the filter and for the port ('ethtool
+//! -K INTERFACE rxvlan off' keeps it). Before Linux 5.18 an XDP program cannot run filters that use the packet's length, or load relative
+//! to X, as filters for ports do; then the port is opened as a packet ring.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,7 +36,7 @@ use crate::sys::pcap::{self, Refusal};
 pub enum CompileError {
     /// libpcap was not found.
     #[error(
-        "filter '{expression}': cannot be compiled; libpcap, which does it, cannot be loaded ({reason}); install it ('apt install \
+        "filter '{expression}': cannot be compiled; libpcap, which compiles filters, cannot be loaded ({reason}); install it ('apt install \
          libpcap0.8'), or give the filter as bytecode"
     )]
     NoLibrary {

@@ -6,8 +6,8 @@
 //!   gives its privileges up; asks for a filter          FilterControl::set: loads a program with that filter,
 //!                                                       which takes the place of the link's at once
 //! ```
-//! Loading a program needs privileges; replacing the program of a link needs only the link
-//! (`BPF_LINK_UPDATE`). So a helper can set a filter on that one link, by a program that this module makes, and do nothing else.
+//! Loading a program needs privileges; replacing the program of a link needs only the link (`BPF_LINK_UPDATE`). So a helper that has the
+//! link can set a filter on it, by a program that this module makes, and do nothing else.
 
 use nocopy_proto::errno::{Why, remedy};
 use std::fmt;
@@ -30,10 +30,10 @@ const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 
 const DESCRIPTORS: usize = 2;
 
-/// Replaces the filter of a port, or of several on queues of one interface, while they are in use. Made by
-/// [`Queues::filter_control`], and passed to another process, so that this one can give up its privileges.
+/// Replaces the filter of a port, or of several ports on queues of one interface, while they are in use. Made by [`Queues::filter_control`]
+/// and sent to another process, so that this process can give up its privileges.
 ///
-/// It keeps the program on the interface as long as it exists, like the port itself: close it when the port is closed.
+/// Like a port, it keeps the program on the interface as long as it exists: drop it when the port is closed.
 ///
 /// ```no_run
 /// use nocopy::{Port, filter, integration::FilterControl};
@@ -56,7 +56,7 @@ pub struct FilterControl {
     link: OwnedFd,
 }
 
-/// Why a filter could not be replaced, or a control not be made.
+/// Why a filter could not be replaced, or a control could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterControlError {
@@ -71,7 +71,7 @@ pub enum FilterControlError {
         mode: Mode,
     },
     /// The control could not be sent or received, or the message is not one.
-    #[error("filter control: could not be passed on; {0}")]
+    #[error("filter control: not transferred between processes; {0}")]
     Passing(#[from] GrantError),
     /// An XDP program cannot run the filter.
     #[error(
@@ -102,8 +102,7 @@ pub enum FilterControlError {
 }
 
 impl Queues {
-    /// The control of the filter of these ports and all others of this process on the interface. Needs the
-    /// privileges of opening one.
+    /// A control of the filter of these ports, and of all others of this process on the interface. Needs the privileges of opening a port.
     ///
     /// # Errors
     /// Not an AF_XDP mode, a granted port, or a refusal of the kernel.
@@ -144,8 +143,8 @@ impl FilterControl {
         &self.interface
     }
 
-    /// Makes the ports receive only packets that match from now on, or all with `None`; others go to the host. No packet
-    /// is lost or duplicated meanwhile. Packets already in the rings were chosen by the old filter.
+    /// From now on the ports receive only packets that match, or all packets if `filter` is `None`; the others go to the host. The change
+    /// loses and duplicates no packet. Packets already in the rings were chosen by the old filter.
     ///
     /// A filter in user space does not change. [`Port::explain`](super::Port::explain) does not change either, and a port that this
     /// process opens later on the interface is still compared with the filter that the first was opened with.
@@ -161,7 +160,7 @@ impl FilterControl {
             .map_err(|source| FilterControlError::Replace { interface: interface.clone(), source })
     }
 
-    /// Passes a duplicate to another process through a Unix socket: one message.
+    /// Sends a duplicate to another process through a Unix socket, in one message.
     ///
     /// # Errors
     /// The kernel refused it.

@@ -12,11 +12,11 @@
 //! before 5.19 and many sandboxes refuse; the kernel drops the queue's packets until it is bound
 //! (`xsk_rcv_check`). Only the client holds the link, so the program is detached when the client ends.
 //!
-//! The client sends no request back after binding. That would avoid the packets dropped in between, but the opener could not exit, and
-//! a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring. The
-//! client checks what it received without bpf(2), by `/proc/self/fdinfo`, and the length of the rx ring by how much of it can be mapped.
-//! Whether the opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it is trusted
-//! with the bytes in the area.
+//! The client does not ask the opener to fill the map after binding. That would avoid the drops before binding, but the opener could not
+//! exit, and a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring.
+//! The client checks what it received without bpf(2), by `/proc/self/fdinfo`, and finds the length of the rx ring by mapping it. Whether
+//! the opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it is trusted with the bytes
+//! in the area.
 
 pub(super) mod message;
 
@@ -50,24 +50,23 @@ const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
 const DESCRIPTORS: usize = 3;
 
-/// What a process without privileges needs to open one port: made by [`PortBuilder::grant`] in a privileged process,
-/// consumed by [`PortBuilder::open_granted`].
+/// Lets a process without privileges open one port: made by [`PortBuilder::grant`] in a privileged process, consumed by
+/// [`PortBuilder::open_granted`].
 ///
 /// Until it is used, packets of the queue are dropped. Dropping it unused undoes everything.
 ///
 /// # Rights of the client
-/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because
-/// the client binds the socket, and, if promiscuous mode was granted, put each into that mode. It can detach the
-/// program, and so take away queues of this interface that were granted to others: grants of one process
-/// on an interface share their program. It cannot receive anything else.
+/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it binds the socket,
+/// and, if promiscuous mode was granted, put each of them into that mode. It can detach the program, and so stop other granted queues of
+/// this interface: grants of one process on an interface share their program. It cannot receive anything else.
 ///
 /// # Trust in the opener
-/// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket,
-/// the opener can map the port's rings and write to them: name frames that the kernel has yet to fill or to send, so that the bytes of a
-/// packet change while the client reads them, or sent data changes on the way. It can also share the area
-/// (`XDP_SHARED_UMEM`): send its contents, and receive into it. With a duplicate of the map or the program it can take the port's packets
-/// away. It cannot make the client touch memory outside of the area, or give a frame two owners: all addresses from rings are checked.
-/// So accept grants only from a process that may see and change everything in the area; give such a port an area of its own.
+/// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket, the
+/// opener can map the port's rings and write frame addresses to them, so that the kernel changes the bytes of a packet while the client
+/// reads them, or sends changed data. It can also share the area (`XDP_SHARED_UMEM`): send its contents, and receive into it. With a
+/// duplicate of the map or the program it can take the port's packets away. It cannot make the client touch memory outside of the area, or
+/// give a frame two owners: all addresses from rings are checked. So accept grants only from a process that may see and change everything
+/// in the area; give such a port an area of its own.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -101,7 +100,7 @@ pub(super) struct Granted {
     pub(super) promiscuous: Option<Promiscuous>,
 }
 
-/// Why a grant could not be passed.
+/// Why a grant could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
@@ -197,7 +196,7 @@ impl Grant {
         &self.interface
     }
 
-    /// Passes the grant to another process, and closes this process's copies: one message, which fits any socket buffer.
+    /// Sends the grant to another process, in one message that fits any socket buffer, and closes this process's copies.
     ///
     /// # Errors
     /// The kernel refused it; all steps are then undone.
@@ -229,10 +228,10 @@ impl Grant {
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
     ///
-    /// Checked are: each field; what each descriptor refers to; that sockets, map and link are of this thread's network namespace, and the
-    /// link's program is attached as stated; and the length of the rx ring. Not checked, because the
-    /// kernel does not report it: that the program uses this map, that the map has the socket at the queue's place, and that no other process
-    /// has the descriptors; see [trust in the opener](Self#trust-in-the-opener).
+    /// It checks each field; what each descriptor refers to; that sockets, map and link belong to this thread's network namespace, and the
+    /// link's program is attached as stated; and the length of the rx ring. Not checked, because the kernel does not report it: that the
+    /// program uses this map, that the map has the socket at the queue's place, and that no other process has the descriptors; see [trust
+    /// in the opener](Self#trust-in-the-opener).
     ///
     /// # Errors
     /// [`GrantError`] says what is wrong with it. All received descriptors are then closed.
@@ -273,7 +272,7 @@ impl Grant {
     }
 }
 
-/// Whether map and link are valid, and the link's program is attached as stated; returns for how many queues the map is.
+/// Checks that map and link are valid, and that the link's program is attached as stated; returns the number of queues of the map.
 pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> Result<u32, GrantError> {
     let interface = || header.interface.clone();
     let check = |operation| {
@@ -312,7 +311,7 @@ fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<()
     Err(GrantError::Namespace { interface: interface() })
 }
 
-/// Whether the rx ring has `rx_entries` entries: with another number, entries would be read at wrong places.
+/// Whether the rx ring has `rx_entries` entries: with another number, entries would be read at wrong offsets.
 fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
     let look = "look at the rx ring";
     let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };
@@ -346,11 +345,10 @@ fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<
 }
 
 impl PortBuilder {
-    /// Does the privileged part, so that another process can open the port without privileges: makes the socket, attaches the
-    /// program, and puts the socket into its map. Used here are the settings [`queue`](Self::queue), [`mode`](Self::mode),
-    /// [`filter`](Self::filter), [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the
-    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)); [`multi_buffer`](Self::multi_buffer) is used here and when the
-    /// port is opened, all others only then.
+    /// Does the privileged part, so that another process can open the port without privileges: makes the socket, attaches the program, and
+    /// puts the socket into its map. It uses the settings [`queue`](Self::queue), [`mode`](Self::mode), [`filter`](Self::filter),
+    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the rx ring's size ([`ring_sizes`](Self::ring_sizes));
+    /// [`multi_buffer`](Self::multi_buffer) is used here and by [`open_granted`](Self::open_granted), all other settings only there.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. A program that is already attached cannot be displaced, because the client could not
@@ -434,7 +432,7 @@ impl PortBuilder {
         OpenError::NotGranted { interface: self.interface.clone(), queue: self.queue, setting, advice }
     }
 
-    /// Attaches in the driver or, if that is refused, outside it; also returns the errno of the refusal.
+    /// Attaches natively or, if that is refused, in generic mode; also returns the errno of the refusal.
     fn attach_somewhere(&self, interface: &Interface) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
         let mut native_refused = None;
         let receives = drivers::receives(interface.driver.as_deref(), Mode::XdpCopyNative);

@@ -1,4 +1,4 @@
-//! Sending frames that return to the sender: for protocols that send lost data again without a copy.
+//! Sending frames that return to the sender: for protocols that retransmit lost data without a copy.
 
 use super::sender::Sender;
 use crate::facts::rejected::Rejected;
@@ -8,8 +8,8 @@ impl Sender {
     /// Like [`Sender::send`], for a frame that the sender wants back: after sending, it does not return to its pool but
     /// waits for [`Sender::completed`], with its contents unchanged, at the same place.
     ///
-    /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of
-    /// the area; no other call does.)
+    /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of the area; later calls allocate
+    /// nothing.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -45,20 +45,20 @@ impl Sender {
         self.returned.pop()
     }
 
-    /// All returned frames at once, for a protocol that takes them only here.
+    /// All returned frames at once, for a protocol that uses no other method to take them.
     pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
         debug_assert!(self.returned.is_empty(), "asked for one by one before");
         self.reap();
         self.kept.drain(..)
     }
 
-    /// Takes back a frame that is not to be sent: without an atomic operation if it belongs here, otherwise like dropping it.
+    /// Takes back a frame that is not to be sent: without an atomic operation if it belongs to this half, otherwise like dropping it.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);
     }
 
-    /// Makes the frame return unchanged after its next sending, whatever is put in front of it before.
+    /// Makes the frame return unchanged after its next sending, even if headers are put in front of it.
     #[inline]
     pub(crate) fn keep(&mut self, frame: &Frame) {
         self.pool.keep(frame);
@@ -69,7 +69,7 @@ impl Sender {
         self.pool.unkeep(frame);
     }
 
-    /// Returns a kept frame without sending it here: its contents are already on their way.
+    /// Returns a kept frame without sending it here, because its contents were sent elsewhere.
     pub(crate) fn hand_back(&mut self, frame: Frame) {
         self.pool.unkeep(&frame);
         self.kept.push(frame);

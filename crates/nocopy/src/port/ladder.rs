@@ -1,4 +1,4 @@
-//! The ladder: the modes, tried from the fastest down, for an interface and a purpose, until one works.
+//! The ladder: for an interface and a purpose, the modes are tried from the fastest to the slowest until one works.
 
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::{Mode, OpenError, PortBuilder, Refusal};
 use crate::port::xdp;
 use crate::sys::interface::Interface;
 
-/// The usual order, from the fastest down.
+/// The usual order, from the fastest to the slowest.
 pub(crate) const LADDER: [Mode; 4] =
     [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// The purpose of a port: it decides which mode is the fastest.
+/// The purpose of a port, which decides which mode is the fastest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -64,15 +64,15 @@ impl Order {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Frames of this size cannot be used; the kernel was not asked.
+    /// Frames of this size are not possible in this mode; the kernel was not asked.
     Frames { bytes: u32 },
-    /// The socket would receive nothing from the place of the program; the kernel was not asked.
+    /// A program attached there would not feed the socket; the kernel was not asked.
     Members,
     /// The XDP program was refused.
     Attach,
     /// The binding was refused.
     Bind,
-    /// The socket was bound, and a frame sent as proof did not return.
+    /// The socket was bound, but a frame sent as proof did not return.
     Proof,
     /// The packet sockets were refused.
     Socket,
@@ -104,14 +104,18 @@ impl Step {
         Some(match (self, mode, reason.raw_os_error()?) {
             (Self::Attach, _, libc::EOPNOTSUPP) => {
                 format!(
-                    "{driver} has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which"
+                    "{driver} has no native XDP, or not with its present settings (offloads); 'nocopy doctor' shows which"
                 )
             }
             (Self::Attach, _, libc::ERANGE) => {
-                format!("the MTU is more than {driver} gives to XDP; 'ip link set dev {interface} mtu 1500'")
+                format!(
+                    "the MTU is larger than {driver} supports with XDP; 'ip link set dev {interface} mtu 1500'"
+                )
             }
             (Self::Attach, _, libc::EINVAL) => {
-                format!("{driver} takes no XDP as it is set up now; the kernel log may say why: 'dmesg'")
+                format!(
+                    "{driver} accepts no XDP with its present settings; the kernel log may say why: 'dmesg'"
+                )
             }
             (Self::Socket, _, libc::EPERM | libc::EACCES) => {
                 "run as root, or grant CAP_NET_RAW with 'setcap cap_net_raw+ep PROGRAM'".to_owned()
@@ -142,7 +146,7 @@ impl PortBuilder {
             Purpose::Capture if fed_by_sockets => (
                 vec![ring, zero_copy, native, generic],
                 Some(
-                    "the packet ring first: packets come from sockets here, and XDP would copy them once more",
+                    "the packet ring first: packets come from sockets on this machine, and XDP would copy them once more",
                 ),
             ),
             Purpose::Capture => (vec![zero_copy, native, ring, generic], None),

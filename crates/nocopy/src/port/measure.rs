@@ -7,7 +7,7 @@ use super::ladder::LADDER;
 use super::{Mode, OpenError, Port, PortBuilder, open};
 use crate::sys::clock::processor_time;
 
-/// Modes that receive at least this share of the best are compared by processor time.
+/// Modes that receive at least this share of the best mode's packets are compared by processor time.
 const AS_MANY: f64 = 0.97;
 
 #[derive(Debug, Clone, Copy)]

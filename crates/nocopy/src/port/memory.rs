@@ -28,14 +28,14 @@ struct Wire {
     rx: Producer<Descriptor>,
     from: Area,
     to: Area,
-    /// Whether both ends exist; otherwise packets are dropped, as by a NIC without a peer.
+    /// Whether both ends exist; otherwise packets are dropped, as by a NIC without a link partner.
     linked: bool,
     sent: Statistics,
     received: Statistics,
 }
 
 impl Wire {
-    /// Moves everything on the tx ring that completions can be given for; returns the packets delivered.
+    /// Moves packets from the tx ring while the completion ring has room; returns how many were delivered.
     fn run(&mut self) -> u64 {
         let mut delivered = 0;
         let room = self.completion.free(u32::MAX);

@@ -10,8 +10,8 @@
 //! | `packet ring` | the header in front of each packet: time and hash by the kernel if the card gave none | time always; the hash with [`PortBuilder::receive_metadata`] |
 //! | `memory` | | nothing |
 //!
-//! The program writes the driver's answers in front of the packet, in the frame. They cannot be those of an earlier packet: the bytes are
-//! erased each time the frame is lent to the kernel, and count only if followed by a secret random number that this port's program
+//! The XDP program writes the driver's answers in front of the packet, in the frame. They cannot be left from an earlier packet: the bytes
+//! are erased each time the frame is lent to the kernel, and are valid only if followed by a secret random number that this port's program
 //! writes last (kernel: Documentation/networking/xdp-rx-metadata.rst).
 //!
 //! # Sending
@@ -26,7 +26,7 @@
 //! | `packet ring`, `memory` | software | none |
 //!
 //! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). If neither card nor kernel completes checksums,
-//! [`Sender::send_with`] does, in software, so the program is the same:
+//! [`Sender::send_with`] completes them in software, so the program is the same:
 //!
 //! ```no_run
 //! use nocopy::metadata::Request;
@@ -44,8 +44,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The request is written in front of the packet when the frame is sent and is used once: a frame that is forwarded, or
-//! sent again, has no request unless it is given a new one.
+//! The request is written in front of the packet when the frame is sent, and is used once: a frame that is forwarded or sent again carries
+//! no request unless a new one is given.
 //!
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata

@@ -153,7 +153,7 @@ impl Port {
         (&mut self.receiver, &mut self.sender)
     }
 
-    /// The queue it is on.
+    /// The port's queue.
     pub fn queue(&self) -> u32 {
         self.inner().queue
     }
@@ -166,7 +166,7 @@ impl Port {
         &self.inner().interface
     }
 
-    /// How the port moves frames.
+    /// How frames move between the port and the kernel.
     ///
     /// ```
     /// use nocopy::{Mode, Port};
@@ -178,12 +178,12 @@ impl Port {
         self.inner().mode
     }
 
-    /// What the port is, which modes were tried before, and what it can do for sent packets. Its halves return the same.
+    /// The port's mode, why other modes were refused, and which requests sent packets may carry. The halves return the same.
     pub fn explain(&self) -> Explanation {
         self.inner().explanation()
     }
 
-    /// The area the port's frames lie in.
+    /// The area that contains the port's frames.
     pub fn area(&self) -> &Area {
         &self.inner().area
     }
@@ -235,14 +235,14 @@ struct Inner {
     tx_index_lags: bool,
     /// `None` only while dropping: it must be dropped before the pools.
     backend: Option<Box<dyn Backend>>,
-    /// True in a forked child that gave the port up: it touches nothing of its parent.
+    /// True in a forked child that gave the port up: it changes nothing of its parent's port.
     left: AtomicBool,
     /// Pools of dropped halves: the kernel may use their lent frames as long as the socket exists.
     parked: Mutex<Vec<Pool>>,
 }
 
 impl Inner {
-    /// For the only mode that was tried, without a filter; opening sets `order`, `refusals` and `filter` otherwise.
+    /// As if this mode was the only one tried, without a filter; opening changes `order`, `refusals` and `filter`.
     fn new(
         settings: &PortBuilder,
         interface_index: u32,
@@ -279,7 +279,7 @@ impl Inner {
         self.backend.as_deref().expect("taken only by drop")
     }
 
-    /// Calls the backend, and explains its errors.
+    /// Calls the backend, and adds an explanation to its errors.
     fn ask<T>(&self, call: impl FnOnce(&dyn Backend) -> io::Result<T>) -> io::Result<T> {
         call(self.backend()).map_err(|error| self.explain(error))
     }
@@ -301,8 +301,8 @@ impl Inner {
         self.ask(|backend| backend.kick_tx())
     }
 
-    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy mode, its index
-    /// of the tx ring moves only when it has processed all it saw, and each call processes a limited number.
+    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy mode, the kernel moves its index
+    /// of the tx ring only when it has processed all entries it saw, and each call processes a limited number.
     fn silent_kicks(&self, queued: u32) -> u32 {
         if self.tx_index_lags { queued.div_ceil(TX_BUDGET) + 1 } else { 0 }
     }
@@ -315,7 +315,7 @@ impl Inner {
         self.ask(|backend| backend.wait_readable(timeout))
     }
 
-    /// Checks whether the port still works, which polling a ring in memory cannot show.
+    /// Checks whether the port still works; polling a ring in memory cannot show that.
     #[cold]
     fn check(&self) -> io::Result<()> {
         self.ask(|backend| backend.check())
@@ -380,10 +380,10 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Whether frames still lent are free once the socket is closed. Lent to receive: in the copy modes, because
-    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device stops
-    /// later, by a worker. Lent to send: never, because some drivers use the pages themselves even in copy mode
-    /// (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does not wait for them.
+    /// Whether frames still lent to the kernel are free once the socket is closed. Lent to receive: in the copy modes, because
+    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device stops later, by a worker. Lent
+    /// to send: never, because some drivers use the pages themselves even in copy mode (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does
+    /// not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {
         match self.mode {
             // Nothing is lent to receive, and sent packets were copied.

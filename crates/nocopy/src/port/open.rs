@@ -16,7 +16,7 @@ use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Ethernet header and two VLAN tags: what a received frame may have beyond the MTU.
+/// Ethernet header and two VLAN tags: the bytes that a received frame may have beyond the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 
 /// A page, in which a native XDP driver keeps room for `struct skb_shared_info` behind the packet.
@@ -41,7 +41,7 @@ pub enum OpenError {
     NoCarrier {
         /// The interface.
         interface: String,
-        /// Whether it was present before the program was attached.
+        /// Whether the carrier was present before the program was attached.
         after_attach: bool,
     },
     /// A packet of the interface's MTU does not fit a frame.
@@ -111,7 +111,7 @@ pub enum OpenError {
     Kernel {
         /// The running kernel.
         running: KernelVersion,
-        /// The oldest that would do.
+        /// The oldest kernel that is new enough.
         needed: KernelVersion,
     },
     /// The kernel refuses to lock more memory.
@@ -128,7 +128,7 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// A ring size the kernel cannot make.
+    /// The kernel has no rings of this size.
     #[error("{ring} ring of {entries} entries: not possible; rings have a power of two; try {}", next_size(*entries))]
     RingSize {
         /// Which ring.
@@ -149,7 +149,7 @@ pub enum OpenError {
         frame_bytes: u32,
     },
     /// The mode is not for interfaces.
-    #[error("mode 'memory': cannot be opened on an interface; it has none; use Port::memory_pair")]
+    #[error("mode 'memory': cannot be opened on an interface; memory ports have none; use Port::memory_pair")]
     MemoryMode,
     /// Every mode was refused.
     #[error("{interface} queue {queue}: cannot be opened in any mode; {}; 'nocopy doctor {interface}' shows what each mode needs", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join(", "))]
@@ -173,7 +173,7 @@ pub enum OpenError {
         /// Why, and what to do.
         advice: &'static str,
     },
-    /// The kernel refuses the filter, and in user space it would keep packets from the host.
+    /// The kernel refuses the filter, and a filter in user space would withhold packets from the host.
     #[error(
         "filter: cannot run in user space; packets that do not match could not be returned to the host; {source}"
     )]
@@ -205,7 +205,7 @@ fn next_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
 
-/// Tries the modes, from the fastest for this interface and purpose down, until one works.
+/// Tries the modes until one works, the fastest for this interface and purpose first.
 pub(super) fn open(settings: PortBuilder) -> Result<Port, OpenError> {
     open_by(settings, None)
 }
@@ -253,7 +253,7 @@ fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
 }
 
 impl PortBuilder {
-    /// The smaller frame that holds a packet of the interface's MTU in every allowed mode.
+    /// The smallest frame size that holds a packet of the interface's MTU in every allowed mode.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
         if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, 0) {
             return Self::long_frame_bytes(interface);
@@ -269,8 +269,8 @@ impl PortBuilder {
         needed.checked_next_power_of_two().unwrap_or(LONG_FRAME_BYTES_MAX).min(LONG_FRAME_BYTES_MAX)
     }
 
-    /// An area for packet sockets alone, instead of one made for AF_XDP, if the frames were not asked for and
-    /// do not hold a packet of the MTU: packets in one frame are sent faster than those in several.
+    /// An area only for packet sockets, instead of one made for AF_XDP, if the user gave no area and its frames do not hold a packet of the
+    /// MTU: packets in one frame are sent faster than those in several.
     pub(super) fn packet_area(&self, interface: &Interface, made: &Area) -> Result<Area, OpenError> {
         if self.area.is_some()
             || Self::fits(interface, made.config().frame_bytes, made.config().headroom_bytes)

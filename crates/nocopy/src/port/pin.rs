@@ -22,7 +22,7 @@ impl Port {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`]: the queue has no interrupt (veth, tap), or neither the driver nor the interrupts' names show which.
-    /// Otherwise the thread is not allowed there. Its affinity then did not change.
+    /// Other errors: the thread may not run on these processors. On an error its affinity does not change.
     pub fn pin(&self) -> io::Result<Vec<usize>> {
         let (interface, queue) = (&self.inner().interface, self.queue());
         let found = Interface::named(interface).ok().and_then(|looked_at| interrupt_cpus(&looked_at, queue));

@@ -26,13 +26,13 @@ impl PortBuilder {
         self.tuning.probe_frame.or(known.then_some(PROBE_FRAME_TIMEOUT))
     }
 
-    /// Frames that a proof costs an area if it fails.
+    /// Frames that an area loses if a proof fails.
     pub(super) fn proof_frames(&self, interface: &Interface) -> u32 {
         u32::from(self.proof_timeout(interface).is_some())
     }
 
-    /// Whether a socket just bound in zero-copy mode sends. A proof is needed only if the user or the table of drivers asks for
-    /// it: a frame addressed to the interface itself, so that no other host receives it.
+    /// Whether a socket just bound in zero-copy mode sends. It is tested only if the user or the table of drivers asks for it, with a frame
+    /// addressed to the interface itself, so that no other host receives it.
     pub(super) fn is_proven(
         &self,
         interface: &Interface,

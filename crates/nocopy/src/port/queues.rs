@@ -32,8 +32,8 @@ use crate::sys::poll::{Wakeup, wait_readable};
 ///
 /// # The queue of a packet
 ///
-/// The card decides, and a port changes nothing about it. Usually it hashes addresses and ports of each packet (receive-side
-/// scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Commands to show and change this:
+/// The card chooses the queue, and a port does not change that. Usually the card hashes addresses and ports of each packet (receive-side
+/// scaling) and looks the queue up in a table, so that a flow stays on one queue and in order. Commands to show and change this:
 ///
 /// | | |
 /// |---|---|
@@ -73,12 +73,12 @@ pub struct Queues {
 const WAKE: u64 = u64::MAX;
 
 impl PortBuilder {
-    /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each.
-    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] is ignored. Each AF_XDP socket registers
-    /// the area: the kernel counts it as locked memory once per queue, if that is limited (`ulimit -l`).
+    /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each port. Frame
+    /// counts and ring sizes are those of each port; [`PortBuilder::queue`] is ignored. Each AF_XDP socket registers the area: the kernel
+    /// counts it as locked memory once per queue, if that is limited (`ulimit -l`).
     ///
     /// # Errors
-    /// As [`PortBuilder::open`]; none stays open if one cannot be opened.
+    /// As [`PortBuilder::open`]; if one port cannot be opened, none stays open.
     pub fn open_queues(self, queues: impl RangeBounds<u32>) -> Result<Queues, OpenError> {
         self.check()?;
         let interface = self.examine()?;
@@ -204,7 +204,7 @@ impl Queues {
         self.take_turn()
     }
 
-    /// A batch of the queue whose turn is next, possibly empty.
+    /// A batch of the next queue in turn that has packets, possibly empty.
     fn take_turn(&mut self) -> io::Result<Batch<'_>> {
         self.add_up();
         let turn = self.look().unwrap_or(self.next);
@@ -233,8 +233,8 @@ impl Queues {
         self.take_turn()
     }
 
-    /// Packets that arrived since the ports were opened (or their buffers, if packets may have several), and how many of them
-    /// are still in the rings, before any filter in user space. Reads memory only.
+    /// The number of packets that arrived since the ports were opened (of buffers, if packets may have several), and how many of them are
+    /// still in the rings; before any filter in user space. Reads memory only.
     #[doc(hidden)]
     pub fn came(&mut self) -> (u64, u32) {
         self.add_up();
@@ -249,7 +249,7 @@ impl Queues {
     }
 
     /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes the descriptor ([`AsFd`])
-    /// readable, until it has ended a wait or [`Waker::hear`] was called.
+    /// readable, until the wake has ended a wait or [`Waker::hear`] was called.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -271,13 +271,13 @@ impl Queues {
         Meter { ports, received: Arc::clone(&self.received) }
     }
 
-    /// Runs a filter in the receivers from now on, also on packets already in the rings, in addition to the kernel's filter:
-    /// packets that do not match are returned to the host ([`ToHost`](super::ToHost)), which in packet ring mode has them anyway. `None`
-    /// ends that. Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
+    /// Runs a second filter in the receivers, in addition to the kernel's; it also applies to packets that are already in the rings.
+    /// Packets that do not match are returned to the host ([`ToHost`](super::ToHost)); in packet ring mode the host has them anyway. `None`
+    /// removes the filter. Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
     ///
     /// # Errors
-    /// Packets cannot be returned to the host: see `PortTuning::way_to_host` for programs that give up their privileges. Nothing has
-    /// changed then.
+    /// Packets cannot be returned to the host. Programs that drop their privileges must set `PortTuning::way_to_host` first. On an error
+    /// the old filter stays.
     #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
         let filters = self.ports.iter().map(|port| port.receiver.user_filter(filter));
@@ -316,8 +316,8 @@ impl Queues {
     /// Leaves packets to the host from now on. Those already in the rings can still be received, so that nothing
     /// is lost or uncounted when the ports are closed. In packet ring mode the host has its packets anyway, and nothing changes.
     ///
-    /// Returns whether the kernel certainly takes no more packets. If it refuses bpf(2) (before Linux 5.19, without
-    /// privileges and with `kernel.unprivileged_bpf_disabled` set), only closing the ports ends it.
+    /// Returns whether the kernel certainly takes no more packets. If the kernel refuses bpf(2) (before Linux 5.19, without privileges and
+    /// with `kernel.unprivileged_bpf_disabled` set), only closing the ports stops it.
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
         // Arms every port, even after one that fails, so that one wait covers all.
@@ -325,9 +325,8 @@ impl Queues {
         redirect::wait_for_programs() && refused == 0
     }
 
-    /// Gives the ports up in a forked child, without changing the parent's: they keep their queues, no
-    /// program is detached, and nothing is waited for. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may
-    /// be used afterwards.
+    /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no program is detached, and the call
+    /// does not wait. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may be used afterwards.
     ///
     /// A child that does not call this keeps the parent's program on the interface and its sockets open as long as
     /// it has the descriptors: the kernel removes them when the last process has closed them. Dropping the ports instead would

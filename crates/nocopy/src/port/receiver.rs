@@ -20,8 +20,8 @@ use crate::sys::packet::Announcer;
 use crate::sys::poll::Wakeup;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 
-/// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
-/// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
+/// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets at full rate:
+/// 3.4 M/s with 4 and 8, 3.7 M/s with 16 and 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,9 +33,9 @@ struct Counts {
 
 /// The receiving half of a port.
 ///
-/// [`stats`](Receiver::stats) has these counters besides its sums: of dropped packets `rx_dropped`, `rx_ring_full`, `tp_drops` and
-/// `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`,
-/// `filter_to_host` and `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
+/// In addition to sums, [`stats`](Receiver::stats) has these counters: of dropped packets `rx_dropped`, `rx_ring_full`, `tp_drops` and
+/// `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host`
+/// and `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -98,8 +98,8 @@ impl Receiver {
         }
     }
 
-    /// Makes the device accept frames to receive into, if it must be asked to: otherwise packets that arrive before the first
-    /// [`Receiver::receive`] find none.
+    /// Makes the device take frames from the fill ring, if it needs a kick: otherwise packets that arrive before the first
+    /// [`Receiver::receive`] find no frame.
     pub(super) fn start(&mut self) -> io::Result<()> {
         self.poke()
     }
@@ -149,7 +149,7 @@ impl Receiver {
         Ok(self.take_batch())
     }
 
-    /// Whether the length of a batch must be computed, instead of being the number of descriptors.
+    /// Whether the length of a batch must be computed, because it may differ from the number of descriptors.
     #[inline]
     fn counts_words(&self) -> bool {
         self.pool.has_blocks() || self.multi_buffer || self.filter.is_some()
@@ -181,9 +181,9 @@ impl Receiver {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::whole_packets`], for matching packets up to one that does not match; rejects those before the first match.
+    /// As [`Receiver::whole_packets`], for matching packets up to the next one that does not match; rejects packets before the first match.
     ///
-    /// AF_XDP continues to fill the ring meanwhile, so the caller checks the clock after each batch of rejected packets.
+    /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of rejected packets.
     fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
         let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
         let words = loop {
@@ -217,7 +217,7 @@ impl Receiver {
         self.filter = Some(Box::new(filter));
     }
 
-    /// A filter to be run here, if there is one, for [`Receiver::replace_filter`].
+    /// A filter to be run by this receiver, if `program` is given, for [`Receiver::replace_filter`].
     pub(super) fn user_filter(&self, program: Option<&Program>) -> Result<Option<UserFilter>, ToHostError> {
         let Some(program) = program else { return Ok(None) };
         let rest = match self.inner.mode {
@@ -307,7 +307,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// Makes the kernel's end of the rings continue. All that it announced was read: no packet is borrowed now.
+    /// Makes the kernel's end of the rings continue. All announced packets were read, so none is borrowed now.
     fn go_on(&mut self) -> io::Result<()> {
         match &mut self.announcer {
             Some(announcer) => {
@@ -350,8 +350,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// A kernel before 5.18, a missing capability, an interface that was removed; a port in packet ring mode, whose packets the host
-    /// has anyway, or in memory mode.
+    /// The kernel is older than 5.18, a capability is missing, or the interface was removed; the port is in packet ring mode, in which the
+    /// host has all packets anyway, or in memory mode.
     pub fn to_host(&self) -> Result<ToHost, ToHostError> {
         ToHost::of(&self.inner)
     }
@@ -415,7 +415,7 @@ impl Receiver {
         self.pool.lent_count() == 0 && self.pool.free_count() == 0
     }
 
-    /// The descriptor of the port itself: readable when packets are waiting, and for nothing else.
+    /// The descriptor of the port itself, which is readable only when packets are waiting.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
@@ -502,7 +502,7 @@ pub struct Batch<'half> {
     fill: &'half mut Producer<u64>,
     claims: Claims<'half>,
     counts: &'half mut Counts,
-    /// Its start in the ring: buffers are counted by the distance, without a counter.
+    /// The batch's start in the ring: the distance from it counts buffers, without a counter.
     first: u32,
     /// Faults counted before the batch: each later one is a refused descriptor of the batch.
     faults_before: u64,
@@ -512,7 +512,7 @@ pub struct Batch<'half> {
 }
 
 impl Batch<'_> {
-    /// Whether nothing is left in the batch.
+    /// Whether the batch has no more packets.
     pub fn is_empty(&self) -> bool {
         self.packets.len() == 0
     }
@@ -524,9 +524,9 @@ impl Batch<'_> {
 }
 
 impl<'half> Batch<'half> {
-    /// The next packet, without prefetching the packets after it, for a loop that claims many before it reads any: the prefetched lines
-    /// would drive each other out of the nearest cache. See [`Packet::prefetch_arrival`]. For a packet in several buffers, one buffer, as
-    /// with iteration.
+    /// The next packet, without prefetching the packets after it: for a loop that claims many packets before it reads any, because the
+    /// prefetched lines would evict each other from the nearest cache. See [`Packet::prefetch_arrival`]. For a packet in several buffers,
+    /// one buffer, as with iteration.
     #[doc(hidden)]
     #[inline]
     pub fn claim(&mut self) -> Option<Packet<'half>> {

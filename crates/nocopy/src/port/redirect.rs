@@ -1,9 +1,9 @@
 //! The XDP program of an interface, shared by the ports of this process on its queues.
 //!
-//! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its
-//! frames. Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. Frames lent
-//! to receive are then free in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again
-//! while the area exists. They are also retired if the slot cannot be emptied.
+//! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its frames.
+//! Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. After the wait, frames
+//! lent for receiving are free in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again while
+//! the area exists. Frames are also retired if the slot cannot be emptied.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,8 +27,8 @@ use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
 
-/// How often to check whether a program is still attached: the kernel detaches that of a killed process a moment after its
-/// death (0.3 s measured). Checks are counted, not time, because kernel workers stall with the machine.
+/// How often to check whether a program is still attached: the kernel detaches the program of a killed process some time after its death
+/// (0.3 s measured). Checks are counted, not time, because kernel workers stall with the machine.
 const RELEASE_LOOKS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -37,10 +37,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Redirect {
     pub(super) recipe: Recipe,
     sockets: SocketMap,
-    /// Why it does not note the driver's metadata, or arrival times.
+    /// Why the program does not note the driver's metadata, or arrival times.
     refused: Refused,
     pub(super) filter: Option<(Program, FilterPlace)>,
-    /// Dropped before the map: no packet may look up a socket that is being closed.
+    /// Dropped before the map, because no packet may look up a socket that is being closed.
     attachment: Attachment,
     /// Whether another process attached it.
     pub(super) granted: bool,
@@ -175,19 +175,19 @@ impl Redirect {
     /// Sends the packets of `queue` to the host, except those of XDP programs that run already ([`wait_for_programs`]). Closing the
     /// socket would do so, unless the user has a duplicate of its descriptor.
     ///
-    /// Returns whether it was done: without privileges, bpf(2) may be refused.
+    /// Returns whether it succeeded: without privileges, bpf(2) may be refused.
     pub(super) fn clear(&self, queue: u32) -> bool {
         self.sockets.clear(queue).is_ok()
     }
 }
 
-/// Waits until no XDP program still running can have seen a socket that was removed from its map. Returns whether that is certain: some
-/// kernels have no such barrier (`nohz_full`).
+/// Waits until no running XDP program can still see a socket that was removed from its map. Returns whether that is certain: some kernels
+/// have no such barrier (`nohz_full`).
 pub(super) fn wait_for_programs() -> bool {
     rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
 }
 
-/// The instructions of a filter before the redirect, none if it is to run in user space; and where it runs.
+/// The instructions of a filter before the redirect (none if it is to run in user space), and where the filter runs.
 fn in_front(
     filter: Option<&Program>,
     sockets: &SocketMap,
@@ -213,8 +213,8 @@ fn in_front(
     }
 }
 
-/// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned to the host. On a kernel that
-/// cannot do that, this fails before a packet is taken, so that a packet ring may be opened instead.
+/// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned to the host. If the kernel
+/// cannot return packets, this fails before a packet is taken, so that a packet ring may be opened instead.
 fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
     match running {
         Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {
@@ -227,7 +227,7 @@ fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Resu
 }
 
 impl Refused {
-    /// Notes that need not be tried, and why.
+    /// Notes that are known not to work, and why.
     fn before_asking(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
         let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
         // A program that asks in vain would cost every packet, and the verifier's refusals do not show which function is missing.

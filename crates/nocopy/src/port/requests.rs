@@ -1,8 +1,8 @@
 //! Sending packets with requests, and which of them a port can fulfil.
 //!
-//! A request is an argument of sending, not a state of the frame, so none can be left over. The kernel needs room in front of every
-//! packet of such a socket, and would keep a frame without room for ever; so these ports check each frame, on the path that oversized
-//! frames take anyway.
+//! A request is an argument of sending, not a state of the frame, so no old request can be sent with a frame. The kernel needs room in
+//! front of every packet of such a socket, and would never return a frame without room; so these ports check each frame, on the path of
+//! oversized frames.
 
 use super::redirect::Redirect;
 use super::sender::{length_refused, no_room_for_request};
@@ -15,7 +15,7 @@ use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::XskSocket;
 
-/// The first kernel that accepts `XDP_UMEM_TX_METADATA_LEN`; some earlier ones had other requests.
+/// The first kernel that accepts `XDP_UMEM_TX_METADATA_LEN`; some earlier ones had a different format.
 const REQUESTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 11);
 
 // linux/netdev.h, `enum netdev_xsk_flags`
@@ -164,7 +164,7 @@ impl Sender {
         self.departures.take()
     }
 
-    /// Why a frame cannot be sent, on a port whose packets may carry requests: the kernel needs room for one in front of each.
+    /// Why a frame cannot be sent on a port whose packets may carry requests: the kernel needs room for a request in front of each.
     #[cold]
     pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() || frame.len() > self.longest_frame() {
@@ -176,7 +176,7 @@ impl Sender {
         }
     }
 
-    /// [`Sender::send`] on such a port.
+    /// [`Sender::send`] on a port whose packets may carry requests.
     #[cold]
     pub(super) fn send_on_sight(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if let Some(reason) = self.refusal_on_sight(&frame) {
@@ -185,7 +185,7 @@ impl Sender {
         self.put(frame)
     }
 
-    /// [`Sender::reap`] while departure times are awaited: they are in the frames, which may be sent again after their return.
+    /// [`Sender::reap`] while departure times are expected: these are in the frames, and must be read before the frames are sent again.
     #[cold]
     pub(super) fn reap_departures(&mut self) -> u32 {
         let completed = self.completion.peek(u32::MAX);

@@ -1,8 +1,8 @@
 //! Ports that only send: no frames to receive into (`frame_count(0, n)`).
 //!
-//! Their socket is not in the XDP map, so every arriving packet stays with the host. In zero-copy mode that needs frames
-//! nevertheless: a card's receive queue then has only the buffers of the fill ring, for all packets. The
-//! kernel's document says to leave that ring empty; how drivers handle that is in the table ([`super::drivers`]).
+//! Their socket is not in the XDP map, so every arriving packet stays with the host. In zero-copy mode that needs frames nevertheless: a
+//! card's receive queue then has only the buffers of the fill ring, for all packets. The kernel's documentation says to leave that ring
+//! empty; how drivers handle an empty one is in the table ([`super::drivers`]).
 
 use super::{Mode, PortBuilder};
 use crate::sys::interface::{self, Interface};

@@ -28,8 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(50);
 ///
 /// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch.
 ///
-/// [`stats`](Sender::stats) has these counters besides its sums: of dropped packets `tx_dropped` and `tx_invalid_descs`,
-/// of faults `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
+/// In addition to sums, [`stats`](Sender::stats) has these counters: of dropped packets `tx_dropped` and `tx_invalid_descs`, of faults
+/// `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -51,17 +51,17 @@ pub struct Sender {
     pub(super) pool: Pool,
     pub(super) faults: Faults,
     counts: Counts,
-    /// `tx.written()` as last booked in the pool, and frames booked in all.
+    /// `tx.written()` when frames were last counted in the pool (booked), and the frames booked in all.
     booked: Cell<u32>,
     frames: Cell<u64>,
-    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no count of their own; frames
-    /// sent in other ways are corrected when sent.
+    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no separate count; for frames sent
+    /// by other methods the count is corrected when they are sent.
     bytes: Cell<u64>,
     draft_bytes: u64,
     /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel needs room in
     /// front of each.
     frame_bytes_max: usize,
-    /// The longest packet to write in place: the same limit, after the headroom.
+    /// The longest packet that can be written in place: the same limit, less the headroom.
     packet_bytes_max: usize,
     /// The longest packet that the interface accepts, in any number of frames.
     chain_bytes_max: usize,
@@ -158,9 +158,8 @@ impl Sender {
         self.pool.frame()
     }
 
-    /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the fastest way for
-    /// packets that are made for sending. Fewer, possibly none, if the ring is full or frames are in flight: flush, and ask
-    /// again.
+    /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the fastest way for packets that are
+    /// made for sending. Returns fewer, possibly none, if the ring is full or frames are in flight: flush, and ask again.
     ///
     /// # Errors
     /// Packets of that length cannot be sent here.
@@ -230,12 +229,12 @@ impl Sender {
         }
     }
 
-    /// Copies a packet into as many frames as it needs, and queues them to be sent as one packet with the next [`Sender::flush`]. It may
-    /// need more than one on ports opened with [`multi_buffer`](PortBuilder::multi_buffer) only.
+    /// Copies a packet into as many frames as it needs, and queues them to be sent as one packet with the next [`Sender::flush`]. Only
+    /// ports opened with [`multi_buffer`](PortBuilder::multi_buffer) can use more than one frame.
     ///
     /// # Errors
-    /// The ring is full or too few frames are free ([`Reason::Full`]; flush first), or the packet is empty or too long. Nothing is
-    /// queued then.
+    /// The ring is full or too few frames are free ([`Reason::Full`]; flush first), or the packet is empty or too long. On an error nothing
+    /// is queued.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
@@ -338,9 +337,8 @@ impl Sender {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
-    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one system call for a
-    /// whole batch if the kernel allows. Waits while the kernel has no room: in copy mode, the socket's send buffer limits how
-    /// much is in flight.
+    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one system call for a whole batch if
+    /// the kernel allows. Waits while the kernel has no room: in copy mode, the socket's send buffer limits the bytes in flight.
     ///
     /// # Errors
     /// The interface is down or was removed; the frames stay queued.
@@ -348,7 +346,7 @@ impl Sender {
         self.flush_timeout(Duration::MAX).map(drop)
     }
 
-    /// Like [`Sender::flush`], but waits for `timeout` at most. `false`: something is still queued.
+    /// Like [`Sender::flush`], but waits for `timeout` at most. Returns `false` if frames are still queued.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -378,7 +376,7 @@ impl Sender {
         Ok(false)
     }
 
-    /// Like [`Sender::flush`], without waiting. `false`: something is still queued, because the kernel has no room now.
+    /// Like [`Sender::flush`], without waiting. Returns `false` if frames are still queued, because the kernel has no room now.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -414,7 +412,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Frames that the kernel has not accepted yet: those sent since the last [`Sender::flush`], and those it had no room for.
+    /// The number of frames that the kernel has not accepted yet: those sent since the last [`Sender::flush`], and those it had no room
+    /// for.
     #[doc(hidden)]
     #[inline]
     pub fn queued(&mut self) -> u32 {
@@ -426,7 +425,7 @@ impl Sender {
         self.tx.in_flight() > 0
     }
 
-    /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] does it too, and
+    /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] also does this, and so does
     /// [`Sender::buffer`] if no frame is free.
     pub fn reap(&mut self) -> usize {
         self.book();
@@ -438,7 +437,7 @@ impl Sender {
         count as usize
     }
 
-    /// Counts frames written to the ring since the last call, all together.
+    /// Counts all frames written to the ring since the last call, at once.
     #[inline]
     fn book(&self) {
         let written = self.tx.written();
@@ -448,8 +447,8 @@ impl Sender {
         self.pool.sent(count);
     }
 
-    /// Frames queued or held by the kernel. (A completed frame need not have arrived: a frame that the far end drops
-    /// completes like any other.)
+    /// The number of frames queued or held by the kernel. (Completed does not mean arrived: a frame that the far end drops completes like
+    /// any other.)
     pub fn in_flight(&mut self) -> usize {
         self.reap();
         self.pool.lent_count() as usize
@@ -461,7 +460,7 @@ impl Sender {
         self.pool.lent_count() == 0
     }
 
-    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
+    /// Flushes until nothing is in flight, for at most `timeout`; returns whether nothing is in flight.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -488,8 +487,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Drains for at most `timeout`, and refuses to send from then on. `false`: the kernel still has frames, which it may still send,
-    /// and which return when the port is closed. (Dropping the sender instead also drains it for a while.)
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if the kernel still has frames: it may still send
+    /// them, and they return when the port is closed. (Dropping the sender also drains it, for a limited time.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -517,7 +516,7 @@ impl Sender {
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether no wait is needed: frames can be taken
     /// back, or nothing is in flight. Flushes, so that the kernel has work to finish.
     ///
-    /// No event reports finished frames, so the descriptor becomes readable 50 µs later, to look again.
+    /// No event reports finished frames, so the descriptor becomes readable 50 µs later, when the caller should look again.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -557,8 +556,8 @@ impl Sender {
         self.inner.evidence()
     }
 
-    /// The evidence for bytes given to be sent, also those still queued: the port's mode decides whether they are copied between area and
-    /// wire; [`Sender::send_copy`] always copies.
+    /// The evidence for bytes given to be sent, including those still queued: the port's mode decides whether they are copied between area
+    /// and wire; [`Sender::send_copy`] always copies.
     pub fn ledger(&self) -> Ledger {
         self.book();
         let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
@@ -602,7 +601,7 @@ impl Sender {
         self.counts.dropped
     }
 
-    /// What the port is; see [`Port::explain`](super::Port::explain).
+    /// The properties of the port; see [`Port::explain`](super::Port::explain).
     pub fn explain(&self) -> Explanation {
         self.inner.explanation()
     }

@@ -1,8 +1,7 @@
 //! Drops and counts packets before the host's stack: a program of a few instructions at tc's ingress hook.
 //!
-//! An XDP program sees single packets, so veth first segments a burst that was left to the card. At this hook, on veth,
-//! a burst that the card is to segment (`UDP_SEGMENT`) arrives whole. Dropping it here makes it as cheap for
-//! its sender as with a card that segments.
+//! XDP programs get single packets, so veth first segments a burst that was left for the card to segment (`UDP_SEGMENT`). At this hook such
+//! a burst arrives whole. Dropping it here makes it as cheap for its sender as with a card that segments.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,7 +52,7 @@ impl CountingDrop {
         Ok(Self { _link: link, packets, datagrams })
     }
 
-    /// Packets as they arrived: an unsegmented burst counts as one.
+    /// The number of packets as they arrived: an unsegmented burst counts as one.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -61,7 +60,7 @@ impl CountingDrop {
         self.packets.packets()
     }
 
-    /// Packets as on a wire: an unsegmented burst counts as many as it would become.
+    /// The number of packets as on a wire: an unsegmented burst counts as the packets it would become.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -20,21 +20,20 @@ use crate::sys::namespace::NamespaceId;
 /// An Ethernet header: shorter data is no packet.
 const PACKET_BYTES_MIN: usize = 14;
 
-/// The longest packet that every kernel accepts: a page less 256 bytes of headroom, some 170 of the kernel's notes in front, and 320 of
-/// `struct skb_shared_info` behind; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
+/// The longest packet that every kernel accepts: a page less 256 bytes of headroom, some 170 for the kernel's own data before the packet,
+/// and 320 for `struct skb_shared_info` after it; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
 const PACKET_BYTES_SURE: usize = 3072;
 
-/// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for
-/// ARP, pings and whatever else the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
+/// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for ARP, pings and
+/// everything else that the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
 ///
 /// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to check that the calling thread is still in the
-/// port's network namespace; if all packets of a queue are for the host, open no port on it. The packet is borrowed, so its
-/// frame stays yours. Nothing remains on the machine: the kernel runs a program that lets the packet pass, once,
-/// and that program is attached nowhere
+/// port's network namespace; if all packets of a queue are for the host, open no port on it. The packet is borrowed, so its frame stays
+/// yours. Nothing is left on the machine: the kernel once runs a program that lets the packet pass, and that is attached nowhere
 /// (`BPF_PROG_TEST_RUN` with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
 ///
-/// The kernel keeps a small pool of pages for each packet until the host has finished with it. If a socket of the host leaves
-/// a packet unread for a minute, the kernel logs `stalled pool shutdown`; that is harmless, and ends when the packet is read.
+/// The kernel keeps a small pool of pages for each packet until the host has finished with it. If a packet stays unread in a socket for a
+/// minute, the kernel logs `stalled pool shutdown`, which is harmless, until the packet is read.
 ///
 /// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the sender left to a
 /// card that does not exist; the host drops those ('ethtool -K INTERFACE tx off' at the sender completes them).
@@ -91,7 +90,7 @@ impl Way {
     }
 }
 
-/// Why packets cannot be returned to the host, or one packet was not.
+/// Why packets cannot be returned to the host, or one packet was not returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToHostError {
@@ -113,7 +112,7 @@ pub enum ToHostError {
     },
     /// In packet ring mode the port has copies; the host receives every packet itself.
     #[error(
-        "{interface}: not handed to the host; a port in packet ring mode leaves it every packet anyway; do not hand packets over in this mode"
+        "{interface}: not handed to the host; in packet ring mode it gets every packet anyway; do not hand packets over in this mode"
     )]
     HostHasThem {
         /// The port's interface.
@@ -135,7 +134,7 @@ pub enum ToHostError {
     },
     /// The packet is longer than the kernel accepts here.
     #[error(
-        "{interface}: a packet of {bytes} B was not handed to the host; it is too long: the kernel takes one page, less what it needs itself (some 3,300 B); lower the interface's MTU"
+        "{interface}: a packet of {bytes} B was not handed to the host; it is too long: the kernel accepts one page, less its own overhead (some 3,300 B); lower the interface's MTU"
     )]
     TooLong {
         /// The port's interface.
@@ -196,7 +195,7 @@ impl ToHost {
         })
     }
 
-    /// Returns one packet, from its Ethernet header on, to the host, which has processed or queued it when this call ends. A packet in
+    /// Returns one packet, from its Ethernet header on, to the host, which has processed or queued it when this call returns. A packet in
     /// several buffers must be joined first ([`Chain::to_vec`](crate::Chain::to_vec)).
     ///
     /// # Errors
@@ -266,8 +265,8 @@ impl ToHost {
         ledger
     }
 
-    /// The counters: packets returned to the host, and `refused` for those that were not, each with an error. The host
-    /// itself counts what it does with a packet.
+    /// The counters: packets returned to the host, and `refused` for those that were not, each with an error. What the host does with a
+    /// packet is counted by the host.
     pub fn stats(&self) -> Stats {
         let refused = counter("refused", "Packets that were not handed over", self.refused);
         Stats::moved(self.handed_over, self.bytes).with([refused])

@@ -1,9 +1,9 @@
 //! Filters in user space, and what happens to packets that do not match.
 //!
-//! If the kernel refuses a filter because it is too long, the receiver runs it, in the cold part that counts the descriptors of a
-//! batch. A batch is then a run of matching packets, so the hot path has no filter code. Packets that do not match are
-//! returned to the host (`to_host`). If a filter needs data that XDP does not have (the packet's type, a hash), the mode is refused
-//! and the ladder continues to the packet ring.
+//! If the kernel refuses a filter because it is too long, the receiver runs it, in the cold code that counts the descriptors of a batch. A
+//! batch is then a run of matching packets, so the hot path has no filter code. Packets that do not match are returned to the host
+//! (`to_host`). If a filter needs data that XDP does not have (the packet's type, a hash), the mode is refused and the ladder continues to
+//! the packet ring.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,12 +29,13 @@ impl TurnedAway {
         }
     }
 
-    /// What happens to packets that do not match: the host has them already (packet ring), or they are returned to it.
+    /// Rejected packets that the host has: it had them already (packet ring), or they were returned to it.
     pub(super) fn to_host(&self) -> u64 {
         self.to_host.load(Relaxed)
     }
 
-    /// Lost packets: there is no host (memory), or they could not be returned, for the reasons of [`ToHost::hand_over`].
+    /// Rejected packets that were lost: there is no host (memory mode), or they could not be returned, for the reasons of
+    /// [`ToHost::hand_over`].
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
@@ -43,7 +44,7 @@ impl TurnedAway {
 /// Where packets that do not match go.
 #[derive(Debug)]
 pub(super) enum Rest {
-    /// The kernel has delivered it to the host as well.
+    /// The kernel has also delivered them to the host.
     HostHas,
     HandOver(Box<ToHost>),
     Nobody,
@@ -66,8 +67,8 @@ impl UserFilter {
         Self { program, ancillary, rest }
     }
 
-    /// How many descriptors from the front belong to whole packets that all match, or that all do not: at most `room`; for packets with
-    /// several, no more than needed to have `enough`.
+    /// How many descriptors at the front belong to whole packets that all match, or that all do not match: at most `room`; for packets with
+    /// several descriptors, no more than needed for `enough` packets.
     pub(super) fn run_of(
         &self,
         matching: bool,

@@ -46,7 +46,7 @@ pub(crate) enum UringRefused {
         source: io::Error,
     },
     #[error(
-        "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring"
+        "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring"
     )]
     TooOld(#[source] io::Error),
     /// The limit of locked memory is too low.
@@ -91,7 +91,7 @@ impl UringRefused {
     }
 }
 
-/// The most sends are in flight: reap some.
+/// The maximum number of sends is in flight; reap some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 

@@ -28,15 +28,15 @@ const LOCAL: &str = "the peer is on this machine: what is sent without a copy is
 /// Connections that may wait to be accepted (the kernel limits it to `net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// Settings of a [`Stream`], or of all that a [`Listener`] accepts.
+/// Settings of a [`Stream`], or of all streams that a [`Listener`] accepts.
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
 /// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before [`connect`](Self::connect), because they decide
 ///   the scale of the window; connections inherit a listener's.
-/// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given to. Each then has only a share
-///   of it in flight without a copy.
-/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most one of its buffers' length.
+/// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given to. Each stream may then have
+///   only a share of the pool in flight without a copy.
+/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most the length of one of its buffers.
 /// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
 /// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
@@ -75,11 +75,11 @@ pub struct Builder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel refused to make the socket, or a basic setting of it.
+    /// The kernel refused to make the socket, or refused a basic setting.
     #[error(
         "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
     Socket(#[source] io::Error),
-    /// No connection was accepted. The kind is `WouldBlock` if there is none, and the listener does not wait.
+    /// No connection was accepted. The kind is `WouldBlock` if none is waiting and the listener is non-blocking.
     #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = Why(.0))]
     Accept(#[source] io::Error),
     /// The address does not belong to this host, or is in use.
@@ -182,9 +182,9 @@ impl Builder {
         self
     }
 
-    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several streams may share one: each then has at
-    /// most as many buffers in flight as it leaves in the pool, and copies the rest, so that no peer that reads slowly holds
-    /// all of them.
+    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several streams may share a pool: each then has at most
+    /// as many buffers in flight as it leaves in the pool, and copies further data, so that a peer that reads slowly cannot hold all
+    /// buffers.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
@@ -197,7 +197,7 @@ impl Builder {
         self
     }
 
-    /// Receives only by this method, instead of the one that measures best.
+    /// Receives only by this method, instead of the one measured to be best.
     pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
         self.receive_method = Some(method);
         self
@@ -210,14 +210,14 @@ impl Builder {
     }
 
     /// Receives into buffers of this pool (default: its own, of 16 buffers of 1 MiB, whose memory is allocated when used). A waiting
-    /// receiver holds one buffer, so a pool for several connections needs one for each, and more for chunks that are kept.
+    /// receiver holds one buffer, so a pool for several connections needs a buffer for each, and more for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
     }
 
-    /// Keeps buffers whose memory is free for [`Sender::completed`], instead of returning them to their pool. They accumulate until
-    /// taken.
+    /// Keeps buffers whose memory is free, for [`Sender::completed`], instead of returning them to their pool. They accumulate until they
+    /// are taken.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -261,11 +261,11 @@ impl Builder {
         self.finish(socket.into(), false)
     }
 
-    /// Takes over a connected stream. From then on it belongs to the result: data sent by other handles to it
-    /// (`try_clone`) is mixed in. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too.
+    /// Takes over a connected stream. Use no other handles to it (`try_clone`) from then on: their data would be mixed in. The stream
+    /// becomes blocking (`O_NONBLOCK` is cleared) for all handles.
     ///
     /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream together, and another part of the
-    /// program, or another process, may have one. Zero-copy sends use io_uring.
+    /// program, or another process, may have such a descriptor. Zero-copy sends use io_uring.
     ///
     /// ```
     /// use nocopy::tcp::{Listener, Stream};
@@ -284,14 +284,14 @@ impl Builder {
         self.finish(stream.into(), true)
     }
 
-    /// The same for a stream that has no other user: with all methods.
+    /// Like [`wrap`](Self::wrap), for a stream that has no other user: all methods are available.
     ///
     /// # Errors
     /// See [`OpenError`].
     ///
     /// # Safety
-    /// As long as the result exists, no `MSG_ZEROCOPY` call is made by another descriptor of the stream, and its error queue is not read, in
-    /// this process or any other. (Such a call would shift the numbers by which the kernel reports free memory.)
+    /// As long as the result exists, neither this nor another process makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or
+    /// reads its error queue. (Such a call would shift the numbers by which the kernel reports free memory.)
     #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
@@ -299,8 +299,8 @@ impl Builder {
         self.finish(stream.into(), false)
     }
 
-    /// Listens at that address; port 0 chooses a free one. All connections have these settings. They share the pool to send from, and a pool
-    /// to receive into that was given here; otherwise each has its own, whose memory is allocated when used.
+    /// Listens at that address; port 0 chooses a free one. All connections have these settings. They share the pool to send from. They also
+    /// share a given pool to receive into; without one each has its own, whose memory is allocated when used.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -372,7 +372,7 @@ impl Builder {
 }
 
 impl Listener {
-    /// Accepts the next connection, with the settings of the listener; waits for one, unless it was made non-blocking.
+    /// Accepts the next connection, with the settings of the listener; waits for one, unless the listener was made non-blocking.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -385,7 +385,7 @@ impl Listener {
         self.listener.accept().map_err(OpenError::Accept)
     }
 
-    /// Makes a stream of it, with the settings of the listener.
+    /// Makes a [`Stream`] with the settings of the listener.
     pub(crate) fn finish(&self, stream: TcpStream) -> Result<Stream, OpenError> {
         let builder = self.builder.clone();
         builder.set(&stream)?;
@@ -393,7 +393,7 @@ impl Listener {
     }
 }
 
-/// Whether the kernel accepts `MSG_ZEROCOPY` calls, and only ours: then the first has number 0.
+/// Whether the kernel accepts `MSG_ZEROCOPY` calls, and only we make them, so that the first has number 0.
 fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
     match option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
         true => Err(NoZeroCopy::Used),

@@ -1,9 +1,9 @@
 //! Bytes that are sent to a stream socket by reference to their pages: published data, ranges of files, contents of a pipe.
 //!
-//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes
-//! are in between: what a step reports was accepted by the socket, and everything else is still to be sent. (vmsplice(2) needs a
-//! pipe. What the socket did not accept is discarded with the pipe and referred to again; that is rare, because a piece is no longer than
-//! the socket's room, or the kernel waits for room. So thousands of full sockets do not hold a pipe each.)
+//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes are in
+//! a pipe: the bytes that a step reports were accepted by the socket, and all others are still to be sent. (vmsplice(2) needs a pipe.
+//! References that the socket did not accept are discarded with the pipe and made again; that is rare, because a piece is no longer than
+//! the socket's room, or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
 
 use nocopy_proto::errno::Why;
 use std::cell::Cell;
@@ -32,7 +32,7 @@ use crate::sys::stream;
 /// The most bytes of a step: large compared with a call's cost, and far below a user's limit of pipe memory.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Bytes from which on a piece is passed on whole to a kernel that may wait: as many as splice(2) hands to the socket at a time.
+/// From this length on a piece is passed whole to a kernel that may wait: as many bytes as splice(2) hands to the socket at a time.
 const LONG_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: usize = 4096;
@@ -71,7 +71,7 @@ impl fmt::Display for PublishedMethod {
     }
 }
 
-/// A range of bytes being sent, and how much of it was.
+/// A range of bytes being sent, and how many of them were sent.
 #[derive(Debug)]
 pub(super) struct Transfer {
     source: Source,
@@ -96,13 +96,13 @@ impl Transfer {
 
     /// A range of a file, in bytes.
     ///
-    /// The file's own pages are sent, and the kernel never reports when it no longer reads them. So a write to the file
-    /// changes what the peer receives, even some time after everything was handed over: until the peer
-    /// has acknowledged it, and, on this machine, until the peer has *read* it. A file that is replaced by renaming another over it is
-    /// safe; one that is written in place is not: publish its bytes, or send them from a buffer.
+    /// The file's own pages are sent, and the kernel never reports when it no longer reads them. So a write to the file changes the bytes
+    /// that the peer receives, even some time after everything was handed over: until the peer has acknowledged them or, if it is on this
+    /// machine, until it has *read* them. A file that is replaced by renaming another over it is safe; one that is written in place is not:
+    /// publish its bytes, or send them from a buffer.
     ///
-    /// If the file becomes shorter before the range was sent, the next step is an error.
-    /// Errors: the range does not lie within the file as it is now. (Special files have no known length.)
+    /// If the file becomes shorter before the range was sent, the next step returns an error. Errors: the range does not lie within the
+    /// file as it is now. (Special files have no known length.)
     pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
         let about = file.metadata().map_err(NotSent::System)?;
         let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
@@ -111,8 +111,8 @@ impl Transfer {
 
     /// The next `bytes` bytes of a pipe.
     ///
-    /// If they were put into it by reference, the warning of [`file`](Self::file) applies.
-    /// Errors: the descriptor is not that of a pipe.
+    /// If they were put into the pipe by reference, the warning of [`file`](Self::file) applies. Errors: the descriptor is not that of a
+    /// pipe.
     pub(super) fn pipe(reader: OwnedFd, bytes: u64) -> Result<Self, NotSent> {
         let about = rustix::fs::fstat(&reader).map_err(|error| NotSent::System(error.into()))?;
         if rustix::fs::FileType::from_raw_mode(about.st_mode) != rustix::fs::FileType::Fifo {
@@ -125,7 +125,7 @@ impl Transfer {
         Self { source, at: range.start, range }
     }
 
-    /// Whether the bytes come from a pipe, at an unknown time.
+    /// Whether the bytes come from a pipe, and so arrive at an unknown time.
     pub(super) fn is_of_pipe(&self) -> bool {
         matches!(self.source, Source::Pipe(_))
     }
@@ -172,7 +172,7 @@ pub(super) enum Step {
     Sent {
         /// At least 1.
         bytes: u64,
-        /// The evidence: for sends by reference nothing reports it, so that is [`Evidence::Unknown`].
+        /// [`Evidence::Unknown`] for sends by reference, because nothing reports whether they are copied.
         evidence: Evidence,
     },
     /// The socket has no room now: wait until it can be written to (`POLLOUT`).
@@ -207,27 +207,26 @@ impl TransferError {
 
 /// State of a stream socket for sending by reference: the choice of the fastest method on it.
 ///
-/// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag for that; for a
-/// blocking one [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum, so that a step that finds too little room waits for
-/// one tick of the kernel's clock (1 to 10 ms).
+/// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag against waiting, so for a blocking socket
+/// [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum: without room a step waits for one tick of the kernel's clock (1 to 10 ms).
 ///
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
 pub(super) struct ByReference {
     chooser: Chooser<PublishedMethod>,
     ended_early: u64,
-    /// A call that could wait did not find room for all of its bytes: the peer is slow, or the socket does not block. Until a whole piece
-    /// fits, pieces are cut to the room again.
+    /// A call that could wait had no room for all of its bytes: the peer is slow, or the socket does not block. From then on pieces are cut
+    /// to the room, until a whole piece fits.
     is_slow: bool,
 }
 
-/// What the caller of a step knows.
+/// Facts that the caller of a step knows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Circumstances {
     /// Other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`; sendfile(2) has no such flag).
     pub(super) more: bool,
-    /// The caller waits for room anyway. A long piece is then passed to the kernel whole, which waits inside the call, if the socket is a
-    /// blocking one: fewer and larger calls. The kernel also makes the send buffer larger only for callers that it saw waiting.
+    /// The caller waits for room anyway. Then a long piece is passed whole, and if the socket is blocking, the kernel waits inside the
+    /// call: fewer and larger calls. Also, the kernel enlarges the send buffer only for callers that have waited.
     pub(super) waits: bool,
 }
 
@@ -311,8 +310,8 @@ impl ByReference {
         moved.bytes
     }
 
-    /// Sends by the chosen method; by another if the kernel refuses that, unless it was pinned. Processor time is measured: how long a peer
-    /// does not read says nothing about the method.
+    /// Sends by the chosen method, or by another if the kernel refuses it, unless it was pinned. Processor time is measured, because the
+    /// time that a peer does not read does not depend on the method.
     fn published(
         &mut self,
         data: &Published,
@@ -435,13 +434,13 @@ fn vmsplice(
 }
 
 thread_local! {
-    /// One for all sockets of a thread, empty.
+    /// One empty pipe for all sockets of a thread.
     static PIPE: Cell<Option<LentPipe>> = const { Cell::new(None) };
 }
 
 struct LentPipe {
     pipe: Pipe,
-    /// A forked child has the same pipe: bytes it writes would appear here.
+    /// Detects a forked child, which has the same pipe: bytes that it writes would appear here.
     generation: Generation,
 }
 
@@ -465,7 +464,7 @@ enum Content {
     NoneEver,
 }
 
-/// Looks whether it is readable before it looks for bytes: an empty pipe is readable only at its end.
+/// Checks whether the pipe is readable before it looks for bytes: an empty pipe is readable only at its end.
 fn state_of(reader: &OwnedFd) -> Content {
     let is_readable = matches!(wait_readable(reader.as_fd(), Duration::ZERO), Ok(Wakeup::Ready));
     match (is_readable, is_empty(reader)) {

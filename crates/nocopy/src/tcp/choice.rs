@@ -22,7 +22,7 @@ impl Chooser {
         Self::by(policy.about(Matter::Writes), Method::Plain, UNIT_BYTES)
     }
 
-    /// Records that a zero-copy method met `ENOBUFS`, or a full ring, and that no completion made room.
+    /// Records that a zero-copy method failed by `ENOBUFS` or a full ring, and that no completion made room.
     pub(super) fn no_room(&mut self, method: Method, is_ring_full: bool) {
         match method {
             Method::UringZeroCopy if is_ring_full => self.rule_out(method, Reason::Temporary(RING_FULL)),
@@ -30,7 +30,7 @@ impl Chooser {
         }
     }
 
-    /// Records that the kernel refused a zero-copy send that a plain call may send: the method is out for a while, for all sizes.
+    /// Records that the kernel refused a zero-copy send that a plain call may send: the method is not used for some time, for all sizes.
     pub(super) fn not_taken(&mut self, method: Method) {
         self.rule_out(method, Reason::Temporary(REFUSED));
     }

@@ -7,8 +7,8 @@ use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 /// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any thread. It can be sent
 /// ([`Sender::send`](super::Sender::send)).
 ///
-/// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a buffer that it
-/// copied to ([`copied`](Self::copied)). A sender on the same host may still change the former, see [`MappedBytes`].
+/// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a buffer that it copied to
+/// ([`copied`](Self::copied)). A sender on the same host may still change bytes on mapped pages, see [`MappedBytes`].
 ///
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
@@ -34,29 +34,29 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The bytes in a buffer, to be kept or sent on. Bytes on mapped pages are copied, others are not.
+    /// The bytes in a buffer, to be kept or forwarded. Only bytes on mapped pages are copied.
     pub fn take(self) -> Buffer {
         self.into()
     }
 
-    /// Made of pages that come first, and of bytes copied for this cause; none of them empty, and at least one given.
+    /// Made of mapped pages, which come first, and of bytes copied for this cause; at least one is given, and neither is empty.
     pub(super) fn new(pages: Option<Pages>, copied: Option<Buffer>, cause: Cause) -> Self {
         debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
         Self { pages, copied, cause }
     }
 
-    /// Its bytes that the kernel mapped, which come first.
+    /// The bytes on pages that the kernel mapped, which come first.
     pub fn mapped(&self) -> MappedBytes<'_> {
         self.pages.as_ref().map_or(MappedBytes::from(&[][..]), Pages::bytes)
     }
 
-    /// Its bytes that the kernel copied.
+    /// The bytes that the kernel copied.
     pub fn copied(&self) -> &[u8] {
         self.copied.as_deref().unwrap_or_default()
     }
 
-    /// Calls `read` with all of the bytes in their order: copied ones in place, mapped ones as copies of
-    /// a page at a time, which stay in the processor's nearest cache.
+    /// Calls `read` with all bytes in order: copied bytes in place, mapped bytes as copies of one page at a time, which stay in the
+    /// processor's nearest cache.
     pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
         if let Some(pages) = &self.pages {
             let (mapped, mut page) = (pages.bytes(), [0; PAGE_BYTES]);
@@ -70,14 +70,14 @@ impl Chunk {
         }
     }
 
-    /// A copy.
+    /// A copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.mapped().to_vec();
         bytes.extend_from_slice(self.copied());
         bytes
     }
 
-    /// How many bytes it has; never 0.
+    /// The number of bytes; never 0.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.mapped().len() + self.copied().len()
@@ -96,8 +96,8 @@ impl Chunk {
 }
 
 impl From<Chunk> for Buffer {
-    /// The bytes as one buffer, to change or to send. They are not copied unless some of them are on [mapped](Chunk::mapped) pages,
-    /// which can only be read: then all are copied.
+    /// The bytes as one buffer, to change or to send. If some of them are on [mapped](Chunk::mapped) pages, which can only be read, all are
+    /// copied; otherwise none is.
     fn from(chunk: Chunk) -> Self {
         match chunk {
             Chunk { pages: None, copied: Some(buffer), .. } => buffer,

@@ -11,10 +11,10 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::sys::tcp_receive::{self, PAGE_BYTES};
 use crate::sys::{ethtool, option, sockets};
 
-/// What TCP puts in front of its data, with timestamps: over IPv4 20 + 20 + 12 bytes, over IPv6 20 more.
+/// Headers in front of TCP's data, with timestamps: over IPv4 20 + 20 + 12 bytes, over IPv6 20 more.
 const HEADERS_BYTES: [u32; 2] = [52, 72];
 
-/// A cause of less than one in this many bytes is not mentioned.
+/// A cause that affects less than one in this many bytes is not mentioned.
 const MENTIONED_SHARE: u64 = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Carrier {
     Unknown,
 }
 
-/// The conditions for mapping pages, as found.
+/// The conditions for mapping pages, as found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
     /// Bytes of a full segment, as the kernel has received them (`tcpi_rcv_mss`); 0: not reported.
@@ -43,7 +43,7 @@ pub(super) struct Facts {
     is_ipv6: bool,
 }
 
-/// Facts, and what follows from them. Displays as a line for each finding: fact, cause, action.
+/// Facts and findings. It displays a line for each finding: fact, cause, action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Diagnosis {
     pub(super) mapped_bytes: u64,
@@ -60,7 +60,7 @@ pub(super) enum Finding {
     Untried,
     /// More than 99 % of the bytes were mapped.
     Mapped,
-    /// The sender is on this machine, or may be, and its bytes are on pages that the kernel does not map.
+    /// The sender is, or may be, on this machine, and its bytes are on pages that the kernel does not map.
     LocalSender,
     /// The data of a packet does not fill whole pages.
     SegmentSize,
@@ -70,13 +70,13 @@ pub(super) enum Finding {
     HeaderSplitUnknown,
     /// Parts of pages arrived, because a send, or a packet, ended there.
     PartsOfPages,
-    /// The program holds too much of the data received before.
+    /// The program holds too much data that was received before.
     NoSlot,
-    /// None of the known reasons.
+    /// None of the known causes.
     Unexplained,
 }
 
-/// Where facts are read from.
+/// The sources of facts.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     paths: Paths,
@@ -163,7 +163,7 @@ impl Diagnosis {
         Cause::NoSlot,
     ];
 
-    /// The share that was mapped of what should have been, 0 to 1; `None` if there was nothing.
+    /// The share of bytes that were mapped, of those that should have been, 0 to 1; `None` without such bytes.
     pub(super) fn mapped_fraction(&self) -> Option<f64> {
         let all = self.mapped_bytes + self.unmapped_bytes;
         (all > 0).then(|| self.mapped_bytes as f64 / all as f64)
@@ -209,7 +209,7 @@ impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(fraction) = self.mapped_fraction() {
             let all_bytes = self.mapped_bytes + self.unmapped_bytes;
-            writeln!(f, "{:.2} % of {all_bytes} bytes that were to be mapped were", 100.0 * fraction)?;
+            writeln!(f, "{:.2} % of {all_bytes} bytes that should be mapped were mapped", 100.0 * fraction)?;
         }
         for (place, finding) in self.findings.iter().enumerate() {
             f.write_str(if place > 0 { "\n" } else { "" })?;
@@ -225,16 +225,15 @@ impl Diagnosis {
         let interface = facts.interface.as_deref().unwrap_or("<interface>");
         let [one, two] = facts.mtus();
         match finding {
-            Finding::Untried => f.write_str("nothing was to be mapped yet"),
-            Finding::Mapped => f.write_str("pages are mapped; nothing to be done"),
+            Finding::Untried => f.write_str("no data to map has arrived yet"),
+            Finding::Mapped => f.write_str("pages are mapped; no change is needed"),
             Finding::LocalSender if facts.carrier == Carrier::Link => write!(
                 f,
-                "packets come by {interface}, which is no card: where the sender is on this machine, the kernel holds what it sends on \
-                 pages that do not map; let it send with MSG_ZEROCOPY, or receive by copy"
+                "packets come by {interface}, which is not a card: if the sender is on this machine, the kernel keeps its data on pages that cannot be mapped; let it send with MSG_ZEROCOPY, or receive by copy"
             ),
             Finding::LocalSender => f.write_str(match facts.high_order_pages {
                 Some(false) => {
-                    "the sender is on this machine, and what it sends lies on pages of files or shared memory, or shares pages: \
+                    "the sender is on this machine, and its data lie on pages of files or shared memory, or share pages: \
                      let it write multiples of 4096 bytes, or receive by copy"
                 }
                 _ => {
@@ -258,18 +257,18 @@ impl Diagnosis {
             ),
             Finding::HeaderSplitUnknown => write!(
                 f,
-                "the driver of {interface} does not say whether it splits headers off, without which nothing maps: 'nocopy doctor \
+                "the driver of {interface} does not say whether it splits headers off, without which no page can be mapped: 'nocopy doctor \
                  --interface {interface}' says what it does say; 'ethtool -G {interface} tcp-data-split on' asks it to"
             ),
             Finding::PartsOfPages => f.write_str(
-                "pages came in parts, since the sender ends its writes there, or its segments: let it write multiples of 4096 bytes, \
+                "pages came in parts, since the sender ends its writes or segments there: let it write multiples of 4096 bytes, \
                  and not set TCP_NODELAY for less",
             ),
             Finding::NoSlot => f.write_str(
-                "the program holds so many mapped chunks that there was no room for more: drop them sooner, or copy what is to be kept",
+                "the program holds so many mapped chunks that there was no room for more: drop them sooner, or copy the data to keep",
             ),
             Finding::Unexplained => f.write_str(
-                "pages did not map for a reason that cannot be seen from here: the card's driver may put data on parts of pages, or on \
+                "pages were not mapped for a reason that is not visible here: the card's driver may put data on parts of pages, or on \
                  pages larger than 4096 bytes; receive by copy",
             ),
         }
@@ -322,7 +321,7 @@ mod tests {
         let whole = |carrier, split| facts(carrier, 8192, split);
         let cases = [
             (card(None), 0, vec![], vec![Finding::Untried], "yet"),
-            (card(None), 1000, vec![(Cause::PartOfPage, 5)], vec![Finding::Mapped], "nothing to be done"),
+            (card(None), 1000, vec![(Cause::PartOfPage, 5)], vec![Finding::Mapped], "no change is needed"),
             (
                 facts(Carrier::Host, 1448, None),
                 0,
@@ -335,7 +334,7 @@ mod tests {
                 0,
                 vec![(Cause::NotMapped, 1000)],
                 vec![Finding::LocalSender],
-                "where the sender is on this machine",
+                "if the sender is on this machine",
             ),
             (
                 card(Some(true)),

@@ -1,4 +1,4 @@
-//! Receiving by mapping pages, and its results so far.
+//! Receives by mapping pages, and remembers how well that worked.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use crate::sys::tcp_receive::{Arrived, Window};
 /// Slots of a window, in use or waiting to be unmapped: the limit of mapped memory, 16 MiB.
 const SLOTS: usize = 8;
 
-/// Bytes after which the share of mapped ones is judged, and the least share: one in this many.
+/// Bytes after which the share of mapped ones is judged; and the smallest share worth continuing: one in this many.
 const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
@@ -21,8 +21,8 @@ pub(super) enum Refused {
     Unavailable(io::Error),
 }
 
-/// Consecutive copying calls after which the window is released, with its dropped pages that are still mapped. More than a trial
-/// of the policy makes.
+/// Consecutive copying calls after which the window is released, with dropped pages that are still mapped; more than the policy makes to
+/// try a method.
 const UNUSED_CALLS: u8 = 128;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ pub(super) struct Mapper {
 }
 
 impl Mapper {
-    /// Whether the next call must unmap what earlier ones mapped, which is not its own cost.
+    /// Whether the next call must unmap pages of earlier calls, which is not its own cost.
     pub(super) fn is_full(&self) -> bool {
         self.window.as_ref().is_some_and(Window::is_full)
     }

@@ -1,4 +1,4 @@
-//! The ways to send owned buffers.
+//! The methods to send owned buffers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Streams in owned buffers, without copies if that is faster on this machine, with evidence for every byte.
+//! TCP streams in owned buffers, without copies if that is faster on this machine, with evidence for every byte.
 //!
 //! ```
 //! use std::time::Duration;
@@ -130,7 +130,7 @@ impl Listener {
         Builder::new().listen(address)
     }
 
-    /// The address it listens at.
+    /// The address at which it listens.
     ///
     /// # Errors
     /// The kernel refuses to report it.

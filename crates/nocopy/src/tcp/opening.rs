@@ -42,7 +42,7 @@ impl Builder {
 }
 
 impl Opening {
-    /// The stream, once it is connected; until then it gives itself back.
+    /// The stream, once it is connected; until then it returns itself.
     pub(crate) fn finish(self) -> Result<Result<Stream, Box<Self>>, OpenError> {
         let Self { socket, builder, address } = self;
         let failed = |source: io::Error| OpenError::Connect { address, source };
@@ -69,8 +69,8 @@ impl AsFd for Opening {
 }
 
 impl Receiver {
-    /// Copies what has come into memory of the caller, without waiting, and returns how many bytes that were: none at the end of the stream,
-    /// `None` if nothing has come. The caller counts them.
+    /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of the stream, `None` if none
+    /// have arrived. The caller counts them.
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match tcp_receive::receive(self.kernel_socket(), room, false) {

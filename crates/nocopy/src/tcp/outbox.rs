@@ -1,7 +1,7 @@
 //! The queue of a stream: buffers, cut into calls, and data sent by reference.
 //!
-//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel counts only calls that sent something
-//! (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of a failed call back).
+//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel numbers only calls that sent something (in
+//! `tcp_sendmsg_locked`, `net_zcopy_put_abort` takes back the number of a failed call).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,18 +19,18 @@ use crate::memory::in_flight::{Load, Note, Span, Ticket};
 use crate::memory::pool::{self, Buffer, Cache};
 use crate::sys::uring_send::UringRefused;
 
-/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while more is sent.
+/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while the next call is made.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 const RUN_PIECES_MAX: usize = 64;
 
 const RING_SENDS: u32 = 256;
 
-/// The most pools registered with rings, in this process, before streams make rings only if asked: registered memory is locked, and
-/// thousands of connections must not lock all memory.
+/// The number of pools registered with rings in this process from which on streams make rings only if asked: registered memory is locked,
+/// and thousands of connections must not lock all memory.
 const RINGS_MAX: usize = 64;
 
-/// How long the peer of a dropped socket may take to acknowledge.
+/// How long the peer of a dropped socket may need to acknowledge.
 const PARTING: Parting = Parting { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +110,7 @@ pub(super) struct How {
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) sending: Sending<Item, (), Call>,
-    /// Bytes of buffers not handed over; without those sent by reference, because a pipe may be asked for any number.
+    /// Bytes of buffers not handed over, without data sent by reference, because any number of bytes may be requested from a pipe.
     buffered_bytes: u64,
     referred_bytes: u128,
     pub(super) is_finished: bool,
@@ -150,7 +150,7 @@ impl Outbox {
         self.buffered_bytes
     }
 
-    /// Whether the run's buffers are from a pool of which the kernel would read more, without a copy, than is left free.
+    /// Whether sending the run without a copy would give the kernel more buffers of its pool than are left free.
     pub(super) fn exceeds_share(&self, run: Run) -> bool {
         let cache = self.sending.cache();
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
@@ -175,8 +175,8 @@ impl Outbox {
         })
     }
 
-    /// The transfer at the front of the queue, the socket, and whether bytes that exist already are queued after it: only for those
-    /// a segment may be held back.
+    /// The transfer at the front of the queue, the socket, and whether existing bytes are queued after it: only then may a segment be held
+    /// back.
     pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
         let mut behind =
             (self.sending.next().ticket + 1..self.sending.messages().end()).map(|ticket| self.item(ticket));
@@ -233,8 +233,7 @@ impl Outbox {
         self.sending.messages().get(ticket).message.as_ref().expect("what is queued is held")
     }
 
-    /// Sends bytes from the front of the queue, by one call, and returns how many.
-    /// Errors: the kernel's: no byte was handed over.
+    /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel no byte was handed over.
     pub(super) fn send(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let span = self.span(bytes);
         if span.bytes == 0 {
@@ -274,7 +273,7 @@ impl Outbox {
         self.sending.pass_to(to, evidence);
     }
 
-    /// Makes the ring, with the pool's memory registered, if there is none. Unless asked for, it is not made if there are many.
+    /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings already, only if asked for.
     pub(super) fn open_ring(&mut self, asked_for: bool) -> Result<(), RingRefused> {
         if !self.sending.kept().has_ring() && !asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RingRefused::Many);
@@ -282,16 +281,15 @@ impl Outbox {
         self.sending.open_ring(RING_SENDS).map(drop).map_err(RingRefused::Kernel)
     }
 
-    /// Removes what was not handed over, in order; the first entry may be partly sent. If the kernel still reads that,
-    /// it stays.
+    /// Removes the items that were not handed over, in order; the first may be partly sent. If the kernel still reads that one, it stays.
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
         self.is_cut |= self.queued_bytes() > 0;
         (self.buffered_bytes, self.referred_bytes) = (0, 0);
         self.sending.take_unsent()
     }
 
-    /// Gives up what the kernel still reads and continues to send: all of it if its pages can be replaced, otherwise nothing,
-    /// which is left to the reaper. Returns how many calls that is, and the bytes that return later.
+    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
+    /// reaper keeps it. Returns how many calls were given up, and the bytes that return later.
     pub(super) fn give_up(&mut self) -> (usize, usize) {
         drop(self.take_unsent());
         let mut kept = self.sending.kept_mut().take();
@@ -305,8 +303,8 @@ impl Outbox {
         (calls, bytes)
     }
 
-    /// Ends the stream: the peer sees the end after what was handed over. If something is left, it sees a reset instead, so that it does
-    /// not take a part for the whole.
+    /// Ends the stream: the peer sees the end after the bytes that were handed over. If some are left, it sees a reset instead, so that it
+    /// does not mistake a part for the whole.
     pub(super) fn end(&mut self) {
         if std::mem::replace(&mut self.is_finished, true) {
             return;
@@ -337,10 +335,9 @@ pub(super) enum RingRefused {
 }
 
 impl RingRefused {
-    const MANY: &str =
-        "this process has many rings already, each of which locks memory; ask for the method by name";
+    const MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
 
-    /// The same as a short constant text.
+    /// The reason as a short constant text.
     pub(super) fn why(&self) -> &'static str {
         match self {
             Self::Kernel(refused) => refused.why(),
@@ -350,8 +347,8 @@ impl RingRefused {
 }
 
 impl Drop for Outbox {
-    /// Queued data is not sent. Memory that the kernel still reads is kept meanwhile. In a forked child the stream belongs to its
-    /// parent, and continues.
+    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream belongs to the parent, and
+    /// continues.
     fn drop(&mut self) {
         if !self.sending.kept().is_inherited() {
             self.end();

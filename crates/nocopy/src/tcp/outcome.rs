@@ -31,7 +31,7 @@ fn advice(error: &io::Error) -> &'static str {
             "the peer was silent for too long; see the network, 'ss -ti', and TCP_USER_TIMEOUT"
         }
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "there is no route to the peer any more; see 'ip route get'"
+            "there is no longer a route to the peer; see 'ip route get'"
         }
         io::ErrorKind::NotConnected => "connect it first",
         io::ErrorKind::UnexpectedEof => "close the connection, since the peer lacks them",

@@ -64,7 +64,7 @@ impl<'sockets> Direction<'sockets> {
         Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })
     }
 
-    /// Moves bytes without waiting; `None`: there may be more.
+    /// Moves bytes without waiting; returns `None` if there may be more.
     ///
     /// # Errors
     /// A socket failed; the error names it. Bytes that were read and not written are lost with the direction.
@@ -137,12 +137,12 @@ enum Side {
 pub enum ProxyError {
     /// Nothing was moved: both connections are unchanged.
     #[error(
-        "proxy: no pipe to move bytes by{cause}; both connections are unchanged; raise 'ulimit -n', or close what is not needed", cause = Why(.0))]
+        "proxy: no pipe to move bytes through{cause}; both connections are unchanged; raise 'ulimit -n', or close what is not needed", cause = Why(.0))]
     NotBegun(#[source] io::Error),
-    /// The first connection failed. Both were reset, so that neither peer takes a part for the whole.
+    /// The first connection failed. Both were reset, so that neither peer mistakes a part for the whole.
     #[error("proxy: the first connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     First {
-        /// Bytes moved before.
+        /// Bytes moved before the failure.
         proxied: Proxied,
         /// The kernel's reason.
         source: io::Error,
@@ -150,7 +150,7 @@ pub enum ProxyError {
     /// The second connection failed; both were reset.
     #[error("proxy: the second connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     Second {
-        /// Bytes moved before.
+        /// Bytes moved before the failure.
         proxied: Proxied,
         /// The kernel's reason.
         source: io::Error,
@@ -159,8 +159,8 @@ pub enum ProxyError {
 
 /// Moves bytes both ways between two connected stream sockets until both have ended, by splice(2): they do not enter the program.
 ///
-/// The end of one direction is passed on (half-close), and the other continues. If a socket fails, the other is reset. The calling thread
-/// waits in poll(2). Both sockets are made non-blocking meanwhile, for all descriptors of them.
+/// The end of one direction is passed on (half-close), and the other direction continues. If a socket fails, the other is reset. The
+/// calling thread waits in poll(2). During the call both sockets are non-blocking, for all their descriptors.
 ///
 /// # Errors
 /// See [`ProxyError`]: a connection was reset or timed out, or there is no descriptor left for a pipe.
@@ -254,7 +254,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The events polled for a socket that is the source of one direction and the target of the other; `None`: none.
 ///
-/// A source that is not waited for is left out: its end may be known already, and poll(2) would report it again and again.
+/// A source that is not waited for is not polled: its end may be known already, and poll(2) would report it each time.
 fn wants(as_source: Flow, as_target: Flow) -> Option<PollFlags> {
     let mut wanted = match as_target {
         Flow::TargetFull => Some(PollFlags::OUT),

@@ -14,10 +14,10 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 
 /// Bytes that can never change again, not even by this process: they may be sent to any number of peers by reference to their pages.
 ///
-/// The kernel never reports when it no longer reads pages that were sent by reference (vmsplice(2), sendfile(2)): long after the call, and
-/// after the socket was closed, it may send them again. So they must never change, and here they cannot: the bytes are in a
-/// sealed file without a name (`F_SEAL_WRITE`, memfd_create(2)), to which the kernel refuses all writing. The type cannot
-/// change them either. Clones are the same bytes, and free.
+/// The kernel never reports when it no longer reads pages that were sent by reference (vmsplice(2), sendfile(2)): it may send them again
+/// long after the call, even after the socket was closed. So they must never change, and here they cannot: the bytes are in a sealed file
+/// without a name (`F_SEAL_WRITE`, memfd_create(2)), which the kernel does not let anyone write. This type does not change them either.
+/// Clones share the bytes and cost nothing.
 ///
 /// After the last clone was dropped and the kernel has sent its pages, the memory is free. A forked child shares the
 /// pages and can only read them.
@@ -41,11 +41,11 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 pub struct Published(Arc<Sealed>);
 
 impl Published {
-    /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Takes 0.1 to some 10 ms, because the kernel
-    /// first checks that the pages are not in use elsewhere: for data that is sent more than once, or is large.
+    /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Use it for data that is large or sent more than once:
+    /// it takes 0.1 to some 10 ms, because the kernel first checks that the pages are not in use elsewhere.
     ///
     /// # Errors
-    /// Not enough memory, or the kernel refuses to seal them.
+    /// Not enough memory, or the kernel refuses to seal the file.
     pub fn written(bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<Self, PublishError> {
         let mut memory = Unsealed::new(bytes).map_err(|source| PublishError::Memory { bytes, source })?;
         write(&mut memory);
@@ -82,9 +82,9 @@ impl AsFd for Published {
 impl TryFrom<OwnedFd> for Published {
     type Error = PublishError;
 
-    /// All bytes of a sealed file (memfd_create(2)), which another process may have passed. It is refused without the seals `F_SEAL_WRITE` and
-    /// `F_SEAL_SHRINK`, because it could still change, and with holes, because it may be of any length, and
-    /// reading it would take that much memory from this process.
+    /// All bytes of a sealed file (memfd_create(2)), which another process may have passed. A file without the seals `F_SEAL_WRITE` and
+    /// `F_SEAL_SHRINK` is refused, because it could still change; so is one with holes, because it may have any length, and reading it
+    /// would allocate that much memory in this process.
     fn try_from(descriptor: OwnedFd) -> Result<Self, PublishError> {
         let file = File::from(descriptor);
         let seals = sealed::seals(&file).map_err(PublishError::TakesNoSeals)?;
@@ -121,7 +121,7 @@ pub enum PublishError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// They were written, but not sealed.
+    /// The bytes were written, but not sealed.
     #[error(
         "published data: not sealed{cause}; on EBUSY another process has opened its memory for writing, by /proc; end that process", cause = Why(.0))]
     Seal(#[source] io::Error),
@@ -137,10 +137,10 @@ pub enum PublishError {
     },
     /// Parts of the file have no memory.
     #[error(
-        "published data: the sealed file of {bytes} bytes has holes; reading would fill them with memory of this process; the program that made it has to write all of it before sealing it"
+        "published data: the sealed file of {bytes} bytes has holes; reading them would allocate memory charged to this process; the program that made it has to write all of it before sealing it"
     )]
     Sparse {
-        /// How long it is.
+        /// The length of the file.
         bytes: usize,
     },
     /// The file could not be mapped.

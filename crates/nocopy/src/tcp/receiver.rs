@@ -32,7 +32,7 @@ const BUFFERS: u32 = 16;
 /// Bytes to copy at a time while there is no room to map pages.
 const INSTEAD_BYTES: usize = 64 << 10;
 
-/// For how many chunks a cause is reused before it is looked up again.
+/// For how many chunks a cause of copies is reused before it is looked up again.
 const CAUSE_CHUNKS: u32 = 256;
 
 /// The data of a full Ethernet packet, with timestamps.
@@ -44,13 +44,13 @@ const PACKET_BYTES: usize = 1448;
 /// received at a time, and by which [`ReceiveMethod`], is measured while receiving, because the cost of a byte includes reading it
 /// afterwards. [`explain`](Self::explain) returns the result.
 ///
-/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the stream; [`is_finished`](Self::is_finished)
-/// tells which. [`receive`](Self::receive) waits without limit, so its `None` is always the end. A broken connection never looks like
-/// the end: it is an error.
+/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the stream;
+/// [`is_finished`](Self::is_finished) distinguishes these. [`receive`](Self::receive) waits without limit, so its `None` is always the end.
+/// A broken connection is always an error, never `None`.
 ///
-/// **Memory**: a program that drops a chunk before it receives the next always gets the same memory, warm in the cache. One that keeps
-/// them runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or out of room to map
-/// pages, at 16 MiB; what cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after a while
+/// **Memory**: a program that drops each chunk before it receives the next always gets the same memory, warm in the cache. A program that
+/// keeps chunks runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or, at 16 MiB, out
+/// of room to map pages; data that cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after some time
 /// without mapping.
 ///
 /// **Waiting** is done in the kernel's receiving call, because completions of the sending half would wake a poll.
@@ -141,11 +141,11 @@ impl Receiver {
         })
     }
 
-    /// Changes how to wait, from the next wait on. [`Wait::Spin`] tries again and again, each time a system call; [`Wait::Interrupt`] sleeps
-    /// in the kernel; [`Wait::Adaptive`] tries for a while, then sleeps. [`Wait::Coalesced`] sleeps until something arrives, and then until that
-    /// many full packets have arrived (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
-    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter
-    /// answer is delayed by `delay`.
+    /// Changes how to wait, from the next wait on. [`Wait::Spin`] repeats a system call; [`Wait::Interrupt`] sleeps in the kernel;
+    /// [`Wait::Adaptive`] spins for some time, then sleeps. [`Wait::Coalesced`] sleeps until something arrives, and then until the given
+    /// number of full packets has arrived (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
+    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter answer is
+    /// delayed by `delay`.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
         let (bytes, within) = match wait {
@@ -155,7 +155,7 @@ impl Receiver {
         self.set_low_water(bytes, within);
     }
 
-    /// Makes waiting calls wait, once something has arrived, until there are that many bytes or `within` is over.
+    /// Makes waiting calls wait, once something has arrived, for that many bytes, or until `within` is over.
     fn set_low_water(&mut self, bytes: usize, within: Duration) {
         self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
     }
@@ -163,15 +163,15 @@ impl Receiver {
     /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the stream.
     ///
     /// # Errors
-    /// The connection broke: everything received before was returned, and the rest is lost. Of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory):
-    /// all buffers are in use; data waits in the kernel.
+    /// The connection broke: everything received before was returned, and the rest is lost. With kind
+    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
         let received = self.receive_within(None);
         self.told(received)
     }
 
-    /// Like [`receive`](Self::receive), but also returns `None` if nothing arrived within `timeout`, rounded up to ticks of the kernel's clock
-    /// (1 to 10 ms) unless the half spins, or if a signal arrived: see [`is_finished`](Self::is_finished).
+    /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did within `timeout`, which is rounded
+    /// up to ticks of the kernel's clock (1 to 10 ms) unless the half spins: see [`is_finished`](Self::is_finished).
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -200,7 +200,7 @@ impl Receiver {
     }
 
     /// Whether something can be received at once: bytes, the end of the stream, or an error that has not been returned. If not, the
-    /// descriptor ([`AsFd`]) becomes readable when something can.
+    /// descriptor ([`AsFd`]) becomes readable when something can be received.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -245,7 +245,7 @@ impl Receiver {
         self.next(Patience::AsSet)
     }
 
-    /// Tries again and again for that long.
+    /// Repeats the call for that long.
     fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
             match self.next(Patience::None) {
@@ -394,7 +394,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The socket, for a wait by this crate. No call is made on it that sends.
+    /// The socket, for waits by this crate. Nothing is sent on it.
     pub(crate) fn kernel_socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -485,7 +485,8 @@ impl Receiver {
         Chunk::new(arrived.pages, copied, cause)
     }
 
-    /// Looked up from time to time: routes change, and the kernel's estimate of a full segment grows.
+    /// Why pages were not mapped. It is looked up from time to time, because routes change, and the kernel's estimate of a full segment
+    /// grows.
     fn cause_of_not_mapping(&mut self) -> Cause {
         let (cause, chunks) = match self.cause {
             Some((cause, chunks @ 1..)) => (cause, chunks - 1),
@@ -503,7 +504,7 @@ impl Receiver {
     /// All counters; `moved` counts chunks. Nothing is ever dropped: unreceived data waits in the kernel.
     ///
     /// # Errors
-    /// None; other kinds of halves have some.
+    /// None; this method of other halves has some.
     pub fn stats(&self) -> io::Result<Stats> {
         let starved = Counter {
             name: "no_buffers".into(),
@@ -513,8 +514,8 @@ impl Receiver {
         Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
     }
 
-    /// The method in use, and what it was compared with; if pages were to be mapped and some were not, why: fact, cause, what to do. Makes
-    /// some system calls.
+    /// The method in use, and the methods it was compared with; if pages were to be mapped and some were not, also why: fact, cause, what
+    /// to do. Makes some system calls.
     pub fn explain(&self) -> Explanation {
         let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
         if diagnosis.mapped_fraction().is_none() {
@@ -565,7 +566,7 @@ fn pointless(cause: Cause) -> &'static str {
 }
 
 impl io::Read for Receiver {
-    /// Copies into a slice, for programs that have no other way; counted as [`Cause::Slice`].
+    /// Copies into a slice, for programs that need [`io::Read`]; counted as [`Cause::Slice`].
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);

@@ -1,7 +1,7 @@
-//! The ways to receive, and the choice among them.
+//! The methods to receive, and the choice among them.
 //!
-//! The length of chunks and whether to map pages are chosen by measurement: from one call, less its wait, to the next call, so that
-//! the program's work on the bytes is included; the cost of unmapping is spread over the chunks.
+//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, without
+//! the wait, so it includes the program's work on the bytes; the cost of unmapping is spread over the chunks.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ impl fmt::Display for ReceiveMethod {
     }
 }
 
-/// The lengths to choose from (mapping is tried after the first), in order. Below them, the call costs too much; above, a chunk
-/// leaves the caches before it is read.
+/// The lengths to choose from (mapping is tried after the first), in order. With shorter chunks the calls cost too much; longer ones leave
+/// the caches before they are read.
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
     [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
@@ -50,7 +50,7 @@ const UNIT_BYTES: usize = 4096;
 /// The work that is announced for every chunk, so that all are compared; the true count is recorded with the cost.
 const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 
-/// Chunks that are shorter, and could be longer, show the sender's pauses rather than the cost.
+/// Shorter chunks that could have been longer show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
 /// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the start of the
@@ -88,7 +88,7 @@ impl Chooser {
         if self.is_mapping_known && !self.is_pinned { Cause::CopyingIsFaster } else { Cause::SocketCall }
     }
 
-    /// The way to receive now; the data received before has been used.
+    /// The method to receive by now; data received before has been used.
     #[inline]
     pub(super) fn begin(&mut self) -> ReceiveMethod {
         self.begin_by(Instant::now)
@@ -138,7 +138,7 @@ impl Chooser {
         }
     }
 
-    /// Adds the cost of unmapping the chunk later, together with others.
+    /// Adds the cost of unmapping the chunk, which happens later, together with others.
     pub(super) fn owes(&mut self, cost: Duration) {
         if let Some(sample) = &mut self.sample {
             sample.owed = cost;
@@ -153,8 +153,8 @@ impl Chooser {
         }
     }
 
-    /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large chunk, so it need not be full,
-    /// only long enough that its cost is the cost of its bytes.
+    /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large chunk, so a chunk need not be
+    /// full, only long enough that its bytes dominate its cost.
     #[inline]
     pub(super) fn received(&mut self, way: ReceiveMethod, bytes: usize) {
         let Some(sample) = &mut self.sample else { return };

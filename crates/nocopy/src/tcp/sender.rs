@@ -52,15 +52,15 @@ struct Counted {
 
 /// The sending half of a stream.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer sent without a copy returns when the
-/// peer has acknowledged it.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel. A buffer sent without a copy returns when the peer
+/// has acknowledged it.
 ///
-/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if something was still queued,
-/// a reset, so that it does not take a part for the whole. Memory that the kernel then still reads is kept until the peer has
-/// acknowledged it; a peer that acknowledges nothing for two minutes is reset.
+/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if something was still queued, a reset,
+/// so that it does not mistake a part for the whole. Memory that the kernel still reads is kept until the peer has acknowledged it; a peer
+/// that acknowledges nothing for two minutes is reset.
 ///
-/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued,
-/// and [`take_unsent`](Self::take_unsent) returns it; how much arrived of the data handed over before is unknown.
+/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued, and [`take_unsent`](Self::take_unsent)
+/// returns it; how much of the data handed over before has arrived is unknown.
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
@@ -69,7 +69,7 @@ pub struct Sender {
     chosen: Option<Choice<Method>>,
     peer: Option<IpAddr>,
     counted: Counted,
-    /// Bytes that the flush that runs may still hand over.
+    /// Bytes that the running flush may still hand over.
     left: usize,
     /// Whether the descriptor watches the pipe at the front of the queue, because it is empty.
     watches_pipe: bool,
@@ -110,8 +110,8 @@ impl Sender {
 
     /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
     ///
-    /// If other streams sharing the pool hold all of it, and this stream has none in flight, it takes memory besides the
-    /// pool: as many buffers as its share of the pool is, at least one.
+    /// If other streams that share the pool hold all of it, and this stream has no buffer in flight, it allocates memory outside the pool:
+    /// as many buffers as its share, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
         self.outbox.sending.cache_mut().take().or_else(|| self.reserved_buffer())
@@ -124,11 +124,11 @@ impl Sender {
     }
 
     /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has acknowledged data in flight.
-    /// `None`: none returned.
+    /// `None` if no buffer returned.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). Of kind [`WouldBlock`](io::ErrorKind::WouldBlock) if the program holds all buffers, so that waiting
-    /// is useless; in a shared pool, if it holds this stream's share.
+    /// As [`flush`](Self::flush). With kind [`WouldBlock`](io::ErrorKind::WouldBlock), waiting is useless because the program holds all
+    /// buffers, or in a shared pool this stream's share.
     ///
     /// ```
     /// # use nocopy::{Pool, tcp::{Listener, Stream}};
@@ -175,7 +175,7 @@ impl Sender {
         self.outbox.sending.recycle(buffer);
     }
 
-    /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into one; several are gathered into one call without being joined.
+    /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into a buffer; one call sends several without joining them.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -231,8 +231,8 @@ impl Sender {
 
     /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)).
     ///
-    /// The kernel never reports when it no longer reads them: a program that writes to the file in place changes what the peer receives, until
-    /// the peer has read it. ([`Published`] data never changes.)
+    /// The kernel never reports when it no longer reads the pages: a program that writes to the file in place changes the bytes that the
+    /// peer receives, until the peer has read them. ([`Published`] data never changes.)
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -292,11 +292,11 @@ impl Sender {
         (bytes > 0 && is_full && self.queued() > 0).then_some(Reason::Full)
     }
 
-    /// Sends bytes now, after what is queued: the kernel copies them, so they are the caller's again at once. Waits while the socket's
-    /// send buffer is full.
+    /// Sends bytes now, after the queue: the kernel copies them, so the caller may reuse them at once. Waits while the socket's send buffer
+    /// is full.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush); part of the bytes may have been sent then.
+    /// As [`flush`](Self::flush); part of the bytes may have been sent.
     pub fn send_copy(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.flush()?;
         while !bytes.is_empty() {
@@ -351,12 +351,12 @@ impl Sender {
         self.outbox.sending.queued()
     }
 
-    /// Zero-copy calls whose memory the kernel still reads.
+    /// The number of zero-copy calls whose memory the kernel still reads.
     pub fn in_flight(&self) -> usize {
         self.outbox.sending.in_flight()
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full, which lasts as long as the peer does not read.
+    /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer does not read.
     ///
     /// # Errors
     /// The connection is closed, or a queued file or pipe has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
@@ -364,7 +364,7 @@ impl Sender {
         self.hand_over(true).map(drop)
     }
 
-    /// Hands over as much as the socket accepts at once. `false`: something is left, for which [`arm`](Self::arm) prepares a wait.
+    /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm) prepares a wait for that.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -372,7 +372,7 @@ impl Sender {
         self.hand_over(false)
     }
 
-    /// The same for some bytes at most, so that others have their turn.
+    /// Like `try_flush`, for at most that many bytes, so that other streams have their turn.
     pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
         self.left = bytes;
         let is_all = self.hand_over(false);
@@ -380,7 +380,7 @@ impl Sender {
         is_all
     }
 
-    /// Hands over as much as the peer makes room for within `timeout`. `false`: something is left.
+    /// Hands over as much as the peer makes room for within `timeout`. Returns `false` if something is left.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -412,7 +412,7 @@ impl Sender {
         is_all
     }
 
-    /// Makes the descriptor watch what the queue waits for: room to send, or an empty pipe.
+    /// Makes the descriptor watch for room to send, or for data in the pipe that the queue waits for.
     fn wait_in_descriptor(&mut self) {
         self.watches_pipe = self.outbox.silent_pipe().is_some();
         if self.watches_pipe {
@@ -438,7 +438,7 @@ impl Sender {
         self.wait_for_room(LOOK_AGAIN)
     }
 
-    /// Waits until the queue may continue, also if the pipe at its front was empty.
+    /// Waits until the queue may continue, including for data in an empty pipe at its front.
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
@@ -490,9 +490,9 @@ impl Sender {
         Some(Completed { ticket, evidence, item })
     }
 
-    /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. A part of the
-    /// first one may have been sent already; while the kernel still reads it (briefly, once the connection is closed), it is not
-    /// returned here, but like sent ones. The peer sees a reset at the end, because it did not get everything.
+    /// Takes back buffers that were queued and not handed over, in order, for example to send them by another connection after an error. A
+    /// part of the first one may have been sent; if the kernel still reads it (briefly, once the connection is closed), it is returned like
+    /// sent buffers instead. The peer sees a reset at the end, because it did not get everything.
     ///
     /// Files, pipes and published data are not returned.
     ///
@@ -530,7 +530,7 @@ impl Sender {
     }
 
     /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory: for data sent without a
-    /// copy, until the peer has acknowledged it. `false`: this was not reached.
+    /// copy, until the peer has acknowledged it. Returns whether that is so.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -546,7 +546,7 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    /// Waits for room for what is queued; with nothing queued, for completions of earlier sends, and reads them.
+    /// Waits for room for the queue; with an empty queue, for completions of earlier sends, and reads them.
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
@@ -560,8 +560,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: a flush can continue, or memory is free. Returns true if that is
-    /// so already; free memory was then taken back.
+    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or memory is free. Returns true if
+    /// it is readable already; free memory was then taken back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -575,11 +575,11 @@ impl Sender {
         stream::would_go_on(self.outbox.sending.socket(), wants_room).map_err(|error| self.error(error))
     }
 
-    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] returns a descriptor that can only be waited on.)
+    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
     ///
-    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a socket together, and reports only
-    /// numbers when memory is free. Plain calls remain, and io_uring, whose completions name their call. Only this sender may read the error
-    /// queue: memory whose completion was read elsewhere does not return before the sender is dropped.
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a socket together, and reports
+    /// only numbers when memory is free. Plain calls and io_uring, whose completions name their call, are still used. Only this sender may
+    /// read the error queue: memory whose completion was read elsewhere returns only when the sender is dropped.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -593,7 +593,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent may continue such calls.
+    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
         Ok(self.outbox.sending.socket())
@@ -655,8 +655,8 @@ impl Sender {
         Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
     }
 
-    /// The methods in use for owned buffers, and what they were compared with. Writes shorter than a page use a plain call, and are booked as
-    /// [below threshold](Cause::BelowThreshold). The same for published data, if any was sent.
+    /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Writes
+    /// shorter than a page use a plain call, and count as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.chooser.explain();
         match self.by_reference.as_ref().map(ByReference::explain) {
@@ -670,11 +670,11 @@ impl Sender {
         }
     }
 
-    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without a
-    /// copy. `false`: something was given up, but the kernel still sends what it reads. If that is only pages of pools
-    /// that no other stream's io_uring instance has registered, they are replaced, so their buffers are free at once.
-    /// Otherwise all of it is kept, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the
-    /// connection is reset. Queued data is not sent, and the peer then sees a reset. [`stats`](Self::stats) counts what was given up.
+    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without
+    /// a copy. Returns `false` if something was given up, which [`stats`](Self::stats) counts; the kernel still sends the memory that it
+    /// reads. If that is only pages of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
+    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has acknowledged it or, after two
+    /// minutes, the connection is reset. Queued data is not sent, and then the peer sees a reset.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -723,7 +723,7 @@ fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, choose
     evidence
 }
 
-/// For programs that write: the kernel copies, as by [`send_copy`](Sender::send_copy).
+/// The kernel copies, as with [`send_copy`](Sender::send_copy).
 impl io::Write for Sender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Self::flush(self)?;
@@ -739,7 +739,7 @@ impl io::Write for Sender {
 
 impl AsFd for Sender {
     /// A descriptor that is readable when memory is free ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) or
-    /// [`arm`](Sender::arm) found something in the queue, when a flush can go on. Nothing can be sent on it: see
+    /// [`arm`](Sender::arm) found something in the queue, when a flush can continue. Nothing can be sent on it: see
     /// [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics

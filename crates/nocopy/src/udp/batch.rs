@@ -14,8 +14,7 @@ use crate::sys::udp_receive::LocalAddress;
 
 /// Received datagrams: an iterator over [`Datagram`]s.
 ///
-/// Their memory is used again by the next call, unless they are [taken](Datagram::take). Datagrams not iterated over stay for the
-/// next batch.
+/// The next call reuses their memory, unless they are [taken](Datagram::take). Datagrams not iterated over stay for the next batch.
 ///
 /// ```
 /// use nocopy::udp::{OwnedDatagram, Socket};
@@ -44,10 +43,10 @@ enum Source<'half> {
 
 #[derive(Debug)]
 struct Runs<'half> {
-    /// Runs of which no datagram was returned yet.
+    /// Runs (coalesced datagrams) of which none was returned yet.
     runs: IterMut<'half, Run>,
     count: usize,
-    /// The current run, and its remaining bytes; empty if there is none.
+    /// The current run, and its remaining bytes (empty without a run).
     begun: Option<&'half Run>,
     left: &'half [u8],
     given: &'half mut Given,
@@ -73,7 +72,7 @@ impl<'half> Batch<'half> {
         Self(Source::Port(batch))
     }
 
-    /// The runs that the kernel coalesced, except those of which a datagram was returned already. A port coalesces none.
+    /// The runs of datagrams that the kernel coalesced, except runs of which a datagram was returned already. A port coalesces none.
     #[doc(hidden)]
     pub fn into_runs(self) -> &'half [Run] {
         match self.0 {
@@ -164,7 +163,7 @@ impl Datagram<'_> {
         }
     }
 
-    /// The address that it was sent to, if [requested](super::Builder::local_addresses); over a port always.
+    /// The address to which it was sent, if [requested](super::Builder::local_addresses); always known over a port.
     #[inline]
     pub fn local(&self) -> Option<LocalAddress> {
         self.about().local
@@ -183,7 +182,7 @@ impl Datagram<'_> {
         self.about().truncated
     }
 
-    /// Makes it yours, without a copy: its frame or buffer, which it may share with other datagrams.
+    /// Takes ownership without a copy: of its frame or buffer, which it may share with other datagrams.
     #[inline]
     pub fn take(self) -> OwnedDatagram {
         let from = self.from();

@@ -28,8 +28,9 @@ const BUFFERS: u32 = 64;
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`port`](Self::port): the port's frames receive, so [`receive_pool`](Self::receive_pool) is not used, and its interface joins
-///   groups, so the interface of [`multicast`](Self::multicast) is not used. Only with a port is [`Method::Xdp`] available.
+/// * [`port`](Self::port): datagrams are received into the port's frames, so [`receive_pool`](Self::receive_pool) is not used, and groups
+///   are joined on its interface, so the interface of [`multicast`](Self::multicast) is not used. Only with a port is [`Method::Xdp`]
+///   available.
 /// * [`checksum`](Self::checksum): `Offloaded` needs a port with [`PortBuilder::send_metadata`].
 /// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel coalesces no datagrams, and a datagram longer than
 ///   a buffer [is truncated](super::Datagram::is_truncated).
@@ -76,8 +77,8 @@ impl Builder {
         }
     }
 
-    /// Sends and receives over a port, bypassing the host's network stack, and through the kernel for what the port cannot carry; see the
-    /// [module](super). The socket sets the port's filter.
+    /// Sends and receives over a port, bypassing the host's network stack; datagrams that the port cannot carry go through the kernel. See
+    /// the [module](super). The socket sets the port's filter.
     pub fn port(mut self, port: PortBuilder) -> Self {
         self.port = Some(port);
         self
@@ -116,8 +117,8 @@ impl Builder {
         self
     }
 
-    /// Keeps messages whose memory is free for [`Sender::completed`], instead of returning their buffers to the pool. They accumulate until
-    /// taken. Frames sent by a port always return to their pool.
+    /// Keeps messages whose memory is free, for [`Sender::completed`], instead of returning their buffers to the pool. They accumulate
+    /// until they are taken. Frames sent by a port always return to their pool.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -148,10 +149,9 @@ impl Builder {
         self
     }
 
-    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or the port's setting). For the kernel's socket, `Spin` calls it
-    /// again and again, `Interrupt` sleeps in the receiving call, `Adaptive` does one after the other, and `Coalesced` sleeps for a time
-    /// that follows the measured rate, up to its delay: choose a [receive buffer](Self::receive_buffer) that holds what arrives
-    /// meanwhile.
+    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or the port's setting). For a kernel socket, `Spin` repeats the
+    /// receiving call, `Interrupt` sleeps in it, `Adaptive` first spins and then sleeps, and `Coalesced` sleeps for a time that follows the
+    /// measured rate, up to its delay: choose a [receive buffer](Self::receive_buffer) that holds the datagrams arriving during the sleep.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
@@ -182,7 +182,7 @@ impl Builder {
     }
 
     /// How to set the UDP checksum of sent datagrams (default: it is computed). `Omitted` is for IPv4 only. `Offloaded` leaves it to the
-    /// card if the port supports that ([`PortBuilder::send_metadata`]); the kernel's socket always does so if it can.
+    /// card if the port supports that ([`PortBuilder::send_metadata`]); kernel sockets always do this if they can.
     pub fn checksum(mut self, checksum: UdpChecksum) -> Self {
         self.settings.checksum = checksum;
         self
@@ -195,7 +195,7 @@ impl Builder {
     }
 
     /// Also receives from this multicast group, on the interface of [`multicast`](Self::multicast) or, without one, on the interface that
-    /// the routing table names; over a port on its interface. May be called for several groups.
+    /// the routing table names; with a port, on its interface. May be called for several groups.
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -239,14 +239,14 @@ impl Builder {
         }
     }
 
-    /// Makes a socket for each queue of the port's interface, in their order, over one area, with one address. Without a port
-    /// it is one socket.
+    /// Makes a socket for each queue of the port's interface, in order, over one area and with one address; without a port, a single
+    /// socket.
     ///
-    /// The card decides on which queue a datagram arrives ([`Queues`](crate::port::Queues)), so a program receives from all of them; it may
-    /// send by any, also frames that another received. Any of the sockets may receive datagrams that arrive through the kernel. Only the
-    /// first sender has the methods by `MSG_ZEROCOPY`, because the kernel numbers such calls of all of them together; it has
-    /// them until all of its memory has returned. The others send without a copy by the port and by io_uring. The kernel's counts for the
-    /// address (`sk_drops`, `peer_errors`) are only in the first one's stats, so that a sum over all is right.
+    /// The card decides on which queue a datagram arrives ([`Queues`](crate::port::Queues)), so a program must receive from all of them. It
+    /// may send by any of them, even frames that another one received. Any of the sockets may receive datagrams that arrive through the
+    /// kernel. Only the first sender uses `MSG_ZEROCOPY`, because the kernel numbers such calls of all senders together; it keeps this
+    /// right until all of its memory has returned. The others send without a copy by the port and by io_uring. The kernel's counts for the
+    /// address (`sk_drops`, `peer_errors`) are only in the stats of the first socket, so that a sum over all is right.
     ///
     /// # Errors
     /// See [`OpenError`]; if one cannot be opened, all are closed.
@@ -257,7 +257,7 @@ impl Builder {
         under.into_iter().map(|under| self.over(under, &pool)).collect()
     }
 
-    /// The ports and sockets below sockets over all queues: for the carrier of messages, which sends by the ports themselves.
+    /// Only the ports and kernel sockets below sockets over all queues: for the carrier of messages, which sends by the ports directly.
     pub(crate) fn open_queues(
         self,
         port: PortBuilder,
@@ -303,7 +303,7 @@ impl Builder {
             .map_err(|source| OpenError::Setting { setting: "coalescing", source })
     }
 
-    /// The halves of the port become parts of the socket's own.
+    /// Puts the halves of the port into the halves of the socket.
     pub(super) fn over(&self, under: over_port::Socket, pool: &Pool) -> Result<Socket, OpenError> {
         let (receiver, port) = under.split();
         let kernel = Arc::clone(port.kernel_socket());

@@ -62,7 +62,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Copies bytes into a frame, if nothing is queued before them. What the port refuses is sent by a call.
+    /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent by a call.
     pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
         let (Some(port), Some(to)) = (&mut self.port, self.destinations.get(destination).to) else {
             return Err(Reason::NotConnected);
@@ -78,8 +78,8 @@ impl Sender {
         }
     }
 
-    /// Whether no datagram sent by the port is in flight.
-    /// Errors: the interface was removed, with its frames. One that is down may come up again within `left`.
+    /// Whether no datagram sent by the port is in flight. Errors: the interface was removed, with its frames. An interface that is down may
+    /// come up again within `left`.
     pub(super) fn port_is_drained(&mut self, left: Duration) -> io::Result<bool> {
         match self.port.as_mut().map(|port| port.drain(left)) {
             None => Ok(true),

@@ -1,4 +1,4 @@
-//! The notes of a call until it is finished.
+//! The record of a call until it is finished.
 
 use std::time::Instant;
 

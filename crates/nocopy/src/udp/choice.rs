@@ -9,7 +9,7 @@ use crate::engine::policy::{Policy, Work};
 const BATCHES: [Method; 5] =
     [Method::Gso, Method::ZeroCopyGso, Method::UringZeroCopyGso, Method::SendMmsg, Method::Socket];
 
-/// For one datagram: calls for several gain nothing.
+/// For one datagram, where calls for several gain nothing.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 
 /// A single datagram shorter than this is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
@@ -20,13 +20,13 @@ const SINGLE_BYTES_MIN: usize = 4096;
 pub(super) type Chooser = choice::Chooser<Method>;
 
 impl Chooser {
-    /// Among all methods, including a port if there is one, with which small datagrams are measured too; or always `pinned`.
+    /// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are measured, too.
     pub(super) fn new(pinned: Option<Method>, has_port: bool) -> Self {
         let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
         Self::by(policy, Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
     }
 
-    /// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY` it would accept them nevertheless, copy, and never report
+    /// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy, and never report
     /// completion.)
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
         let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());

@@ -38,7 +38,7 @@ pub struct Message {
 }
 
 impl FromIterator<Buffer> for Message {
-    /// One datagram whose bytes are in several buffers, without joining them: header and payload, for example.
+    /// One datagram whose bytes are in several buffers, for example header and payload; they are not joined.
     fn from_iter<I: IntoIterator<Item = Buffer>>(pieces: I) -> Self {
         let pieces: Buffers = pieces.into_iter().collect();
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
@@ -47,7 +47,7 @@ impl FromIterator<Buffer> for Message {
 }
 
 impl Message {
-    /// Datagrams of `datagram_bytes` bytes, contiguous in one buffer; the last one has the rest.
+    /// Datagrams of `datagram_bytes` bytes, contiguous in one buffer; the last one has the remaining bytes.
     ///
     /// # Panics
     /// If `datagram_bytes` is 0.

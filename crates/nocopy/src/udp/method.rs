@@ -1,4 +1,4 @@
-//! The ways to send datagrams.
+//! The methods to send datagrams.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Method {
     UringZeroCopy,
     /// [`Gso`](Self::Gso) by io_uring: long messages from registered memory, cut by the kernel or the card (registered since Linux 6.15).
     UringZeroCopyGso,
-    /// Frames of an AF_XDP port, headers and all.
+    /// Whole frames, including headers, through an AF_XDP port.
     Xdp,
 }
 
@@ -43,7 +43,7 @@ impl Method {
         self.is_by_flag() || self.is_by_ring()
     }
 
-    /// The fallback if this method refuses a send that another may accept; `None` if there is none.
+    /// The fallback if the kernel refuses a send by this method that it may accept by another; `None` without a fallback.
     pub(crate) fn instead(self) -> Option<Self> {
         match self {
             Self::ZeroCopyGso | Self::UringZeroCopyGso => Some(Self::Gso),

@@ -16,14 +16,14 @@
 //! ```
 //!
 //! # Over a port
-//! The same socket over a [`Port`](crate::Port) ([`Builder::port`]) writes the headers itself, in front of payloads in frames, and
-//! separates its own datagrams from the interface's other packets by a filter: they bypass the host's network stack, packet filter
-//! (netfilter) and IPsec policies. The socket asks the host for routes, the next hop's hardware address and the MTU, and is notified of
-//! changes. Everything else goes through an ordinary socket with the same address:
+//! Over a [`Port`](crate::Port) ([`Builder::port`]), the same socket writes the headers itself, in front of payloads in frames, and selects
+//! its own datagrams among the interface's packets by a filter: they bypass the host's network stack, packet filter (netfilter) and IPsec
+//! policies. The socket asks the host for routes, the next hop's hardware address and the MTU, and is notified of changes. Everything else
+//! goes through an ordinary socket with the same address:
 //!
 //! | through the kernel, copied, and counted ([`Sender::stats`], [`Receiver::stats`]) | why |
 //! |---|---|
-//! | sent to a neighbour whose hardware address is not known yet | the kernel resolves it, and keeps the datagram meanwhile |
+//! | sent to a neighbour whose hardware address is not known yet | the kernel resolves the address, and keeps the datagram until then |
 //! | sent, longer than the MTU | the kernel fragments |
 //! | sent through another interface, to this host, as a broadcast, into a tunnel | not possible on this port |
 //! | sent, if the kernel's methods are measured to be faster | [`Sender::explain`] |
@@ -44,9 +44,9 @@
 //! # }
 //! ```
 //!
-//! A socket of the same machine, or of its VM host, can send several datagrams as one packet (`UDP_SEGMENT`), and a port in
-//! packet ring or generic mode receives that packet whole. If it is longer than the MTU it is lost and counted; **if it is not, it is received as one
-//! datagram**. With such senders, use native mode, in which veth cuts the packet, or turn this off at the sender's interface
+//! A socket of the same machine, or of its VM host, can send several datagrams as one packet (`UDP_SEGMENT`), and a port in packet ring or
+//! generic mode receives that packet whole. If the packet is longer than the MTU, it is lost and counted; **otherwise it is received as one
+//! datagram**. With such senders, use native mode, in which veth cuts the packet, or turn this segmentation off at the sender's interface
 //! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that arrived in fragments but are no longer than the MTU are
 //! lost, counted in `sk_drops`.
 
@@ -89,7 +89,7 @@ use crate::engine::address;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 
-/// A UDP socket with owned buffers: the kernel's, or over a [port](Builder::port).
+/// A UDP socket with owned buffers: a kernel socket, or UDP written into a [port](Builder::port)'s frames.
 #[derive(Debug)]
 pub struct Socket {
     kernel: Arc<KernelSocket>,
@@ -100,7 +100,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A socket with that address; port 0 chooses a free one.
+    /// Binds a socket to that address; port 0 chooses a free one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -108,12 +108,12 @@ impl Socket {
         Self::builder().bind(address)
     }
 
-    /// Settings, to be bound with.
+    /// Settings for a socket to be bound.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// Sets the peer: the default destination, and the only address that is received from.
+    /// Sets the peer: the default destination, and the only address from which datagrams are received.
     ///
     /// # Errors
     /// The kernel's refusal: no route to it, or the socket has the other IP version.

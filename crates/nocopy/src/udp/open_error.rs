@@ -54,17 +54,17 @@ pub enum OpenError {
         "{group}: cannot be joined; a socket on {address} receives only from multicast addresses of its IP version; give one of these"
     )]
     Group {
-        /// The address that was to be a group.
+        /// The requested group.
         group: IpAddr,
         /// The socket's address.
         address: SocketAddr,
     },
     /// More groups than the filter of a port can distinguish.
-    #[error("{count} groups: too many; a socket over a port takes up to {count_max}; open several")]
+    #[error("{count} groups: too many; a socket over a port takes up to {count_max}; open several sockets")]
     Groups {
         /// The requested number.
         count: usize,
-        /// The most there can be.
+        /// The most groups that are possible.
         count_max: usize,
     },
     /// The kernel refused to join a group.

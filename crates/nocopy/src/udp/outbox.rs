@@ -27,11 +27,10 @@ const PAGE_BYTES: usize = 4096;
 
 const RING_SENDS: u32 = 128;
 
-/// The most that a message needs of the send buffer in addition to its bytes: its buffer's head, and parts of two pages.
+/// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
-/// How long the kernel may take for a dropped socket: longer than a neighbour is resolved (3 s, arp(7)), or a queue
-/// stalls.
+/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)), or a queue stalls.
 const PARTING: Parting = Parting { patience: Duration::from_secs(10), cut_off: None };
 
 /// How often to try a datagram that the ring refused.
@@ -48,7 +47,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// Its bytes: a part of one buffer of several datagrams, or whole messages.
+    /// The content's bytes: a part of one buffer with several datagrams, or whole messages.
     #[inline]
     fn span(self) -> Span {
         Span { first: self.from.ticket, last: self.last, at: self.from.bytes, bytes: self.bytes as usize }
@@ -199,17 +198,17 @@ impl Outbox {
         Some(pieces.map(|piece| Frame::try_from(piece).expect("looked at above")).collect())
     }
 
-    /// Puts frames just removed back, which were not sent.
+    /// Puts back frames that were just removed and not sent.
     pub(super) fn put_chain_back(&mut self, chain: Chain<Frame>) {
         *self.sending.unread_mut().0 = Some(Message::from_iter(chain.into_iter().map(Buffer::from)));
     }
 
-    /// Puts a frame just removed back, which was not sent.
+    /// Puts back a frame that was just removed and not sent.
     pub(super) fn put_frame_back(&mut self, frame: Frame) {
         *self.sending.unread_mut().0 = Some(Buffer::from(frame).into());
     }
 
-    /// Advances past frames just removed, which were sent, and return to their pool by themselves.
+    /// Advances past frames that were just removed and sent; they return to their pool by themselves.
     pub(super) fn pass_frame(&mut self) {
         let ticket = self.sending.next().ticket + 1;
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
@@ -268,7 +267,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while one does.
+    /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while a send waits.
     fn ring_room(&self) -> io::Result<Option<usize>> {
         if !self.sending.kept().is_ring_decided() {
             return Ok(None);
@@ -314,7 +313,7 @@ impl Outbox {
         if taken.calls == 0 { submitted.map(|()| taken) } else { Ok(taken) }
     }
 
-    /// Sends what the kernel refused by the ring again, by ordinary calls. Returns the call, why it was refused, and the result.
+    /// Sends a datagram again by ordinary calls that the kernel refused by the ring. Returns the call, why it was refused, and the result.
     pub(super) fn send_again(
         &mut self,
         evidence: Evidence,
@@ -368,7 +367,7 @@ impl Outbox {
         measure_one(self.sending.messages(), from)
     }
 
-    /// Gives up what the kernel still reads, and returns how many calls that were, and the bytes that the program cannot use again.
+    /// Gives up memory that the kernel still reads, and returns for how many calls, and how many bytes the program cannot use again.
     pub(super) fn abandon(&mut self) -> (usize, usize) {
         drop(self.sending.take_unsent());
         let kept = self.sending.kept_mut().take();
@@ -422,7 +421,7 @@ fn measure_one(messages: &Held, from: Place) -> Mark {
     Mark { from, to: behind(from, bytes, message), last: from.ticket, datagrams: 1, bytes: bytes as u32 }
 }
 
-/// As many datagrams as the kernel cuts one message into: of one buffer that holds several, or of messages of one each.
+/// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or messages of one datagram each.
 fn measure_long(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
     let message = queued(messages, from.ticket);
@@ -486,7 +485,7 @@ fn pages_of(message: &Message) -> usize {
 }
 
 impl Drop for Outbox {
-    /// Queued messages are not sent. Memory that the kernel still reads is kept meanwhile.
+    /// Queued messages are not sent. Memory is kept while the kernel still reads it.
     fn drop(&mut self) {
         reaper::leave(self.sending.kept_mut(), PARTING);
     }

@@ -12,31 +12,31 @@ counters! {
         sent,
         /// Bytes of the datagrams the kernel accepted.
         sent_bytes,
-        /// Datagrams the kernel refused for good; the flush that met one returns the reason.
+        /// Datagrams that the kernel refused for good; flush returns the reason.
         refused,
-        /// Datagrams of zero-copy calls that the kernel had no memory to record, and that were copied instead.
+        /// Datagrams that were copied because the kernel had no memory to record a zero-copy call.
         no_buffers,
         /// Errors of the network (ICMP) that were reported.
         peer_errors,
         /// Completions of calls that were never made: a fault of the kernel.
         strange_completions,
-        /// Calls that handed over queued messages.
+        /// Calls to flush that handed over queued messages.
         flushes,
-        /// Messages of the queue that close did not hand over in time.
+        /// Queued messages that close did not hand over in time.
         given_up,
         /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the ledger.
         abandoned_calls,
-        /// Bytes of foreign memory among them, which the program cannot use again.
+        /// Bytes of these calls that lie in memory not from a pool, which the program cannot use again.
         leaked_bytes,
     }
 }
 
-/// A datagram was refused for good, and removed from the queue; those after it were handed over. It is the inner error of
-/// [`Sender::flush`](super::Sender::flush)'s.
+/// A datagram was refused for good, and removed from the queue; those after it were handed over. This is the inner error of errors of
+/// [`Sender::flush`](super::Sender::flush).
 #[derive(Debug, thiserror::Error)]
 #[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = Why(.source))]
 pub struct SendError {
-    /// The destination of the first; `None`: the peer to which the socket is connected.
+    /// The destination of the first refused datagram; `None`: the peer to which the socket is connected.
     pub to: Option<SocketAddr>,
     /// How many were refused in this flush.
     pub refused: u64,

@@ -16,7 +16,7 @@ pub struct PeerError {
     pub error: io::Error,
 }
 
-/// Whether a call failed because of what the network reported for an earlier datagram. Receiving never ends with such an error.
+/// Whether a call failed because the network reported an error for an earlier datagram. Receiving never ends with such an error.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
     // The results of ICMP's types and codes: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and `icmpv6_err_convert` of
     // net/ipv6/icmp.c.

@@ -1,4 +1,4 @@
-//! The half that receives, by the kernel's socket or over a port.
+//! The half that receives, by a kernel socket or over a port.
 
 use std::borrow::Cow;
 use std::io;
@@ -24,9 +24,9 @@ use crate::stats::Stats;
 ///
 /// Errors that the network reports for sent datagrams do not end receiving: [`Sender::errors`](super::Sender::errors) returns them.
 ///
-/// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on. It is also readable while
-/// the sending half has unread completions, so wait edge-triggered, and call [`arm`](Self::arm) before; or let
-/// [`receive_timeout`](Self::receive_timeout) wait.
+/// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on. It is also readable while the
+/// sending half has unread completions, so wait edge-triggered after [`arm`](Self::arm), or let [`receive_timeout`](Self::receive_timeout)
+/// wait.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,12 +63,12 @@ impl Receiver {
         Self(Backend::Port(Box::new(receiver)))
     }
 
-    /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may be empty: a signal
-    /// ended the wait, or the packets were no datagrams for this socket.
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may be empty: a signal ended the
+    /// wait, or the packets were not datagrams for this socket.
     ///
     /// # Errors
-    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns. Others are the kernel's, or
-    /// mean that the port's interface is down or was removed.
+    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns. Other errors come from the
+    /// kernel, or mean that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Backend::Kernel(kernel) => Ok(kernel.receive()?.give()),
@@ -76,8 +76,8 @@ impl Receiver {
         }
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel waits for its socket, that
-    /// is rounded up to ticks of its clock (1 to 10 ms).
+    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel waits, the time is rounded up
+    /// to ticks of its clock (1 to 10 ms).
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -158,8 +158,8 @@ impl Receiver {
         }
     }
 
-    /// The evidence for the received payloads. The kernel's socket copies every byte
-    /// ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a port it is the port's evidence.
+    /// The evidence for the received payloads. A kernel socket copies every byte ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a
+    /// port it is the port's evidence.
     pub fn ledger(&self) -> Ledger {
         match &self.0 {
             Backend::Kernel(kernel) => kernel.ledger(),
@@ -167,10 +167,11 @@ impl Receiver {
         }
     }
 
-    /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive buffer was full
-    /// (receive more often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum was wrong: each is a datagram, or
-    /// a whole coalesced run. Over a port it is the socket behind the port, which in packet ring mode also drops what the port
-    /// receives; there it is not part of [`Stats::dropped`]. Sockets over all queues share one such socket, and the first reports it.
+    /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive buffer was full (receive more
+    /// often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum was wrong: each is a datagram, or several
+    /// coalesced ones. Over a port it counts drops of the kernel socket behind the port, which in packet ring mode also drops the datagrams
+    /// that the port receives; so it is not part of [`Stats::dropped`] there. Sockets over all queues share this kernel socket, and the
+    /// first reports its count.
     ///
     /// # Errors
     /// The kernel does not report its drops; `Unsupported` before Linux 4.12.
@@ -181,7 +182,7 @@ impl Receiver {
         }
     }
 
-    /// How datagrams are received: by the kernel's socket, which copies each, or over a port, with its explanation.
+    /// How datagrams are received: by a kernel socket, which copies each, or over a port, with the port's explanation.
     ///
     /// ```
     /// use nocopy::{Cause, Evidence, udp::Socket};

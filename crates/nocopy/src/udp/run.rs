@@ -51,7 +51,7 @@ impl Run {
         self.about.from
     }
 
-    /// How many datagrams it is.
+    /// The number of datagrams.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes().len().div_ceil(self.segment_bytes).max(1)
@@ -62,7 +62,7 @@ impl Run {
         self.bytes().len() <= self.segment_bytes
     }
 
-    /// Always false: even without bytes it is a datagram.
+    /// Always false: a run without bytes is one empty datagram.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -72,12 +72,12 @@ impl Run {
         self.segment_bytes
     }
 
-    /// Whether a router marked them; the kernel coalesces marked ones only with each other.
+    /// Whether a router marked the datagrams; the kernel coalesces marked datagrams only with each other.
     pub fn is_congested(&self) -> bool {
         self.about.congested
     }
 
-    /// The contiguous bytes of all.
+    /// The contiguous bytes of all datagrams.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.store {

@@ -36,16 +36,16 @@ use crate::sys::udp_send;
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long one wait for room lasts at most: the completion that made room may have been read already.
+/// How long one wait for room lasts at most, because the completion that made room may have been read already.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
-/// How many errors caused by other datagrams a call may meet at the socket.
+/// How many errors of other datagrams a call may return before it gives up.
 const PENDING_ERRORS_MAX: usize = 16;
 
 /// The sending half of a socket.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. Messages queued
-/// when it is dropped are not sent; memory that the kernel then still reads is kept until it no longer does.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel, in as few calls as the method allows. When the sender
+/// is dropped, queued messages are not sent, and memory is kept while the kernel still reads it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Sender {
     pub(super) outbox: Outbox,
-    /// 0 once it was closed.
+    /// 0 after close.
     queue_max: usize,
     pub(super) destinations: Destinations,
     pub(super) port: Option<Box<over_port::Sender>>,
@@ -75,7 +75,7 @@ pub struct Sender {
     chooser: Chooser,
     /// Errors of the network that were read at the socket before this sender was made.
     errors_before: u64,
-    /// Datagrams that were handed over, and refused later; the next flush or drain returns this.
+    /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
 }
@@ -124,7 +124,7 @@ impl Sender {
         self.chooser.without_zero_copy(why);
     }
 
-    /// Adds a port as a method, and sets whether copies use only it.
+    /// Adds a port as a method, and sets whether copies use only the port.
     pub(super) fn set_port(&mut self, port: over_port::Sender, copies: bool) {
         self.port = Some(Box::new(port));
         self.copies_over_port = copies;
@@ -137,7 +137,7 @@ impl Sender {
 
     /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
     ///
-    /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as there are frames. Otherwise it is memory
+    /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as frames are free. Otherwise it is memory
     /// of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] shows which.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
@@ -237,8 +237,8 @@ impl Sender {
     }
 
     /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the peer to which the socket is
-    /// connected. The bytes are the caller's again at once. The kernel's socket sends it now; a port with the next [`flush`](Self::flush),
-    /// together with others.
+    /// connected. The caller may reuse the bytes at once. A kernel socket sends the datagram now; a port sends it at the next
+    /// [`flush`](Self::flush), together with others.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -254,8 +254,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// There is no destination, or no room (over a port: flush it), or the kernel refused it; also errors of messages queued before, as
-    /// [`flush`](Self::flush) returns them. The datagram was not sent.
+    /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also errors of messages queued
+    /// before, as returned by [`flush`](Self::flush). On an error the datagram was not sent.
     pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
         let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
         if bytes.len() > DATAGRAM_BYTES_MAX {
@@ -308,16 +308,16 @@ impl Sender {
         self.outbox.sending.queued()
     }
 
-    /// Calls and frames whose memory the kernel still reads.
+    /// The number of calls and frames whose memory the kernel still reads.
     #[inline]
     pub fn in_flight(&mut self) -> usize {
         self.outbox.sending.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full, or the ring of the port.
+    /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
     ///
     /// # Errors
-    /// Datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
+    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         self.counters.flushes += 1;
@@ -346,7 +346,7 @@ impl Sender {
         true
     }
 
-    /// `false`: not in that time.
+    /// `false` if not everything was handed over in that time.
     #[inline(never)]
     fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -389,7 +389,7 @@ impl Sender {
         port.flush()
     }
 
-    /// Hands over as much as there is room for at once. `false`: something is left.
+    /// Hands over as much as there is room for now. Returns `false` if something is left.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -399,7 +399,7 @@ impl Sender {
         Ok(is_all && is_taken)
     }
 
-    /// Hands over as much as there is room for within `timeout`. `false`: something is left.
+    /// Hands over as much as there is room for within `timeout`. Returns `false` if something is left.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -522,7 +522,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The ring is full, or the send buffer: completions make room.
+    /// Makes room by completions, because the ring or the send buffer is full.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, flags: i32) -> io::Result<()> {
@@ -550,7 +550,7 @@ impl Sender {
         Ok(taken)
     }
 
-    /// For when the kernel has no memory to record zero-copy calls.
+    /// Sends by copies, because the kernel has no memory to record zero-copy calls.
     #[cold]
     #[inline(never)]
     fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
@@ -562,7 +562,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether the error was waiting at the socket, because of an earlier datagram; its description is kept for
+    /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is kept for
     /// [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
@@ -579,7 +579,7 @@ impl Sender {
         is_first || (self.errors_told() > pending.told && pending.count <= PENDING_ERRORS_MAX)
     }
 
-    /// The fallback for sends that this method refuses; `None` if there is none.
+    /// The fallback for sends that the kernel refuses by this method; `None` without a fallback.
     #[cold]
     #[inline(never)]
     fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
@@ -612,7 +612,7 @@ impl Sender {
         }
     }
 
-    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames that completes.
+    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete by that.
     pub fn reap(&mut self) -> usize {
         let frames = self.port.as_mut().map_or(0, |port| port.reap());
         let Self { outbox, destinations, chooser, .. } = self;
@@ -660,7 +660,7 @@ impl Sender {
     }
 
     /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are counted (`peer_errors` of the
-    /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors: each is returned once.
+    /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors; each error is returned once.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -705,7 +705,8 @@ impl Sender {
         self.outbox.sending.completed()
     }
 
-    /// Hands over everything queued, and waits until the kernel no longer reads any memory. `false`: not within `timeout`.
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
+    /// so.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -754,8 +755,8 @@ impl Sender {
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and, if
-    /// [`try_flush`](Self::try_flush) left something, when there is room. Returns true if that is so already; free memory was then taken
-    /// back.
+    /// [`try_flush`](Self::try_flush) left something, when there is room. Returns true if it is readable already; free memory was then
+    /// taken back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -781,11 +782,11 @@ impl Sender {
         Ok(self.outbox.sending.wants_room() && events.contains(PollFlags::OUT))
     }
 
-    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] returns a descriptor that can only be waited on.)
+    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
     ///
     /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a socket together, and reports only
-    /// numbers when memory is free. Plain calls remain, and io_uring, whose completions name their call. Only this sender may read the error
-    /// queue: memory whose completion was read elsewhere does not return before the sender is dropped.
+    /// numbers when memory is free. Plain calls and io_uring, whose completions name their call, are still used. Only this sender may read
+    /// the error queue: memory whose completion was read elsewhere returns only when the sender is dropped.
     ///
     /// ```
     /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
@@ -797,9 +798,9 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
-    /// reported yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
-    /// the socket before the fork: the parent may continue such calls.
+    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or such a call failed, and the kernel
+    /// has not reported yet whether it was numbered; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its
+    /// parent asked for the socket before the fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.outbox.sending.kept_mut().give_numbering_away()?;
@@ -814,9 +815,8 @@ impl Sender {
         tally
     }
 
-    /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there are counters of their
-    /// paths: `over_port`, and each reason to go through the kernel. With sockets over all queues, the first has the `peer_errors` of
-    /// all.
+    /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there is a counter for each
+    /// path: `over_port`, and each reason to send through the kernel. With sockets over all queues, the first has the `peer_errors` of all.
     ///
     /// # Errors
     /// Never, in this version.
@@ -847,8 +847,8 @@ impl Sender {
         })
     }
 
-    /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call,
-    /// and the ledger has them as [below threshold](Cause::BelowThreshold). Over a port also the port's explanation.
+    /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call, and the ledger
+    /// has them as [below threshold](Cause::BelowThreshold). Over a port, the port's explanation is included.
     pub fn explain(&self) -> Explanation {
         let ways = self.chooser.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
@@ -857,9 +857,9 @@ impl Sender {
         }
     }
 
-    /// Drains for at most `timeout`, and refuses to send from then on. `false`: something was given up, which [`stats`](Self::stats)
-    /// counts. Memory that the kernel then still reads is given up for good: pages of a pool are replaced, while the kernel keeps
-    /// the old ones; any other memory is leaked. (Dropping the sender instead keeps all of it, for up to 10 s.)
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
+    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
+    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -890,7 +890,7 @@ impl Sender {
 
 sender_half!(Sender, Buffer);
 
-/// Errors that were waiting at the socket when something was sent.
+/// Errors that were waiting at the socket when a datagram was sent.
 #[derive(Debug, Default)]
 struct Pending {
     count: usize,

@@ -67,7 +67,7 @@ impl Settings {
         self.check(address)
     }
 
-    /// Sets all but the groups. Before the socket is bound.
+    /// Sets all socket options. Call it before bind; [`join`](Self::join) joins the multicast groups.
     pub(super) fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if self.broadcast {
@@ -121,7 +121,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Joins all groups by an interface; 0 leaves the choice to the routing table.
+    /// Joins all groups on an interface; with 0 the routing table chooses it.
     pub(super) fn join(&self, socket: &SockRef<'_>) -> Result<(), OpenError> {
         let interface = self.multicast_interface.unwrap_or(0);
         self.groups.iter().try_for_each(|group| join(socket, *group, interface))
@@ -132,8 +132,8 @@ pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32
     if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
 }
 
-/// Joins a group on an interface, and excludes groups that others on this host joined: by default, Linux delivers
-/// those, too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
+/// Joins a group on an interface, and excludes groups that other sockets on this host joined: by default, Linux delivers their datagrams,
+/// too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
 pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> Result<(), OpenError> {
     let joined = match group {
         IpAddr::V4(group) => socket

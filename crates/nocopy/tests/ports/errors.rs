@@ -154,7 +154,7 @@ fn ports_that_cannot_be_opened_say_why() {
     refused(
         &[],
         &|port| port.mode(Mode::Memory),
-        "mode 'memory': cannot be opened on an interface; it has none; use Port::memory_pair",
+        "mode 'memory': cannot be opened on an interface; memory ports have none; use Port::memory_pair",
     );
     refused(
         &[],
@@ -209,7 +209,7 @@ fn interfaces_that_cannot_be_used_say_why() {
         "nc0: cannot read its counters (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
     );
     let native = left.namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).open().map(drop));
-    sentences.says(native, "lo queue 0: cannot be opened in any mode; xdp copy native: not available (EOPNOTSUPP); operation not supported; its driver has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which; 'nocopy doctor lo' shows what each mode needs");
+    sentences.says(native, "lo queue 0: cannot be opened in any mode; xdp copy native: not available (EOPNOTSUPP); operation not supported; its driver has no native XDP, or not with its present settings (offloads); 'nocopy doctor' shows which; 'nocopy doctor lo' shows what each mode needs");
     sentences.end();
 }
 
@@ -261,7 +261,7 @@ fn captures_that_cannot_be_opened_say_why() {
     refused(
         &[],
         &|capture| capture.blocks(1000, 2),
-        "2 blocks of 1000 B: cannot be used; a block is a power of two from 4096 B to … B, there are at least 2, and they are less than 4 GiB; ask for others",
+        "2 blocks of 1000 B: cannot be used; a block is a power of two from 4096 B to … B, with at least 2 blocks and less than 4 GiB in all; ask for others",
     );
     refused(
         &option(libc::PACKET_VERSION, libc::EINVAL),
@@ -288,7 +288,7 @@ fn packets_that_are_not_handed_to_the_host_say_why() {
     let mut ring = open_with(lab.right(), |port| port.mode(Mode::PacketRing)).unwrap();
     sentences.says(
         ring.receiver().to_host(),
-        "nc1: not handed to the host; a port in packet ring mode leaves it every packet anyway; do not hand packets over in this mode",
+        "nc1: not handed to the host; in packet ring mode it gets every packet anyway; do not hand packets over in this mode",
     );
     drop(ring);
     let end = lab.right();
@@ -316,7 +316,7 @@ fn packets_that_are_not_handed_to_the_host_say_why() {
     );
     sentences.says(
         end.namespace().run(|| host.hand_over(&[0; 5000])),
-        "nc1: a packet of 5000 B was not handed to the host; it is too long: the kernel takes one page, less what it needs itself (some 3,300 B); lower the interface's MTU",
+        "nc1: a packet of 5000 B was not handed to the host; it is too long: the kernel accepts one page, less its own overhead (some 3,300 B); lower the interface's MTU",
     );
     lab.delete_pair().unwrap();
     sentences.says(

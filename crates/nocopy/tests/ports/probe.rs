@@ -69,7 +69,7 @@ fn a_veth_has_queues_but_no_card() {
     assert!(queues.found.starts_with("2: ") && queues.fix.is_some(), "{queues}");
     for name in ["interrupts", "NUMA node"] {
         let gate = gate(lab.left(), name);
-        assert!(gate.state == State::Unknown && gate.found.contains("no card on a PCI bus"), "{gate}");
+        assert!(gate.state == State::Unknown && gate.found.contains("not a card on a PCI bus"), "{gate}");
     }
     assert_eq!(gate(lab.left(), "header split").state, State::Unknown);
     assert_eq!(gate(lab.left(), "zero-copy receive by io_uring").state, State::Closed);

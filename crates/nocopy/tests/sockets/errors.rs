@@ -113,7 +113,12 @@ fn udp_sockets_over_ports_say_what_is_refused() {
         "0.0.0.0:7000: not an address of this host; packet headers and the filter need one; give the address of the port's interface",
     );
     let many = (1..=101).fold(over(), |builder, host| builder.group(Ipv4Addr::new(239, 1, 1, host).into()));
-    refused(&[], many, address, "101 groups: too many; a socket over a port takes up to 100; open several");
+    refused(
+        &[],
+        many,
+        address,
+        "101 groups: too many; a socket over a port takes up to 100; open several sockets",
+    );
     refused(
         &always(libc::SYS_epoll_create1, libc::EMFILE),
         over(),
@@ -280,7 +285,7 @@ fn data_that_cannot_be_published_says_why() {
     fcntl_add_seals(&long, UNCHANGEABLE).unwrap();
     sentences.says(
         Published::try_from(long),
-        "published data: the sealed file of 1048576 bytes has holes; reading would fill them with memory of this process; the program that made it has to write all of it before sealing it",
+        "published data: the sealed file of 1048576 bytes has holes; reading them would allocate memory charged to this process; the program that made it has to write all of it before sealing it",
     );
     sentences.says(
         where_refused(&always(libc::SYS_mmap, libc::ENOMEM), || {
@@ -302,7 +307,7 @@ fn bytes_that_cannot_be_passed_on_say_why() {
     let ((_left, first), (second, _right)) = (pair(), pair());
     sentences.says(
         where_refused(&always(libc::SYS_pipe2, libc::EMFILE), || tcp::proxy(&first, &second).map(drop)),
-        "proxy: no pipe to move bytes by (EMFILE); too many open files; both connections are unchanged; raise 'ulimit -n', or close what is not needed",
+        "proxy: no pipe to move bytes through (EMFILE); too many open files; both connections are unchanged; raise 'ulimit -n', or close what is not needed",
     );
     sentences.end();
 }

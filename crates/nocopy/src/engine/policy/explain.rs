@@ -34,13 +34,13 @@ impl Matter {
 #[derive(Debug, Clone)]
 pub(crate) struct Explanation<M> {
     pub matter: Matter,
-    /// The user chose.
+    /// The user chose the method.
     pub pinned: bool,
     /// Time spent sending, estimated from the calls that were measured.
     pub sent: Duration,
     /// The part of it spent on slower methods and on clock reads.
     pub explored: Duration,
-    /// Methods that are ruled out, permanently or for a while.
+    /// Methods that are ruled out, permanently or for some time.
     pub ruled_out: Vec<(M, Reason)>,
     pub classes: Vec<ClassExplanation<M>>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Explanation<M> {
 #[derive(Debug, Clone)]
 pub(crate) struct ClassExplanation<M> {
     pub matter: Matter,
-    /// The caller's number; `None`: all destinations without a class of their own.
+    /// The caller's number; `None`: all destinations without a separate class.
     pub destination: Option<u32>,
     /// Smallest and largest [`Work::bytes`](super::Work::bytes).
     pub bytes: (u32, u32),
@@ -174,7 +174,7 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
             write!(f, "; exploring took {share:.2} % of {spent} spent {activity}")?;
         }
         for (method, reason) in &self.ruled_out {
-            write!(f, "\n{method} is out: {reason}")?;
+            write!(f, "\n{method} is ruled out: {reason}")?;
         }
         self.classes.iter().try_for_each(|class| write!(f, "\n{class}"))
     }
@@ -226,14 +226,14 @@ impl<M: fmt::Display> fmt::Display for Compared<M> {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Untried => write!(f, "waits to be tried"),
-            Self::Promising => write!(f, "not far off, waits to be compared"),
+            Self::Untried => write!(f, "not tried yet"),
+            Self::Promising => write!(f, "about as fast, to be compared"),
             Self::Challenging => write!(f, "being compared"),
             Self::NoBetter => write!(f, "no better"),
             Self::MuchSlower => write!(f, "much slower"),
             Self::Copied => write!(f, "pointless, completions say copied"),
-            Self::Unrecorded => write!(f, "its calls gave nothing to measure"),
-            Self::RuledOut(reason) => write!(f, "out, {reason}"),
+            Self::Unrecorded => write!(f, "its calls could not be measured"),
+            Self::RuledOut(reason) => write!(f, "ruled out, {reason}"),
         }
     }
 }

@@ -1,20 +1,19 @@
 //! Finds the fastest of several ways to send, by measuring while sending.
 //!
-//! No table of thresholds is right for every machine: the same call is the fastest to one destination and the slowest to
-//! another, because the layers below the socket differ (a card that segments, a bridge, a local receiver). So a
-//! [`Policy`] measures what calls cost, separately for each *class* of sends: a destination, a size in bytes, a count of
-//! units. The caller defines the unit: a datagram over UDP, a page's worth of a stream over TCP. In each class one method
-//! is the incumbent; now and then another challenges it:
+//! No table of thresholds is right for every machine: the same call is the fastest to one destination and the slowest to another, because
+//! the layers below the socket differ (a card that segments, a bridge, a local receiver). So a [`Policy`] measures what calls cost,
+//! separately for each *class* of sends: a destination, a size in bytes, a count of units. The caller defines the unit: a datagram over
+//! UDP, a page's worth of a stream over TCP. In each class one method is the incumbent; from time to time another challenges it:
 //!
 //! * They alternate in short epochs, in pairs. The median of the pairs' ratios decides, with a confidence interval, because the
 //!   speed of a shared machine drifts by 2x. The challenger has to be better by 3 %.
-//! * First, all are tried briefly: one that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three.
-//!   One that differs by 15 % in three longer pairs is decided on then; closer ones take 9 to 47 pairs.
+//! * First, all are tried briefly: a challenger that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three calls.
+//!   One that differs by 15 % in three longer pairs is decided then; closer ones take 9 to 47 pairs.
 //! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. Measuring that
 //!   needs no clock, stops while nothing is sent, and makes the waits a share of the cost.
 //! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending.
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
-//! * A zero-copy method whose completions report *copied* is out, for this destination and size.
+//! * A zero-copy method whose completions report *copied* is ruled out, for this destination and size.
 //!
 //! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what
 //! a method is, reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost
@@ -48,7 +47,7 @@ const TEMPORARY_NS_MAX: f64 = 60e9;
 /// | TCP | a page's worth of the stream, 4 KiB | the whole write; a page where writes are not told apart |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// A small number the caller gives to each destination, from 0. Some 256 have classes of their own; if there are more, the
+    /// A small number the caller gives to each destination, from 0. Some 256 destinations have separate classes; if there are more, the
     /// busiest ones have, and the others share classes. A stream has only one destination.
     pub destination: u32,
     /// The size that decides which method is fastest: work of different sizes is measured separately.

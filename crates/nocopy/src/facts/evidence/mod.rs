@@ -21,7 +21,7 @@ pub enum Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// AF_XDP in copy mode, by the socket's `XDP_OPTIONS`: the kernel copies between its buffers and the area.
+    /// The AF_XDP socket is in copy mode (`XDP_OPTIONS`): the kernel copies between its buffers and the port's area (UMEM).
     XdpCopyMode,
     /// A memory port copies from the sender's area to the receiver's.
     MemoryPort,
@@ -29,25 +29,24 @@ pub enum Cause {
     SocketCall,
     /// The kernel copies received packets into the blocks of a packet ring.
     PacketRing,
-    /// A packet handed to the host: the kernel copies it into a buffer of its own.
+    /// A packet handed to the host: the kernel copies it into its own buffer.
     ToHost,
     /// An ordinary socket call, chosen because sending without a copy was measured to be slower, or can gain too little.
     CopyingIsFaster,
     /// A single datagram, too short for sending without a copy to gain anything.
     BelowThreshold,
-    /// The bytes were given as a slice, which belongs to the caller when the call returns.
+    /// The bytes were given as a slice, which the caller may reuse when the call returns.
     Slice,
     /// A zero-copy send to a socket on this machine, which gets its own copy.
     DeliveredLocally,
-    /// A zero-copy send that the kernel copied nevertheless: a packet tap captures on the interface, or the
-    /// device cannot gather.
+    /// A zero-copy send that the kernel still copied: a packet tap captures on the interface, or the device cannot gather.
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to record it (`ENOBUFS`).
     NoBuffers,
-    /// Several streams send from one pool, and this one already had its share of buffers in flight: a copy frees its buffer
+    /// Several streams send from one pool, and this one already had its share of buffers in flight. It sent a copy, which frees its buffer
     /// at once.
     ShareInFlight,
-    /// The pieces of a packet in several buffers, joined.
+    /// A packet in several buffers, whose pieces were joined by a copy.
     Gathered,
     /// Less than a page was received; only whole pages can be mapped.
     PartOfPage,
@@ -59,7 +58,7 @@ pub enum Cause {
     SegmentSize,
     /// Pages that could not be mapped, for an unknown reason.
     NotMapped,
-    /// No room to map pages into: the program holds too many pages that it received before.
+    /// There was no room to map pages: the program holds too many pages that it received before.
     NoSlot,
 }
 

@@ -20,7 +20,7 @@ fn carrier(interface: &Interface) -> Gate {
         .or_fix("check the cable, or that the other end is up")
 }
 
-/// Filters and descriptions of packets begin with this header, so ports refuse interfaces without it.
+/// Whether packets have an Ethernet header. Filters and descriptions begin with it, so ports refuse interfaces without one.
 fn ethernet(interface: &Interface) -> Gate {
     let found = match interface.is_ethernet() {
         true => "in front of every packet".to_owned(),
@@ -30,7 +30,7 @@ fn ethernet(interface: &Interface) -> Gate {
         .or_fix("use an interface of type 1 (ether), for a tunnel the one that it goes over")
 }
 
-/// The driver, and what is known about it beyond what it reports.
+/// The driver, and known facts that it does not report.
 pub(super) fn driver(interface: &Interface) -> Gate {
     let Some(driver) = &interface.driver else {
         return Gate::new("driver", State::Unknown, "it does not say its name");

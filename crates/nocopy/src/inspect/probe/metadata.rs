@@ -1,4 +1,4 @@
-//! XDP features of a driver besides moving packets.
+//! XDP features of a driver other than moving packets.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What this machine and an interface would let a port do, found without changing anything.
+//! What a port could do on this machine and an interface, found without changing anything.
 //!
 //! Each condition of a mode is a [`Gate`]: *open*, *closed* with the reason and what would open it, or
 //! *unknown* if only an attempt can show it.
@@ -28,9 +28,9 @@ use crate::sys::netdev::XdpFeatures;
 /// The state of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// The condition is met.
     Open,
-    /// It does not.
+    /// The condition is not met.
     Closed,
     /// Only an attempt can show it.
     Unknown,
@@ -46,7 +46,7 @@ impl fmt::Display for State {
     }
 }
 
-/// One thing that a port, or a mode of it, depends on.
+/// A condition that a port, or one of its modes, depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
     /// Its name, such as `carrier` or `CAP_NET_RAW`.
@@ -57,7 +57,7 @@ pub struct Gate {
     pub found: String,
     /// What would open it, or improve it: a command, or a setting.
     pub fix: Option<String>,
-    /// The shell command that opens it without anything else; only for closed gates.
+    /// A shell command that alone is enough to open it; only for closed gates.
     pub command: Option<String>,
     /// Whether no port with default settings opens while it is closed, in any mode.
     pub needed: bool,
@@ -72,7 +72,7 @@ impl Gate {
         Self::new(name, if open { State::Open } else { State::Closed }, found)
     }
 
-    /// The gate with another name, and another text if it is open.
+    /// The gate with a different name, and a different text if it is open.
     fn named(self, name: &'static str, open: &str) -> Self {
         let found = if self.state == State::Open { open.to_owned() } else { self.found };
         Self { name, found, ..self }
@@ -83,7 +83,7 @@ impl Gate {
         self
     }
 
-    /// Adds what would open it, if it is not open.
+    /// Adds a remedy, unless the gate is open.
     fn or_fix(mut self, fix: impl Into<String>) -> Self {
         if self.state != State::Open {
             self.fix = Some(fix.into());
@@ -91,7 +91,7 @@ impl Gate {
         self
     }
 
-    /// Adds the shell command that opens it, and a remark; if it is not open.
+    /// Adds the shell command that opens it, and a remark, unless the gate is open.
     fn or_command(mut self, command: impl Into<String>, remark: &str) -> Self {
         let command = command.into();
         self = self.or_fix(format!("'{command}'{remark}"));
@@ -135,12 +135,12 @@ pub struct Interface {
     pub driver: Option<String>,
     /// Receive queues in use.
     pub receive_queues: u32,
-    /// The interface's own gates, then the modes that a port would try, from the fastest down.
+    /// The interface's own gates, then the modes that a port would try, the fastest first.
     pub gates: Vec<Gate>,
 }
 
 impl Interface {
-    /// The gates of the modes, from the fastest down.
+    /// The gates of the modes, the fastest first.
     pub fn modes(&self) -> impl Iterator<Item = &Gate> {
         self.gates.iter().filter(|gate| LADDER.iter().any(|mode| mode.name() == gate.name))
     }
@@ -151,7 +151,7 @@ impl Interface {
     }
 }
 
-/// Looks at an interface.
+/// Inspects an interface.
 ///
 /// # Errors
 /// No such interface.

@@ -10,7 +10,7 @@ use crate::sys::capability;
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 
-/// The modes that a port tries, by what the driver reports.
+/// The modes that a port tries, with their states from the driver's report.
 pub(super) fn modes(interface: &Interface, features: &io::Result<XdpFeatures>) -> Vec<Gate> {
     LADDER.into_iter().filter_map(|mode| gate(interface, features, mode)).collect()
 }
@@ -39,24 +39,24 @@ fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -
         })),
         Mode::XdpCopyGeneric => Some(xdp(&|| Gate::new(name, State::Open, "works on every interface"))),
         Mode::PacketRing => {
-            let found = "works on every interface; the host has the packets too";
+            let found = "works on every interface; the host also gets the packets";
             Some(capabilities::packet_sockets().named(name, found))
         }
         Mode::Memory => None,
     }
 }
 
-/// What a driver reports, unless more is known.
+/// The mode's state as the driver reports it, unless a known fact overrides that.
 fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
     let (name, driver) = (mode.name(), interface.driver_words());
     if drivers::receives(interface.driver.as_deref(), mode) {
         return Gate::new(name, State::Open, format!("{driver} {says}"));
     }
-    Gate::new(name, State::Closed, format!("{driver} takes a socket, and nothing would arrive"))
+    Gate::new(name, State::Closed, format!("{driver} accepts a socket, but delivers nothing to it"))
         .or_fix(format!("a port on each member of {}", interface.name))
 }
 
-/// The netlink family exists since Linux 6.3.
+/// The features are unknown: the netlink family that reports them exists since Linux 6.3.
 fn unknown(name: &'static str, error: &io::Error) -> Gate {
     Gate::new(name, State::Unknown, format!("the kernel does not report it{}", Why(error)))
 }

@@ -1,9 +1,9 @@
-//! What changes packets between the card and the receiver.
+//! Offloads that change packets between the card and the receiver.
 
 use super::{Gate, State, quoted};
 use crate::sys::interface::{self, Interface};
 
-/// Packets that the card joins are too long for a frame, and drivers refuse XDP while it does.
+/// Packets that the card joins are too long for a frame, and drivers refuse XDP while joining is on.
 pub(super) fn joining(interface: &Interface) -> Gate {
     const NAME: &str = "large receive offload";
     match interface::joins_received(&interface.name) {
@@ -13,14 +13,15 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     }
 }
 
-/// AF_XDP sees packets before they are joined for sockets, a packet ring often after; redirecting to a veth needs it.
+/// GRO joins packets before sockets get them, and often before a packet ring does; AF_XDP gets them one by one. A veth end drops redirected
+/// frames unless it has GRO or an XDP program.
 pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     const NAME: &str = "generic receive offload";
     let off = match interface.driver.as_deref() {
         Some("veth") => {
             "off: frames that XDP redirects to this end are lost, except while it has a program (as ports do)"
         }
-        _ => "off: sockets get every packet alone; AF_XDP does so always",
+        _ => "off: sockets get every packet alone, as AF_XDP always does",
     };
     match interface::joins_for_sockets(&interface.name) {
         Some(true) => {
@@ -32,11 +33,11 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     }
 }
 
-/// Headers and data in separate buffers: needed by TCP to map what it received, and by io_uring to receive without copies.
+/// Headers and data in separate buffers: needed by TCP to map received data, and by io_uring to receive without copies.
 pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "header split";
     match split {
-        Some(true) => Gate::new(NAME, State::Open, "headers and data of TCP lie in buffers of their own"),
+        Some(true) => Gate::new(NAME, State::Open, "headers and data of TCP lie in separate buffers"),
         Some(false) => Gate::new(NAME, State::Closed, "off")
             .or_command(format!("ethtool -G {} tcp-data-split on", quoted(&interface.name)), ""),
         None => Gate::new(NAME, State::Unknown, "the driver does not say"),

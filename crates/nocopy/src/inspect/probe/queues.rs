@@ -44,7 +44,7 @@ pub(super) fn card_ring(interface: &Interface) -> Gate {
 pub(super) fn node(interface: &Interface) -> Gate {
     const NAME: &str = "NUMA node";
     if device(interface).is_none() {
-        return Gate::new(NAME, State::Unknown, "it is no card on a PCI bus");
+        return Gate::new(NAME, State::Unknown, "it is not a card on a PCI bus");
     }
     let Some(node) = node_of(interface) else {
         return Gate::new(NAME, State::Open, "the card is as near to every CPU");
@@ -64,15 +64,11 @@ fn near_cpus(name: &'static str, node: u32, list: &str, near: &Cpus, allowed: &C
     gate
 }
 
-/// The CPU of each queue's interrupt: a port of that queue is best on a CPU beside it.
+/// The CPU of each queue's interrupt: a port of that queue runs best on a nearby CPU.
 pub(super) fn interrupts(interface: &Interface) -> Gate {
     const NAME: &str = "interrupts";
     if device(interface).is_none() {
-        return Gate::new(
-            NAME,
-            State::Unknown,
-            "it is no card on a PCI bus: no interrupt brings its packets",
-        );
+        return Gate::new(NAME, State::Unknown, "it is not a card on a PCI bus, so it has no interrupts");
     }
     let of_queue = |queue| Some((queue, interrupt_of(interface, queue)?));
     let found: Vec<(u32, u32)> = (0..interface.rx_queues).map_while(of_queue).collect();
@@ -80,7 +76,7 @@ pub(super) fn interrupts(interface: &Interface) -> Gate {
         return Gate::new(
             NAME,
             State::Unknown,
-            "neither the driver nor the interrupts' names say which queue has which",
+            "neither the driver nor the interrupts' names show which queue each belongs to",
         );
     }
     let runs = |(queue, number)| Interrupt { queue, number, cpus: cpu_list(number) };
@@ -95,7 +91,7 @@ struct Interrupt {
     cpus: String,
 }
 
-/// Closed if two share a CPU although there are enough CPUs.
+/// Closed if two interrupts share a CPU although there are enough CPUs.
 fn spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -> Gate {
     let words = |Interrupt { queue, number, cpus }: &Interrupt| {
         format!("queue {queue}: {number} on CPU {}", if cpus.is_empty() { "unknown" } else { cpus })

@@ -62,7 +62,7 @@ pub(super) fn option_memory() -> Gate {
                 .or_command(format!("sysctl net.core.optmem_max={OPTMEM_BYTES}"), "")
         }
         // On older kernels, network namespaces other than the first have no such file.
-        None => Gate::new(NAME, State::Unknown, "not told in this network namespace"),
+        None => Gate::new(NAME, State::Unknown, "not reported in this network namespace"),
     }
 }
 
@@ -78,21 +78,23 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
     let late = ["veth", "tun", "bridge"].iter().any(|driver| interface.driver.as_deref() == Some(driver));
     if late || interface.loopback {
         let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };
-        let found = format!("copied late: what it carries ends in a socket of this machine{at_once}");
+        let found = format!("copied late: its packets are delivered to a socket of this machine{at_once}");
         return Gate::new(NAME, State::Closed, found)
             .or_fix("an interface to another machine; here an ordinary send is faster");
     }
     match gathers {
         Some(false) => Gate::new(NAME, State::Closed, "copied: scatter-gather is off")
             .or_command(format!("ethtool -K {} sg on", quoted(&interface.name)), ""),
-        Some(true) if interface::bus_address(&interface.name).is_some() => {
-            Gate::new(NAME, State::Open, "scatter-gather is on; every completion tells whether it was copied")
-        }
-        _ => Gate::new(NAME, State::Unknown, "it is no card: what is behind it may copy"),
+        Some(true) if interface::bus_address(&interface.name).is_some() => Gate::new(
+            NAME,
+            State::Open,
+            "scatter-gather is on; every completion reports whether data were copied",
+        ),
+        _ => Gate::new(NAME, State::Unknown, "it is not a card, so the devices behind it may copy"),
     }
 }
 
-/// Whether TCP maps what it received through this interface into the program's memory.
+/// Whether TCP maps data received through this interface into the program's memory.
 pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "zero-copy receive";
     if let Err(error) = sockets::zero_copy_receive() {
@@ -108,7 +110,7 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
         return Gate::new(
             NAME,
             State::Unknown,
-            "only what was sent with MSG_ZEROCOPY lies on pages that can be mapped",
+            "only data sent with MSG_ZEROCOPY lie on pages that can be mapped",
         );
     }
     let data_bytes = mtu_bytes.saturating_sub(TCP_HEADERS_BYTES);
@@ -146,13 +148,13 @@ pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSp
         Ok(HeaderSplit { on: Some(true), .. }) => Gate::new(
             NAME,
             State::Unknown,
-            "headers are split off; only trying tells whether the driver lends queues",
+            "headers are split off; only an attempt shows whether the driver lends queues",
         ),
         Ok(HeaderSplit { on: None, .. }) => {
             Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off")
         }
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            closed("it needs headers to be split off, and the driver has no rings to set so")
+            closed("it needs headers to be split off, which this driver cannot do")
                 .or_fix("a card whose driver splits headers")
         }
         Err(error) => {

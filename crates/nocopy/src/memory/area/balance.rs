@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// The account of an area's frames. Each term is counted separately, where frames change hands, and none
-/// is derived from the others, so that [`Balance::is_whole`] is a real check for lost or doubled frames.
+/// The account of an area's frames. Each term is counted separately, where frames change owners, and none is derived from the others, so
+/// that [`Balance::is_whole`] really detects lost or doubled frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Balance {
     /// Frames in the area.
     pub total: u32,
-    /// Free frames: in a pool, on their way to it, or in no pool.
+    /// Free frames: in a pool, returning to one, or in no pool.
     pub free: u64,
     /// Frames the program holds.
     pub yours: i64,
@@ -17,7 +17,7 @@ pub struct Balance {
     pub lent_rx: u64,
     /// Frames lent to the kernel to send.
     pub lent_tx: u64,
-    /// Frames a zero-copy device still had when its port was closed; not used again while the area exists.
+    /// Frames that a zero-copy device still had when its port was closed; they are not used again while the area exists.
     pub retired: u32,
 }
 

@@ -12,8 +12,8 @@ const INLINE: usize = 8;
 
 /// One packet as a chain of buffers: of [`Packet`]s as received, or of [`Frame`]s, taken or to be sent.
 ///
-/// The places where a packet is cut have no meaning: AF_XDP cuts sent packets at other places than received ones. A received chain
-/// has at least one buffer.
+/// The offsets at which a packet is cut have no meaning: AF_XDP cuts sent and received packets at different offsets. A received chain has
+/// at least one buffer.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
@@ -56,7 +56,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
         &mut self.buffers
     }
 
-    /// The packet in one piece: a copy.
+    /// A copy of the packet in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         self.buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
     }
@@ -80,7 +80,7 @@ impl<B: DerefMut<Target = [u8]>> Chain<B> {
 }
 
 impl Chain<Packet<'_>> {
-    /// Makes the packet's frames yours, as [`Packet::take`] does.
+    /// Takes ownership of the packet's frames, as [`Packet::take`] does.
     pub fn take(self) -> Chain<Frame> {
         self.buffers.into_iter().map(Packet::take).collect()
     }

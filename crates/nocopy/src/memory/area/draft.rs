@@ -12,7 +12,7 @@ use crate::facts::metadata::{Place, PlaceOutside, Request};
 use crate::ring::Reservation;
 use crate::sys::xsk::{Descriptor, REQUESTED};
 
-/// A batch of [`Draft`]s: free frames, and as many slots of the tx ring, to be written.
+/// A batch of [`Draft`]s: free frames to be written, and the same number of slots of the tx ring.
 ///
 /// Queued drafts are published to the kernel together when the batch is dropped; unused frames are free again.
 pub struct Drafts<'half> {
@@ -52,7 +52,7 @@ impl Pool {
 }
 
 impl<'half> Drafts<'half> {
-    /// How many more drafts there are; if none, flush and ask the sender for another batch.
+    /// How many drafts are left; if 0, flush and ask the sender for another batch.
     #[inline]
     pub fn left(&self) -> usize {
         self.left as usize

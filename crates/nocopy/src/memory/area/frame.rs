@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Shared, bring_home};
 
-/// One frame of an area, owned: a packet with room in front and behind.
+/// One frame of an area, owned: a packet with free space before and after it.
 ///
 /// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again
 /// does not compile:
@@ -20,8 +20,8 @@ use super::{Shared, bring_home};
 /// # }
 /// ```
 ///
-/// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to its pool. The cheapest
-/// way to return it is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it, without an atomic operation.
+/// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to its pool.
+/// [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it returns it most cheaply, without an atomic operation.
 ///
 /// Headers are added and removed in front of a packet without moving it:
 ///
@@ -116,7 +116,7 @@ impl Frame {
         usize::from(self.start)
     }
 
-    /// Free bytes behind the packet.
+    /// Free bytes after the packet.
     #[inline]
     pub(crate) fn tailroom_bytes(&self) -> usize {
         self.shared().frame_bytes() as usize - usize::from(self.start) - usize::from(self.len)
@@ -136,8 +136,7 @@ impl Frame {
         }
     }
 
-    /// Adds `bytes` bytes behind the packet and returns them with undefined contents. `None`, and no
-    /// change, if there is less tailroom.
+    /// Adds `bytes` bytes after the packet and returns them with undefined contents. `None`, and no change, if there is less tailroom.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.tailroom_bytes() {
@@ -166,7 +165,7 @@ impl Frame {
         self.len = self.len.min(u16::try_from(bytes).unwrap_or(u16::MAX));
     }
 
-    /// Replaces the contents by a copy of `packet`, at the usual start of packets. `None`, and no change, if it does not fit.
+    /// Replaces the contents by a copy of `packet`, at the default offset of packets. `None`, and no change, if it does not fit.
     #[inline]
     pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
         let offset = self.shared().data_offset;
@@ -180,7 +179,7 @@ impl Frame {
         Some(())
     }
 
-    /// Makes the frame read-only with several owners, counted; it returns to its pool after the last.
+    /// Makes the frame read-only and reference-counted; it returns to its pool when the last owner drops it.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -236,7 +235,7 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// A read-only frame with several owners, counted; see [`Frame::share`].
+/// A read-only, reference-counted frame; see [`Frame::share`].
 #[derive(Debug, Clone)]
 pub struct SharedFrame(Arc<Frame>);
 
@@ -246,7 +245,7 @@ impl TryFrom<SharedFrame> for Frame {
     /// The frame itself, if this is its last owner.
     ///
     /// # Errors
-    /// Gives the shared frame back if there are other owners.
+    /// Returns the shared frame if there are other owners.
     fn try_from(shared: SharedFrame) -> Result<Self, SharedFrame> {
         Arc::try_unwrap(shared.0).map_err(SharedFrame)
     }

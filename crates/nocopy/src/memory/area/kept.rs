@@ -1,16 +1,15 @@
 //! Frames that the sender gets back unchanged after sending, so that it can send them again.
 //!
-//! A completion reports only an address, so the packet's place and length in its frame are noted here before
-//! sending. The flag [`KEPT`] in the frame's state word says that a note is valid. It is set and cleared together with the
-//! borrower, so a false completion cannot return a frame twice, and an old note is never used for a frame that was sent
-//! without being kept.
+//! A completion reports only an address, so the packet's offset and length in its frame are noted here before sending. The flag [`KEPT`] in
+//! the frame's state word says that a note is valid. It is set and cleared together with the borrower, so a false completion cannot return
+//! a frame twice, and an old note is never used for a frame that was sent normally.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Frame, KEPT, Pool};
 
-/// Place of packets in their frames when they were sent: `start << 16 | len`, by frame number. Empty until one is kept.
+/// Offset and length of packets in their frames when they were sent: `start << 16 | len`, by frame number. Empty until a frame is kept.
 #[derive(Default)]
 pub(super) struct Notes(Box<[Cell<u32>]>);
 
@@ -30,7 +29,7 @@ impl Pool {
         word.store(word.load(Relaxed) | u32::from(KEPT), Relaxed);
     }
 
-    /// Allocated at once, for frames of every pool of the area: sending itself never allocates.
+    /// Allocates the notes for frames of all pools of the area at once, so that sending itself never allocates.
     #[cold]
     fn make_notes(&mut self) {
         self.notes.0 = (0..self.shared.frame_count).map(|_| Cell::new(0)).collect();

@@ -1,5 +1,4 @@
-//! Bytes in front of a packet in its frame: what the XDP program notes about its arrival, and what the kernel is asked to do
-//! when sending it.
+//! Bytes in front of a packet in its frame: the XDP program's notes about its arrival, and requests to the kernel when sending it.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -60,7 +59,7 @@ impl Pool {
         self.metadata.offers
     }
 
-    /// Erases old notes in a free frame, so that a note found later was written for that packet.
+    /// Erases old notes in a free frame, so that a note found later belongs to the packet it precedes.
     pub(super) fn erase_hints(&self, frame: &Cell<u32>) {
         const MARK_BYTES: u16 = size_of::<u64>() as u16;
         let first = self.shared.data_offset - MARK_BYTES;
@@ -112,8 +111,8 @@ impl Frame {
 }
 
 impl Packet<'_> {
-    /// When the packet arrived, its hash, its VLAN tag, each if driver and kernel report it ([`metadata`](crate::metadata) lists
-    /// which do). Read it before [`Packet::take`]; for a packet in several frames, from the first.
+    /// When the packet arrived, its hash, and its VLAN tag, as far as driver and kernel report them (see [`metadata`](crate::metadata)).
+    /// Read it before [`Packet::take`]; for a packet in several frames, read it from the first.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -213,7 +212,7 @@ fn read(hints: &Hints) -> Arrival {
 /// Packets whose departure time is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
-    /// By the address of the packet: its token, and the value written at the place of the time.
+    /// By the address of the packet: its token, and the value written into the field of the time.
     awaited: HashMap<u64, (u64, u64)>,
     known: VecDeque<Departure>,
 }

@@ -1,14 +1,14 @@
 //! The area: one block of memory cut into frames, and the record of who owns each of them (AF_XDP's *umem*).
 //!
-//! Everything in it is named by offset, never by pointer, because kernel and program map it at different addresses.
+//! Everything in it is addressed by offset, never by pointer, because kernel and program map it at different addresses.
 //!
-//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is *lent* to while
-//! the kernel holds it. A half hands out a frame only if the word says that this very half lent it, so
-//! an address that the kernel returns twice or invents is a counted fault and never a second owner.
+//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is *lent* to while the kernel holds
+//! it. A half hands out a frame only if the word says that this half lent it, so an address that the kernel returns twice or invents is a
+//! counted fault, and never gives a frame a second owner.
 //!
-//! **Lifetime.** Frames have no lifetime parameter and no reference count. An open pool keeps the area alive for all its frames.
-//! When a pool closes, each of its frames still in use gets one count of the area, which it gives back when it
-//! returns. So the area is unmapped exactly when its last frame returns, and the hot path never counts.
+//! **Lifetime.** Frames have no lifetime parameter and no reference count. An open pool keeps the area alive for all its frames. When a
+//! pool closes, each of its frames still in use holds one reference to the area until it returns. So the area is unmapped exactly when its
+//! last frame returns, and the hot path counts no references.
 #![allow(unsafe_code)]
 
 mod balance;
@@ -46,8 +46,8 @@ use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
 
-/// Bytes the kernel keeps free in front of every received packet (`XDP_PACKET_HEADROOM` of `linux/bpf.h`); frames
-/// made for sending start at the same place, so a header can be put in front of either.
+/// Bytes the kernel keeps free in front of every received packet (`XDP_PACKET_HEADROOM` of `linux/bpf.h`); packets in frames made for
+/// sending start at the same offset, so a header can be put in front of either.
 pub const PACKET_HEADROOM_BYTES: u32 = 256;
 
 /// The most open pools of an area: one for each half of each port.
@@ -118,7 +118,7 @@ pub enum AreaError {
     PoolsExhausted,
 }
 
-/// The shape of an area; see [`Area::new`].
+/// The sizes and settings of an area; see [`Area::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AreaConfig {
     /// Frames in the area.
@@ -127,10 +127,10 @@ pub struct AreaConfig {
     pub frame_bytes: u32,
     /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
     pub headroom_bytes: u32,
-    /// The NUMA node to take the memory from, while it has any left; `None`: the node of the calling thread.
+    /// The NUMA node to allocate from, as long as it has memory; `None`: the node of the calling thread.
     pub numa_node: Option<u32>,
-    /// Whether forked children share the memory. If false, they have none there, and touching it ends them.
-    /// Shared memory is on transparent huge pages only if `transparent_hugepage/shmem_enabled` allows it.
+    /// Whether forked children share the memory. If false, it is not mapped in them, and touching it ends them. Shared memory is on
+    /// transparent huge pages only if `transparent_hugepage/shmem_enabled` allows it.
     pub inherited: bool,
 }
 
@@ -164,7 +164,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// Maps an area, on huge pages if there are any; `explain` of a port reports the kind of pages.
+    /// Maps an area, on huge pages if available; `explain` of a port reports the kind of pages.
     ///
     /// # Errors
     /// The configuration is invalid, or there is not enough memory.
@@ -189,12 +189,12 @@ impl Area {
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 
-    /// The configuration in effect: as asked for, but with the NUMA node of the first page, `None` if the kernel knows no nodes.
+    /// The configuration in effect: as requested, but with the NUMA node of the first page (`None` on a kernel without NUMA).
     pub fn config(&self) -> &AreaConfig {
         &self.shared.config
     }
 
-    /// The longest packet that fits a frame behind the headroom.
+    /// The longest packet that fits a frame after the headroom.
     pub(crate) fn packet_bytes_max(&self) -> u32 {
         self.shared.packet_bytes_max()
     }
@@ -261,7 +261,7 @@ impl fmt::Debug for Area {
 /// Number of a pool inside its area; 0 means none.
 type PoolId = u16;
 
-/// In place of the borrower: a zero-copy device may still write to the frame, so it is never used again.
+/// Instead of a borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
 /// Added to the borrower: after sending the frame returns to the program, not to its pool ([`kept`]). Larger than any
@@ -297,8 +297,8 @@ struct Shared {
     frame_shift: u32,
     /// Where packets start inside a frame.
     data_offset: u16,
-    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership passes with
-    /// synchronisation (rings, return lists, whatever moved the `Frame`), so relaxed accesses suffice.
+    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership moves with synchronisation (by rings,
+    /// return lists, or whatever moved the `Frame`), so relaxed accesses suffice.
     states: Box<[PlainU32]>,
     /// The links of all return lists; a frame is on one list at the most.
     links: Box<[AtomicU32]>,
@@ -380,7 +380,7 @@ impl Shared {
         self.frame_bytes
     }
 
-    /// The longest packet that fits a frame behind the headroom.
+    /// The longest packet that fits a frame after the headroom.
     #[inline]
     fn packet_bytes_max(&self) -> u32 {
         self.frame_bytes - u32::from(self.data_offset)
@@ -407,7 +407,7 @@ impl Shared {
         &self.pools[usize::from(pool) - 1]
     }
 
-    /// Poisoning does not matter: each update of the counts is a single step.
+    /// Ignores poisoning, because each update of the counts is a single step.
     fn lock_home(&self) -> MutexGuard<'_, Home> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -461,8 +461,8 @@ fn counted(frames: u64) -> i64 {
     i64::try_from(frames).expect("fewer than 2^63 frames ever pass")
 }
 
-/// Returns a frame from outside its pool's half: to the pool's return list, or, if the pool is closed,
-/// to the area's unassigned frames.
+/// Returns a frame that is not dropped by its pool's half: to the pool's return list or, if the pool is closed, to the area's unassigned
+/// frames.
 ///
 /// # Safety
 /// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed, the frame's reference to the

@@ -2,8 +2,7 @@
 
 use crate::facts::kernel::KernelVersion;
 
-/// What the program notes: the bytes in front of the packet. Not more than 32, the most that every kernel allows
-/// (`xdp_metalen_invalid`).
+/// The program's note: the bytes in front of the packet. At most 32, which every kernel allows (`xdp_metalen_invalid`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hints {
@@ -14,7 +13,7 @@ pub(crate) struct Hints {
     /// In network byte order.
     pub(crate) vlan_protocol: u16,
     pub(crate) vlan_control: u16,
-    /// The driver's answers to the questions for timestamp, hash and VLAN tag: 0, or an errno.
+    /// The driver's results for timestamp, hash and VLAN tag: 0 or an errno.
     pub(crate) refusals: [u8; 3],
     /// 1 if the timestamp is the kernel's, by its monotonic clock.
     pub(crate) kernel_time: u8,

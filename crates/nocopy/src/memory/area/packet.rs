@@ -85,8 +85,8 @@ struct Reserved {
     words: u64,
 }
 
-/// Handles an address that names no frame lent here: a packet in the blocks of a packet ring, or a fault. Like
-/// [`misaligned`] a call that cannot unwind, because otherwise every loop over packets would pay in registers.
+/// Handles an address of no frame that this half lent: a packet in the blocks of a packet ring, or a fault. Like [`misaligned`] it is a
+/// call that cannot unwind, because otherwise every loop over packets would need more registers.
 #[cold]
 #[inline(never)]
 extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> Reserved {
@@ -112,8 +112,8 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 
 /// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
 ///
-/// When it is dropped, its frame is lent again with the next batch, at almost no cost. It stays on its thread, because
-/// that return is not synchronised; a taken frame may go to any thread:
+/// When it is dropped, its frame is lent again with the next batch, at almost no cost. A packet cannot move to another thread, because this
+/// return is not synchronised; a taken frame can:
 ///
 /// ```compile_fail,E0277
 /// # fn outside(mut receiver: nocopy::Receiver) {
@@ -122,7 +122,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// # }
 /// ```
 ///
-/// Packets that are not taken out of a batch are kept:
+/// Packets that are not taken out of a batch are in the next one:
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -141,7 +141,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,
-    /// The frame that holds it; in a packet ring, the frame that `take` copies it into.
+    /// The frame that contains it; in a packet ring, the frame into which `take` copies it.
     frame: u32,
     /// Its offset in the frame; in a packet ring, its distance from the kernel's header.
     start: u16,
@@ -149,8 +149,8 @@ pub struct Packet<'half> {
 }
 
 impl Packet<'_> {
-    /// Makes the packet's frame yours. Costs nothing in AF_XDP modes: no byte moves. From a packet ring it is a copy, which
-    /// `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats) counts.
+    /// Takes ownership of the packet's frame. This copies nothing in AF_XDP modes. From a packet ring it is a copy, counted in
+    /// `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats).
     #[inline]
     pub fn take(self) -> Frame {
         if self.pool.has_blocks() {
@@ -162,7 +162,7 @@ impl Packet<'_> {
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
     }
 
-    /// Prefetches the lines of a short packet after its first, all at once, so that a reader does not wait for each.
+    /// Prefetches all further cache lines of a short packet at once, so that a reader does not wait for each.
     #[inline]
     pub(crate) fn prefetch(&self) {
         let first = self.data.as_ptr().cast_const();

@@ -1,4 +1,4 @@
-//! A pool: the frames of one half of a port, and the only place where frames change between free, lent and yours.
+//! A pool: the frames of one half of a port. Only here frames change between free, lent and owned by the program.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
 
-/// Number of the pool left behind by [`Pool::take`]: no pool.
+/// Number of the empty pool that [`Pool::take`] leaves behind.
 const HOLLOW: PoolId = 0;
 
 /// Whether a pool's frames are lent to receive or to send.
@@ -42,7 +42,7 @@ pub(crate) enum Fault {
     NotLent,
 }
 
-/// Descriptors from the kernel's rings that were refused, by reason; each would have been a corrupt frame or one with two owners.
+/// Descriptors from the kernel's rings that were refused, by reason; each would have caused a corrupt frame, or a frame with two owners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     /// Addresses outside the area.
@@ -138,7 +138,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The pointer that frames keep: from the `Arc` itself, because a frame may give back the count that its pool left it.
+    /// The pointer that frames keep. It comes from the `Arc` itself, because a frame may release the reference that its closed pool left to
+    /// it.
     #[inline]
     pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
@@ -194,7 +195,7 @@ impl Pool {
         Some(self.free[count as usize].get())
     }
 
-    /// Books frames moved between cache and program since the last call, so that none is counted singly.
+    /// Counts frames moved between cache and program since the last call, all at once.
     #[inline]
     fn settle(&self) {
         let (now, then) = (self.free_count.get(), self.settled.replace(self.free_count.get()));
@@ -283,7 +284,7 @@ impl Pool {
         self.yours.set(self.yours.get() + counted(count));
     }
 
-    /// Makes packets come from blocks: announced packets belong to this half until it asks for more.
+    /// Makes this half receive from blocks: announced packets belong to it until it asks for more.
     pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
     }
@@ -377,8 +378,7 @@ impl Pool {
         std::ptr::eq(frame.area().as_ptr(), &raw const *self.shared)
     }
 
-    /// Lends a frame of this area to the kernel to send, and returns the kernel's word for it.
-    /// Returns a frame to its other area.
+    /// Lends a frame of this area to the kernel to send, and returns its descriptor. The error is the frame, if it belongs to another area.
     #[inline]
     pub(crate) fn lend(&self, frame: Frame) -> Result<Descriptor, Frame> {
         if !self.owns(&frame) {
@@ -397,8 +397,8 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back frames that the kernel has sent: own ones into the cache, others to their pools in chains, kept ones into `kept`.
-    /// Only the frame of an address matters; where the packet started is this side's choice.
+    /// Takes back frames that the kernel has sent: own ones into the cache, others to their pools in chains, kept ones into `kept`. Only
+    /// the frame of an address matters, because this side chose where the packet starts.
     pub(crate) fn reap(
         &self,
         completion: &mut Consumer<u64>,
@@ -556,8 +556,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Completed frames that do not go into the pool's cache: those of other pools, linked so that each pool's list is touched
-/// once per run, and kept ones.
+/// Completed frames that do not go into the pool's cache: kept ones, and those of other pools, linked so that each pool's list is touched
+/// once per run of frames.
 struct Strays<'pool> {
     pool: &'pool Pool,
     kept: &'pool mut Vec<Frame>,
@@ -572,7 +572,7 @@ impl<'pool> Strays<'pool> {
         Self { pool, kept, home: 0, first: 0, last: 0, count: 0 }
     }
 
-    /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if the address names none lent here.
+    /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if this half lent no frame with that address.
     #[cold]
     fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
         // SAFETY: the pool keeps the area alive.
@@ -633,8 +633,8 @@ impl<'pool> Strays<'pool> {
 
 /// Puts a frame into a pool's cache, which has a cell for each of the pool's frames.
 ///
-/// A cache that overflows means that a frame has two owners. That ends the process: going on would hand out memory
-/// twice, and unwinding would cost every loop over packets the registers it keeps its state in.
+/// An overflowing cache means that a frame has two owners, which ends the process: continuing would hand out memory twice, and unwinding
+/// would cost every loop over packets the registers for its state.
 #[inline]
 fn put(cache: &[Cell<u32>], count: u32, frame: u32) {
     match cache.get(count as usize) {

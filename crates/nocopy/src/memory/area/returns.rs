@@ -1,12 +1,12 @@
-//! The return list: where frames dropped away from their pool wait until the pool's half fetches them.
+//! The return list, in which frames dropped outside their pool's half wait until the half fetches them.
 //!
 //! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because no thread
 //! pops single elements, the ABA problem of linked stacks cannot arise. The links are in a side array
 //! indexed by frame number, so frames themselves are not touched.
 //!
-//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, takes no part in this: both are a push
-//! onto the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same: a destructor
-//! cannot know its thread without a lock or a thread-local cache, and frames in such a cache would be missing from the balance.
+//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, does not use the list: both are a push onto
+//! the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same: a destructor would need a
+//! lock or a thread-local cache, and frames in such a cache would be missing from the balance.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! The frames of an area for one half: the fields that a loop over packets needs, few enough for registers.
+//! A half's view of an area: the fields that a loop over packets needs, few enough for registers.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
@@ -15,8 +15,9 @@ pub(super) struct View {
     /// The frame size less one: the bits of an address that lie within a frame.
     mask: u32,
     frame_count: u32,
-    /// State words of this half's frames: lent to the kernel; and free or in use.
+    /// State word of a frame that this half lent to the kernel.
     lent_here: u32,
+    /// State word of a frame of this half's pool that is free or held by the program.
     owned: u32,
 }
 
@@ -48,7 +49,7 @@ impl View {
         Some((index as u32, unsafe { self.states.add(index as usize).as_ref() }))
     }
 
-    /// Takes one of this half's own frames back from the kernel; `None` if the address does not name one that is lent.
+    /// Takes one of this half's own frames back from the kernel; `None` if no lent frame has this address.
     ///
     /// # Safety
     /// The area is alive.

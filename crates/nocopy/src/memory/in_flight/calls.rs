@@ -1,9 +1,9 @@
 //! Zero-copy calls by number, until the kernel completes them.
 //!
-//! The kernel may count a `MSG_ZEROCOPY` call that fails. With UDP segmentation after the MTU was lowered,
-//! the packet is made, found too long, and its completion reported, while `sendmsg` returns `EINVAL`. So after any failure the error
-//! queue is read before the next call, and the data of the failed call is held until its number is known. Calls of io_uring carry
-//! their number; one that returns an error is repeated as an ordinary call.
+//! The kernel may number a `MSG_ZEROCOPY` call that fails. For example, with UDP segmentation after the MTU was lowered, the packet is
+//! made, found too long, and its completion reported, although `sendmsg` returns `EINVAL`. So after any failure the error queue is read
+//! before the next call, and the data of the failed call is held until it is known whether it has a number. Calls of io_uring carry their
+//! number; one that returns an error is repeated as an ordinary call.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl<C> Default for Calls<C> {
 }
 
 impl<C> Calls<C> {
-    /// No calls; the first gets the number `next`.
+    /// No calls; the first gets the number `first`.
     pub(super) fn starting_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }
@@ -34,7 +34,7 @@ impl<C> Calls<C> {
         self.first + self.calls.len() as u64 - 1
     }
 
-    /// Takes call `number`; `None` if there is none, or it is finished already: the kernel's number is checked, not trusted.
+    /// Takes call `number`; `None` if there is none, or it is finished already, because the kernel's number is not trusted.
     pub(super) fn take(&mut self, number: u64) -> Option<C> {
         let place = number.checked_sub(self.first)?;
         let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
@@ -56,7 +56,7 @@ impl<C> Calls<C> {
         }
     }
 
-    /// The full number for the kernel's 32-bit `low`: the nearest to the open calls, possibly in front of them.
+    /// The full number for the kernel's 32-bit `low`: the one nearest to the open calls, possibly below them.
     pub(super) fn number(&self, low: u32) -> i64 {
         let away = low.wrapping_sub(self.first as u32).cast_signed();
         self.first.cast_signed() + i64::from(away)

@@ -1,8 +1,8 @@
-//! The kernel's socket below one or several senders, and the state that they share.
+//! A kernel socket with one or several senders, and their shared state.
 //!
-//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and reports completions
-//! in one error queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one
-//! continues its count, and only this module reads the queue: a completion that another half finds is kept for that sender.
+//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and reports completions in one error
+//! queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one continues its
+//! numbers, and only this module reads the queue: a completion that another half reads is kept for that sender.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,10 +22,10 @@ const READ_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct KernelSocket {
     descriptor: Arc<OwnedFd>,
-    /// The process that reads the queue. A forked child must not: its parent would miss what the child reads.
+    /// The process that reads the queue. A forked child must not read it, because its parent would miss those entries.
     generation: Generation,
     queue: Mutex<Queue>,
-    /// Network errors read so far, including forgotten ones.
+    /// Network errors read so far, including discarded ones.
     errors_told: AtomicU64,
 }
 
@@ -61,8 +61,8 @@ impl KernelSocket {
         Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
     }
 
-    /// Makes the caller the one sender of `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while there is another,
-    /// if the number is unknown, and in a forked child, whose parent continues to count.
+    /// Makes the caller the only sender of `MSG_ZEROCOPY` calls, and returns the number of its first call. `None` while there is another
+    /// sender, if the number is unknown, and in a forked child, because its parent may make further calls.
     pub(super) fn claim(&self) -> Option<u64> {
         let mut queue = self.queue()?;
         let Numbering::Free(next) = queue.numbering else { return None };
@@ -70,8 +70,8 @@ impl KernelSocket {
         Some(next)
     }
 
-    /// Ends the role of the one sender, which makes no more calls and waits for no completion. `next` is the number of the next call, if it
-    /// is known.
+    /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the number of the next call, if
+    /// known.
     pub(super) fn give_back(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
@@ -136,7 +136,7 @@ impl KernelSocket {
         option::option_memory_bytes(self).ok()
     }
 
-    /// `None` in a forked child, which does not even lock: a thread of its parent may have held the lock at the fork.
+    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
     fn queue(&self) -> Option<MutexGuard<'_, Queue>> {
         // Poisoning does not matter: no code that may panic leaves it half changed.
         (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,8 +1,8 @@
 //! Memory that is sent without a copy: queued, then read by the kernel until it reports completion.
 //!
-//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is finished. Only
-//! this module hands its bytes to such calls (`sending`), numbers them, and takes completions, which are checked:
-//! a completion of a call that was never made, or is finished, frees nothing.
+//! A load (one queued item) is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is
+//! finished. Only this module hands its bytes to such calls (`sending`), numbers the calls, and takes completions, which are checked: a
+//! completion of a call that was never made, or is finished, frees nothing.
 #![allow(unsafe_code)]
 
 mod calls;
@@ -36,7 +36,7 @@ const FORKED: &str = "socket: cannot be shared here; this process is a forked ch
 
 /// One item of the queue: a message of datagrams, a piece of a stream.
 ///
-/// Moving it does not change its buffers, and all of them come out of it: memory that the kernel reads must not change.
+/// Moving it must not change its buffers, and it must return all of them, because memory that the kernel reads must not change.
 pub(crate) trait Load: Send {
     fn buffers(&self) -> &[Buffer];
 
@@ -55,7 +55,7 @@ fn bytes_of(load: &impl Load) -> usize {
 
 /// Information kept about a call until it is finished.
 pub(crate) trait Note: Copy + Send {
-    /// The note for a failed call that sent nothing, although the kernel may have counted it (datagrams).
+    /// The note for a failed call that sent nothing, although the kernel may have numbered it (datagrams).
     #[must_use]
     fn of_nothing(self) -> Self {
         self
@@ -83,7 +83,7 @@ struct Made<C> {
 
 /// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
 ///
-/// If dropped while the kernel reads some of it, all of it is leaked. That happens if a panic unwinds the reaper, and in
+/// If it is dropped while the kernel reads some of its memory, all of it is leaked. That happens if a panic unwinds the reaper, and in
 /// forked children: they have a copy, whose socket belongs to their parent, and whose ring is not mapped.
 #[derive(Debug)]
 pub(crate) struct Kept<M, T, C> {
@@ -106,21 +106,20 @@ pub(crate) struct Kept<M, T, C> {
 enum Numbering {
     /// This sender makes none.
     NotOurs,
-    /// Only this sender makes them. Before the first, the kernel kept `idle_bytes` [in addition to
+    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` [in addition to
     /// data](KernelSocket::option_memory_bytes).
     Ours { idle_bytes: Option<u32> },
-    /// This sender made them and waits for the last. Other senders may make such calls now.
+    /// This sender made them and waits for the last completions. Other senders may make such calls now.
     GivenAway,
 }
 
-/// A MSG_ZEROCOPY call of datagrams failed. The kernel has counted it if it had made the packet before it found that it cannot send it.
+/// A MSG_ZEROCOPY call of datagrams failed. The kernel has numbered it if it made the packet before it found that it cannot send it.
 ///
-/// Usually its completion is reported before the call returns. But parts of the packet may be under way, and read their
-/// memory: the first fragments of a long datagram, a copy for local receivers of a multicast group. Then nothing is reported yet, and
-/// taking the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
-/// (`fell_short` of `sending`) follows: its reported number shows whether the one before was counted. Until that is known the
-/// memory is held, also if there was no memory for that call.
-/// memory is held, also where there was no memory to find out.
+/// Usually its completion is reported before the call returns. But parts of the packet may still be in flight, and read their memory: the
+/// first fragments of a long datagram, a copy for local receivers of a multicast group. Then nothing is reported yet, and mistaking the
+/// next call's number for this one's would free memory that the kernel reads. So a second call that fails deliberately (`fell_short` of
+/// `sending`) follows: its reported number shows whether the first was numbered. Until that is known the memory is held, even if the kernel
+/// had no memory for the second call.
 #[derive(Debug)]
 struct Doubt<C> {
     /// Recorded as if it had sent nothing.
@@ -129,7 +128,7 @@ struct Doubt<C> {
     told: [bool; 2],
     /// The deliberate call failed with the same error, in the route look-up: neither call made a packet.
     is_uncounted: bool,
-    /// The call on purpose was repeated, and not reported.
+    /// The deliberate call was repeated, and not reported.
     is_tried: bool,
 }
 
@@ -267,9 +266,8 @@ impl<M, T, C> Kept<M, T, C> {
         Ok(())
     }
 
-    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
-    /// Errors: `ResourceBusy`: another sender may make them, or it is not known whether a failed call has a number. `Unsupported` in a
-    /// forked child, whose parent continues to make them.
+    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes no more. Errors: `ResourceBusy`: another sender may make them,
+    /// or it is not known whether a failed call has a number. `Unsupported` in a forked child, because its parent may make further calls.
     pub(crate) fn give_numbering_away(&mut self) -> io::Result<()> {
         match self.numbering {
             Numbering::GivenAway => return Ok(()),
@@ -293,9 +291,8 @@ impl<M, T, C> Kept<M, T, C> {
         }
     }
 
-    /// Refuses zero-copy calls in a forked child, which would use up a number of the socket, so that its parent would take that call for
-    /// its own.
-    /// Errors: `Unsupported` in a child, which can only send copies.
+    /// Refuses zero-copy calls in a forked child, because they would use up numbers of the socket, and its parent would mistake them for
+    /// its own. Errors: `Unsupported` in a child, which can only send copies.
     pub(crate) fn check_process(&self) -> io::Result<()> {
         if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
     }
@@ -408,14 +405,14 @@ impl<M, T, C> Kept<M, T, C> {
         (over, if self.numbering == Numbering::GivenAway { 0 } else { strange })
     }
 
-    /// Whether there is a call in doubt, and the kernel holds none: it reads no memory, and all completions were read. To be called
-    /// before completions are read, for [`conclude`](Self::conclude): another half may read some meanwhile.
+    /// Whether there is a call in doubt, and the kernel has no open calls: it reads no memory, and all completions were read. Call it
+    /// before completions are read, for [`conclude`](Self::conclude), because another half may read some at the same time.
     fn is_quiet(&self) -> bool {
         let Numbering::Ours { idle_bytes: Some(idle) } = self.numbering else { return false };
         self.doubt.is_some() && self.socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
     }
 
-    /// Concludes from the completions that were read how the kernel counts, if they suffice.
+    /// Finds out from the completions whether the failed call was numbered, if they suffice.
     fn conclude(&mut self, was_quiet: bool, free: &mut impl FnMut(Ticket, M, Evidence)) {
         let Some(doubt) = self.doubt.take() else { return };
         let numbers = match doubt.told {
@@ -475,7 +472,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref()?.failed.last().map(|(call, _)| (call.reads.start, &call.note))
     }
 
-    /// Settles that call, which others replaced, with their evidence; returns why it was refused.
+    /// Settles that call with the evidence of the calls that replaced it; returns why it was refused.
     pub(crate) fn settle_failed(
         &mut self,
         evidence: Evidence,

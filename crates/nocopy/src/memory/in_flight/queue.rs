@@ -9,13 +9,13 @@ use crate::facts::evidence::Evidence;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// The most messages between the first and the last that the kernel reads, before the first is moved aside.
+/// The most messages from the first to the last that the kernel reads, before the first is moved aside.
 const SPAN_MAX: usize = 4096;
 
 /// A message that is queued, or that the kernel still reads.
 #[derive(Debug)]
 pub(crate) struct Held<M, T> {
-    /// `None` once it is free again, until all before it are free too.
+    /// `None` once it is free again but an earlier message is not.
     pub(crate) message: Option<M>,
     pub(crate) to: T,
     /// Calls without a completion.
@@ -29,7 +29,7 @@ pub(crate) struct Held<M, T> {
 pub(crate) struct Messages<M, T> {
     first: u64,
     held: VecDeque<Held<M, T>>,
-    /// Messages in front of `first`, which the kernel reads much longer than many after them, and whose places are needed.
+    /// Messages before `first` that the kernel reads much longer than many after them, moved aside because their slots are needed.
     late: BTreeMap<u64, Held<M, T>>,
 }
 
@@ -40,7 +40,7 @@ impl<M, T> Default for Messages<M, T> {
 }
 
 impl<M, T> Messages<M, T> {
-    /// No messages; the first one gets the ticket `next`.
+    /// No messages; the first one gets the ticket `first`.
     pub(super) fn beginning_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! The calls that hand held bytes to the kernel: each is noted before anything else can happen.
+//! The calls that hand held bytes to the kernel. Each call is recorded before any other step.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::sys::udp_send::Address;
 use crate::sys::uring_send::Full;
 use crate::sys::{stream, udp_send};
 
-/// Bytes of consecutive loads, from byte `at` of the first on; fewer if the last one ends before.
+/// Bytes of consecutive loads, beginning at byte `at` of the first; fewer if the last one ends before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) first: u64,
@@ -39,7 +39,7 @@ impl Span {
         })
     }
 
-    /// The tickets of the loads of which a call took bytes, `bytes` in total.
+    /// The tickets of the loads from which a call took bytes, `bytes` in total.
     pub(super) fn taken<M: Load, T>(self, bytes: usize, messages: &Messages<M, T>) -> Range<u64> {
         let mut left = if bytes == 0 { 0 } else { self.at + bytes };
         let mut end = self.first;
@@ -116,14 +116,14 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     }
 
     /// Sends on a stream, by one call, and returns how many bytes the kernel copied.
-    /// Errors: the kernel's: no byte was taken.
+    /// On an error of the kernel no byte was taken.
     pub(crate) fn send_copied(&self, span: Span, waits: bool) -> io::Result<usize> {
         // SAFETY: the loads are borrowed for the call, which copies.
         unsafe { stream::send(self.socket(), &self.slices(span), waits, false) }
     }
 
-    /// As [`send_copied`](Self::send_copied), by `MSG_ZEROCOPY`.
-    /// Errors: the kernel's: no byte was taken, and the call has no number. `Unsupported` if this sender may make no such calls.
+    /// As [`send_copied`](Self::send_copied), by `MSG_ZEROCOPY`. On an error of the kernel no byte was taken, and the call has no number.
+    /// `Unsupported` if this sender may make no such calls.
     pub(crate) fn send_zero_copy(&mut self, span: Span, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
         // SAFETY: the loads are held, unchanged, until `self.calls` has seen the completion, or the reaper has, or they were abandoned for
@@ -135,8 +135,8 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Ok(taken)
     }
 
-    /// As [`send_zero_copy`](Self::send_zero_copy), by the ring, which reports every call, even one that sent nothing.
-    /// Errors: the kernel's: no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if it is full.
+    /// As [`send_zero_copy`](Self::send_zero_copy), by the ring, which reports every call, even one that sent nothing. On an error of the
+    /// kernel no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if the ring is full.
     pub(crate) fn send_by_ring(&mut self, span: Span, note: C) -> io::Result<usize> {
         self.check_process()?;
         let Self { messages, ring, .. } = self;
@@ -191,9 +191,9 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
-    /// Sends the messages without a copy; returns how many the kernel accepted.
-    /// Errors: the kernel's, for the first message. `Unsupported` if this sender may make no such calls. While it [is
-    /// uncertain](Kept::is_unsure) how the kernel counts: `EINTR` (read completions and try again), then `ENOBUFS` (no memory to find out).
+    /// Sends the messages without a copy; returns how many the kernel accepted. Errors: the kernel's, for the first message. `Unsupported`
+    /// if this sender may make no such calls. While it [is uncertain](Kept::is_unsure) whether a call was numbered: `EINTR` (read
+    /// completions and try again), then `ENOBUFS` (no memory to find out).
     pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
         self.kept.check_zero_copy()?;
         if self.kept.is_unsure() {
@@ -214,8 +214,8 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         sent
     }
 
-    /// Handles a failed call; `error` is its own, unless others of its burst were taken. It may have a number: its loads stay until
-    /// that is known ([`Kept::conclude`]).
+    /// Handles a failed call; `error` is its own, unless others of its burst were taken. The call may have a number, so its loads are held
+    /// until that is known ([`Kept::conclude`]).
     #[cold]
     #[inline(never)]
     fn fell_short(&mut self, span: Span, note: C, error: Option<&io::Error>, flags: i32) {
@@ -232,7 +232,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         doubt.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
     }
 
-    /// Makes a further call that shows how the kernel counts.
+    /// Makes a further call, whose number shows whether the failed one was numbered.
     #[cold]
     #[inline(never)]
     fn ask_again(&mut self, flags: i32) -> io::Error {

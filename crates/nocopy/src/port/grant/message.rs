@@ -1,5 +1,5 @@
-//! The data of a grant besides its descriptors: one message of a fixed size. The part about the interface and its program is a [`Header`]
-//! that other messages about programs have in the same places.
+//! The data of a grant, sent with its descriptors: one message of a fixed size. The part about the interface and its program is a
+//! [`Header`] that other messages about programs have in the same places.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -133,7 +133,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// A name followed by nothing but zeroes, at least one.
+/// A name followed only by zeroes, at least one.
 fn name(padded: &[u8]) -> Option<String> {
     let end = padded.iter().position(|byte| *byte == 0).filter(|end| *end > 0)?;
     let (name, padding) = padded.split_at(end);

@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 
 use super::super::{Inner, Statistics};
 
-/// Reads the counters of the ports of a [`Queues`](super::Queues) while those are used elsewhere: made by
+/// Reads the counters of the ports of a [`Queues`](super::Queues) while the ports are used elsewhere: made by
 /// [`Queues::meter`](super::Queues::meter). Does not keep the ports open.
 ///
-/// In the AF_XDP modes a signal handler may read it, also one that interrupts a wait for packets.
+/// In the AF_XDP modes a signal handler may read it, even one that interrupts a wait for packets.
 #[derive(Debug, Clone)]
 pub struct Meter {
     pub(super) ports: Arc<[Weak<Inner>]>,

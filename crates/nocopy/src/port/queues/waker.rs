@@ -25,7 +25,8 @@ impl Waker {
         Ok(Self(Arc::new(Shared { event, flag: AtomicBool::new(false) })))
     }
 
-    /// Ends the current wait, or else the next one, which returns an empty batch. Several wakes before that count as one.
+    /// Ends the current wait or, if there is none, the next one, which then returns an empty batch. Several wakes before a wait count as
+    /// one.
     pub fn wake(&self) {
         self.0.flag.store(true, Relaxed);
         // Fails only while it is readable already.
@@ -37,7 +38,7 @@ impl Waker {
         self.0.flag.load(Relaxed)
     }
 
-    /// Takes a wake that has ended no wait yet, and returns whether there was one: for programs that wait in other ways.
+    /// Consumes a wake that has not ended a wait, and returns whether there was one: for programs that wait on the descriptor themselves.
     pub fn hear(&self) -> bool {
         // Before the event: a wake in between is reported twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);

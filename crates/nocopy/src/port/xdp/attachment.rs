@@ -38,8 +38,8 @@ impl Attach {
     }
 }
 
-/// A program on an interface; detached on drop, and by the kernel when the process dies. A program that it displaced is restored
-/// only by [`close`](Self::close) and on drop, see [`Program::displace`].
+/// A program on an interface; detached on drop, and by the kernel when the process dies. A displaced program is restored only by
+/// [`close`](Self::close) and on drop; see [`Program::displace`].
 #[derive(Debug)]
 pub struct Attachment {
     link: Option<OwnedFd>,
@@ -63,7 +63,7 @@ impl Attachment {
     ///
     /// # Errors
     /// The displaced program could not be restored, because the process has no `CAP_NET_ADMIN` any more, or because another program was
-    /// attached meanwhile, which stays. The displaced one stays detached. (A removed interface is no error.)
+    /// attached in the meantime, which then stays. The displaced program stays detached. (A removed interface is no error.)
     pub fn close(mut self) -> Result<(), Error> {
         self.detach()
     }
@@ -106,13 +106,13 @@ impl Program {
         Ok(Attachment::by(link))
     }
 
-    /// Attaches the program even if another is attached, which is restored when the attachment is closed or dropped. That one stays detached
-    /// if the process is killed instead, or has given up `CAP_NET_ADMIN` by then: only [`Attachment::close`] reports the latter. For
-    /// a moment between the two programs the interface has none.
+    /// Attaches the program even if another is attached, which is restored when the attachment is closed or dropped. The displaced program
+    /// stays detached if the process is killed, or has given up `CAP_NET_ADMIN` by then, which only [`Attachment::close`] reports. For a
+    /// moment between the two programs the interface has none.
     ///
     /// # Errors
-    /// As [`Program::attach`]. A program held by a bpf link cannot be displaced. If programs are attached and detached meanwhile, the
-    /// present one stays ([`Error::Occupied`]).
+    /// As [`Program::attach`]. A program held by a bpf link cannot be displaced. If others attach or detach programs at the same time, the
+    /// attached one stays ([`Error::Occupied`]).
     pub fn displace(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
         match self.link(&known, at) {
@@ -201,7 +201,7 @@ impl Displaced {
         self.change(vec![LinkXdp::Fd(bpf::number(&self.program).cast_signed()), flags])
     }
 
-    /// Attaches or detaches in the way of `ip link set … xdp`.
+    /// Attaches or detaches as `ip link set … xdp` does.
     fn change(&self, how: Vec<LinkXdp>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.interface_index;

@@ -11,9 +11,9 @@ use crate::sys::bpf;
 /// 64 nothing was lost.
 const BATCH: u32 = 64;
 
-/// Sends one frame repeatedly out of an interface, as fast as the kernel can, without building it again each time.
+/// Sends one frame repeatedly out of an interface, as fast as the kernel can, without rebuilding it each time.
 ///
-/// The frames look to the receiver like those of a NIC with XDP: native XDP buffers, not socket buffers.
+/// To the receiver the frames look like those of a NIC with XDP: native XDP buffers, not socket buffers.
 #[derive(Debug)]
 pub struct Generator {
     program: Program,
@@ -43,7 +43,7 @@ impl Generator {
     /// a thread in the network namespace of the interface.
     ///
     /// # Errors
-    /// The kernel's refusal: a frame shorter than an Ethernet header or longer than a page leaves, a kernel before 5.18.
+    /// The kernel's refusal: a frame shorter than an Ethernet header or longer than a page has room for, or a kernel before 5.18.
     pub fn send(&self, frame: &[u8], count: u32) -> io::Result<()> {
         let data = [&MARK, frame].concat();
         let batch = BATCH.min(count.max(1));

@@ -53,8 +53,8 @@ impl Questions {
 }
 
 impl Program {
-    /// Does what [`Program::redirect_to`] does, and notes the driver's metadata in front of each redirected packet,
-    /// with a mark. Packets for the host are not changed: differing notes would keep it from joining them (GRO).
+    /// Does what [`Program::redirect_to`] does, and notes the driver's metadata in front of each redirected packet, with a mark. Packets
+    /// for the host are not changed, because differing notes would prevent GRO from joining them.
     ///
     /// If there is no room for a note, the packet is redirected without one.
     pub(crate) fn redirect_with_hints(
@@ -112,9 +112,9 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
     ]
 }
 
-/// Removes metadata that another program wrote in front of a packet, because our note must lie next to the packet: all
-/// that a kernel allows, at most 252 bytes in fours, piece by piece, because only privileged programs (`CAP_PERFMON`) may compute
-/// the length.
+/// Removes metadata that another program wrote in front of a packet, because our note must lie next to the packet. The kernel allows at
+/// most 252 bytes, in multiples of four; they are removed piece by piece, because only privileged programs (`CAP_PERFMON`) may compute the
+/// length.
 fn bare() -> Vec<Instruction> {
     const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
     let has = |bytes: i32, or_skip: usize| {
@@ -133,8 +133,8 @@ fn bare() -> Vec<Instruction> {
     [&has(4, pieces.len())[..], &pieces].concat()
 }
 
-/// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0 for `note`, which also gets
-/// the place in R1. Returns.
+/// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0 for `note`, which also gets the
+/// address in R1. Then the program returns.
 fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
     let placing = [
         load_u32(R1, R6, DATA_META_BYTES),
@@ -200,7 +200,7 @@ fn time_in_place_of_none() -> [Instruction; 10] {
     ]
 }
 
-/// Calls a driver function about the packet; its answers are written at `into` of the note, the errno at `refusal`.
+/// Calls a driver function about the packet; writes its answer at `into` of the note, its errno at `refusal`.
 fn ask(program: &mut Vec<Instruction>, question: Option<i32>, into: &[usize], refusal: usize) {
     match question {
         Some(question) => {

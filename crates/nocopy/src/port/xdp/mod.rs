@@ -70,12 +70,12 @@ pub enum Error {
     /// An XDP program is already attached.
     #[error(
         "{interface}: not attached; XDP program {program_id} is there already; detach it with 'ip link set dev {interface} xdp \
-         off', or ask for it to be displaced"
+         off', or displace it"
     )]
     Occupied {
         /// The interface.
         interface: String,
-        /// Kernel number of the program there, as bpftool shows it.
+        /// The attached program's id, as bpftool shows it.
         program_id: u32,
     },
     /// Another port of this process has its program on the interface, which accepts no packets of several buffers.
@@ -100,8 +100,8 @@ pub enum Error {
         /// What it needs.
         source: Untranslatable,
     },
-    /// The program asks the driver for metadata, and that does not work.
-    #[error("XDP program: cannot ask the driver about packets; {source}")]
+    /// The program cannot read metadata from the driver.
+    #[error("XDP program: cannot read metadata of packets from the driver; {source}")]
     Hints {
         /// Why not.
         source: Unsupported,
@@ -114,7 +114,7 @@ pub enum Error {
     Held {
         /// The interface.
         interface: String,
-        /// Kernel number of the program there.
+        /// The attached program's id.
         program_id: u32,
     },
     /// The driver does not support XDP.
@@ -137,7 +137,7 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The verifier refused a program: a fault of this library or a very old kernel.
+    /// The verifier refused a program: a bug of this library or a very old kernel.
     #[error("XDP: the kernel's verifier refused the program{cause}; {log}; please report this", cause = Why(.source))]
     Verifier {
         /// Last line of the verifier's log.

@@ -49,8 +49,8 @@ impl Program {
         })
     }
 
-    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver for metadata, and can
-    /// be attached only there, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
+    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver for metadata, and can be
+    /// attached only to this interface, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
     pub(super) fn load_bound(
         instructions: &[Instruction],
         fragments: bool,
@@ -60,7 +60,7 @@ impl Program {
         loaded.map(|fd| Self { fd }).map_err(|(source, _)| source)
     }
 
-    /// Lets every packet pass to the host. On veth its presence makes the driver take packets by NAPI.
+    /// Lets every packet pass to the host. On veth its presence makes the driver receive by NAPI.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -82,9 +82,9 @@ impl Program {
         Ok((program, counter))
     }
 
-    /// Passes packets that `filter` accepts to the AF_XDP socket of the queue they arrived on, and all others, and those without a
-    /// socket, to the host. Packets with the header `pass` go to the host without it: a generic program sees packets again that the port
-    /// returned to the host.
+    /// Passes packets that `filter` accepts to the AF_XDP socket of the queue they arrived on; all others, and those of queues without a
+    /// socket, go to the host. The header `pass` is removed from packets that have it, and they go to the host: a generic program sees
+    /// packets again that the port returned to the host.
     pub(crate) fn redirect_to(
         sockets: &SocketMap,
         fragments: bool,
@@ -104,7 +104,7 @@ impl Program {
         Self::load_for(&instructions, fragments)
     }
 
-    /// What runs before a packet is redirected.
+    /// The instructions that run before a packet is redirected.
     pub(super) fn in_front(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
         [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
     }
@@ -138,8 +138,8 @@ impl Program {
         ]
     }
 
-    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,
-    /// really arriving ones do not.
+    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry metadata, arriving
+    /// packets do not.
     pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
         Self::load(&[
             load_u32(R2, R1, DATA_META_BYTES),

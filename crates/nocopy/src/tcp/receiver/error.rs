@@ -3,7 +3,7 @@
 use nocopy_proto::errno::Why;
 use std::io;
 
-/// Why nothing was received. Most are the inner error of a returned one.
+/// Why nothing was received; usually the inner error of a returned [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
     #[error("receive: nothing received; no data has arrived yet; wait until the socket is readable")]
@@ -16,7 +16,7 @@ pub(super) enum ReceiveError {
     /// Everything received before was returned; what the peer sent after that is lost.
     #[error("connection: broken{cause}; the bytes before were received, and the rest is lost; connect again", cause = Why(.0))]
     Broken(#[source] io::Error),
-    /// The kernel returns the reason once, and another call got it, usually the sending half's.
+    /// The kernel returns the reason only once, and another call got it, usually one of the sending half.
     #[error("connection: broken, as the sending half has reported; the stream is incomplete; connect again")]
     BrokenBefore,
     #[error("receive: failed{cause}; check that the socket is connected", cause = Why(.0))]

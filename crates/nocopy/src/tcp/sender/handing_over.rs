@@ -1,7 +1,7 @@
 //! How a sender hands over its queue: the method for each part, and the fallback if a method fails.
 //!
-//! Sends of io_uring are made one by one, without waiting: the next send could overtake one that waits inside the kernel. Only the
-//! time of the calls is measured: the time that a peer does not read says nothing about the method.
+//! Sends of io_uring are made one by one, without waiting, because the next send could overtake one that waits inside the kernel. Only the
+//! time of the calls is measured, because the time that a peer does not read does not depend on the method.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Sends what is at the front of the queue by reference. `false`: the socket accepts no more now, or the pipe is empty.
+    /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now, or the pipe is empty.
     fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
         if self.by_reference.is_none() {
             self.by_reference = Some(ByReference::new(self.outbox.sending.socket(), self.published_method)?);
@@ -76,10 +76,9 @@ impl Sender {
         }
     }
 
-    /// Sends a run by one method, in as many calls as needed. `false`: the socket accepts no more now.
+    /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more now.
     ///
-    /// Only the time of the calls is measured, without the time that the socket had no room: a peer that reads slowly says nothing
-    /// about the method.
+    /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
         let choice = self.chosen.take().unwrap_or_else(|| self.chooser.choose(run));
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
@@ -117,8 +116,8 @@ impl Sender {
         Ok(is_done)
     }
 
-    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many
-    /// in flight as it leaves free, however long its peer does not read. A stream that does not share the pool may have all.
+    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many in
+    /// flight as it leaves free, however long its peer does not read. A stream with its own pool may have all.
     fn is_over_share(&self, run: Run) -> bool {
         let pool = self.outbox.sending.cache().pool();
         pool.sharers() > 1 && self.outbox.exceeds_share(run)
@@ -164,7 +163,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// For when there is no memory to record zero-copy calls, or no place in the ring.
+    /// Sends by a copy, because there is no memory to record a zero-copy call, or no room in the ring.
     #[cold]
     fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));

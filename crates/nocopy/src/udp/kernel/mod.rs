@@ -24,14 +24,14 @@ use crate::sys::poll::{Wakeup, ready_for, wait_readable};
 use crate::sys::readiness::Readiness;
 use crate::sys::udp_receive::{self, Message, RUN_BYTES_MAX};
 
-/// How many errors of the network a call may meet before it returns without datagrams.
+/// How many errors of the network a call may return before it gives up without datagrams.
 const ERRORS_MAX: usize = 16;
 
 /// Receives by `recvmmsg`, several datagrams per call, coalesced by the kernel.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<OwnedFd>,
-    /// Stores the network's errors for the sending half; `None` if there is none.
+    /// Stores the network's errors for the sending half; `None` without a sending half.
     errors: Option<Arc<KernelSocket>>,
     readiness: Readiness,
     pool: Pool,
@@ -51,7 +51,7 @@ pub(crate) struct Receiver {
     drops: Mutex<Drops>,
 }
 
-/// How much of the last call was returned: the rest is in the next batch.
+/// How much of the last call's datagrams was returned; the rest is in the next batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     /// Whole runs.
@@ -70,7 +70,7 @@ counters! {
     pub(crate) struct Counters {
         /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64 KiB.
         truncated,
-        /// Calls that found no free buffer of the pool; the datagrams waited in the kernel.
+        /// Calls for which the pool had no free buffer; the datagrams waited in the kernel.
         no_buffers,
         /// Filled buffers: coalesced datagrams share one.
         runs,
@@ -87,8 +87,8 @@ struct NoBuffers {
 }
 
 impl Receiver {
-    /// How many buffers a call may fill by default. Runs cost the same with any number: 221 to 248 ns of processor time per datagram of
-    /// 1400 bytes with 1, 4, 8 and 16, on a busy machine. Single datagrams share the call.
+    /// How many buffers a call may fill by default. Coalesced (GRO) datagrams cost the same with any number: 221 to 248 ns of processor
+    /// time per datagram of 1400 bytes with 1, 4, 8 and 16, on a busy machine. Uncoalesced ones share the cost of one call.
     pub(super) const BATCH: usize = 16;
 
     pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
@@ -248,9 +248,8 @@ impl Receiver {
         Ok(0)
     }
 
-    /// Receives waiting datagrams, without waiting, and passes each run in place; returns the number of datagrams. Runs that are not kept
-    /// are lost with the next call.
-    /// Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. Runs that are
+    /// not kept are lost with the next call. Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
     #[inline]
     pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(Came<'_>)) -> io::Result<usize> {
         if !self.free.is_full() {
@@ -320,7 +319,7 @@ impl Receiver {
         Explanation::of(&format_args!("UDP socket, {evidence}; {compared}\n  runs     {runs}"), evidence)
     }
 
-    /// Takes back the buffers of the last batch and fills up from the pool.
+    /// Takes back the buffers of the last batch and takes more from the pool.
     fn refill(&mut self) -> io::Result<()> {
         self.take_back(self.runs.len());
         while !self.free.is_full()
@@ -422,12 +421,12 @@ impl Waiting for Looks<'_> {
     }
 }
 
-/// Whether messages come one by one, with a pause behind each, as questions and answers do: then a call for one is enough.
+/// Whether messages arrive one by one, with a pause after each, as questions and answers do: then a call for one is enough.
 #[derive(Debug, Default)]
 struct Rhythm {
     /// Messages of the last call.
     last: usize,
-    /// Nothing came right behind the last message.
+    /// No message came right after the last one.
     is_slow: bool,
 }
 
@@ -479,8 +478,8 @@ impl InPlace<'_> {
         self.buffers.bytes(self.index, &self.message)
     }
 
-    /// Takes it with its buffer, which another of the pool replaces. `None` if the pool would have no more than
-    /// `reserve` left.
+    /// Takes the run with its buffer, and replaces the buffer from the pool. `None` if the pool would have no more than `reserve` buffers
+    /// left.
     pub(crate) fn keep(&mut self, reserve: usize) -> Option<Run> {
         let other = if self.pool.at_home() > reserve { self.pool.take() } else { None };
         Some(Run::new(self.buffers.exchange(self.index, other?), &self.message))
@@ -508,7 +507,7 @@ impl Drops {
     }
 }
 
-/// The datagrams of one call. The next call uses the buffers again, unless they were taken.
+/// The datagrams of one call. The next call reuses the buffers, unless they were taken.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     receiver: &'a mut Receiver,

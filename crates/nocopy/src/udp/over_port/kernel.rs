@@ -1,4 +1,5 @@
-//! The ordinary sockets behind a socket over a port: they reserve its port number, join its groups, and carry what the port cannot.
+//! The ordinary sockets behind a socket over a port: they reserve its port number, join its groups, and send and receive datagrams that the
+//! port cannot.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -21,7 +22,7 @@ use crate::sys::packet::{Share, deaf_to};
 use crate::sys::udp_receive::{Message, Messages, dropped_packets};
 use crate::sys::udp_send::report_errors;
 
-/// How many network errors waiting at the socket a call may meet.
+/// How many network errors waiting at the socket a call may return before it gives up.
 const PENDING_ERRORS_MAX: usize = 16;
 
 /// Ordinary sockets, none of which ever blocks.
@@ -29,7 +30,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 pub(super) struct Kernel {
     /// The socket of this address, then the sockets of its groups.
     sockets: Vec<Bound>,
-    /// The first of them, with what the network reports (ICMP) for datagrams from its address, however they were sent.
+    /// The first of the sockets, with the network's error reports (ICMP) for all datagrams from its address, however they were sent.
     own: Arc<KernelSocket>,
     pub(super) hop_limit: u8,
     pub(super) multicast_hop_limit: u8,
@@ -55,7 +56,7 @@ impl Bound {
 }
 
 impl Kernel {
-    /// Binds a socket to the address: no other program gets it, and datagrams that the kernel receives for it wait there.
+    /// Binds a socket to the address: no other program gets the address, and datagrams that the kernel receives for it wait at the socket.
     pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
@@ -68,7 +69,7 @@ impl Kernel {
         Ok(Self { sockets: vec![Bound::new(local, socket)], own, hop_limit, multicast_hop_limit })
     }
 
-    /// Joins the groups on the interface, and makes the sockets ignore what a port, or ports on all its queues, also receive.
+    /// Joins the groups on the interface, and makes the sockets ignore datagrams that a port, or ports on all its queues, also receive.
     pub(super) fn join(
         &mut self,
         ports: &[Port],
@@ -114,7 +115,7 @@ impl Kernel {
         self.sockets[0].address
     }
 
-    /// The addresses it receives at.
+    /// The addresses at which the sockets receive.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.sockets.iter().map(|socket| socket.address.ip())
     }
@@ -130,7 +131,7 @@ impl Kernel {
         self.past_errors(|| socket.send_to_vectored(&pieces, &to)).map(drop)
     }
 
-    /// Makes a call, and repeats it if it fails by an error that was waiting at the socket because of an earlier datagram.
+    /// Makes a call, and repeats it if it returns an error that an earlier datagram left at the socket.
     fn past_errors<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let mut left = PENDING_ERRORS_MAX;
         loop {
@@ -164,7 +165,8 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Receives at one of the sockets. What the network reports for sent datagrams does not end that: any host can forge it.
+    /// Receives at one of the sockets. Error reports of the network for sent datagrams do not end receiving, because any host can forge
+    /// them.
     fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive_one(socket.descriptor.as_fd(), buffer) {

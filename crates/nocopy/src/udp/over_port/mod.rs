@@ -1,16 +1,15 @@
 //! UDP over a port: datagrams are sent and received as whole frames, bypassing the host's network stack.
 //!
-//! A [`Socket`] writes the headers itself, in front of payloads that are already in frames, and separates its own datagrams from the
-//! interface's other packets by a filter. It asks the host for routes, the next hop's hardware address and the MTU, and is notified of
-//! changes. Everything else goes through an ordinary socket bound to the same address and port; the documentation
-//! of [`udp`](super) lists the cases.
+//! A [`Socket`] writes the headers itself, in front of payloads that are already in frames, and selects its own datagrams among the
+//! interface's packets by a filter. It asks the host for routes, the next hop's hardware address and the MTU, and is notified of changes.
+//! Everything else goes through an ordinary socket bound to the same address and port; the documentation of [`udp`](super) lists the cases.
 //!
-//! Datagrams sent this way bypass the host's packet filter (netfilter) and its IPsec policies. ICMP's report that a packet was too
-//! long reaches the host's routes, which are looked up again each second.
+//! Datagrams sent this way bypass the host's packet filter (netfilter) and its IPsec policies. If ICMP reports that a packet was too long,
+//! the host updates its route, which is looked up again each second.
 //!
-//! In packet ring mode the host gets every packet, too: the ordinary socket ignores those that the port receives. It cannot
-//! distinguish them from datagrams that arrived in fragments but are no longer than the MTU, so those are lost, counted as `sk_drops`. The
-//! MTU is that at opening: if it is raised later, longer datagrams are received twice.
+//! In packet ring mode the host gets every packet, too: the ordinary socket ignores those that the port receives. It cannot distinguish
+//! them from datagrams that arrived in fragments although they are no longer than the MTU, so such datagrams are lost, counted as
+//! `sk_drops`. This uses the MTU at opening: if it is raised later, longer datagrams are received twice.
 
 mod kernel;
 mod receiver;

@@ -43,7 +43,7 @@ const STRAYS_AT_A_TIME: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
-    /// Counts the datagrams that a socket received, and other packets by what became of them.
+    /// Counts received datagrams, and other packets by their fate.
     pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
@@ -104,7 +104,7 @@ struct Stray {
 /// How packets that are not for the socket are treated.
 #[derive(Debug)]
 enum Host {
-    /// The kernel has delivered them to the host as well.
+    /// The kernel has also delivered them to the host.
     HasThem,
     HandOver(Box<ToHost>),
     Nobody,
@@ -118,7 +118,7 @@ struct Sorting {
     interface_index: u32,
     /// The longest possible frame on the interface.
     frame_bytes_max: usize,
-    /// Packets may come from this machine without a wire, so that checksums may be incomplete.
+    /// Packets may come from this machine, without a wire, so checksums may be incomplete.
     wireless: bool,
     tells_marks: bool,
     /// The flow of the last datagram, and the facts about all its datagrams.
@@ -203,7 +203,7 @@ impl Receiver {
         Ok(Batch { packets, in_several, strays: &mut self.strays, sorting: &mut self.sorting })
     }
 
-    /// Looks at the ordinary sockets, at limited intervals: a system call for each.
+    /// Looks at the ordinary sockets, but not too often, because each look is a system call.
     fn look_now_and_then(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if now.duration_since(self.looked) < STRAYS_INTERVAL {
@@ -229,7 +229,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
+    /// Changes how to wait, from the next [`Receiver::receive`] on. (At first the port's setting applies.)
     pub(crate) fn set_wait(&mut self, wait: Wait) {
         // Measurements for the same setting remain valid.
         if wait != self.wait {
@@ -260,7 +260,7 @@ impl Receiver {
         self.port.recycle(frame);
     }
 
-    /// Makes the first socket over several queues report the counts of their ordinary sockets.
+    /// Leaves it to the first socket over several queues to report the counts of their ordinary sockets.
     pub(super) fn leave_counts_to_first(&mut self) {
         self.counts_elsewhere = true;
     }
@@ -418,7 +418,7 @@ impl<'half> Batch<'half> {
     }
 }
 
-/// A datagram for the socket: its sender, its destination, and its place in the packet.
+/// A datagram for the socket: its sender, its destination, and its offset in the packet.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     from: SocketAddr,
@@ -443,7 +443,7 @@ impl Sorting {
         self.parse(packet)
     }
 
-    /// As `found`, for a packet of another flow than the last.
+    /// As `sort`, for a packet of another flow than the last.
     fn parse(&mut self, packet: &[u8]) -> Option<Found> {
         let Ok(view) = UdpPacket::parse(packet) else {
             return self.turn_away(packet);
@@ -498,15 +498,15 @@ impl Sorting {
         Some(Datagram { from, local, congested, body: Body::Bytes(bytes) })
     }
 
-    /// Whether datagrams from that address are received; others are counted.
+    /// Whether datagrams from that address are accepted; others are counted.
     fn is_peer(&mut self, from: SocketAddr) -> bool {
         let is_peer = self.peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port()));
         self.received.of_others += u64::from(!is_peer);
         is_peer
     }
 
-    /// Handles a packet longer than the interface's MTU at opening. If it never was on a wire it is assumed to be several datagrams that another
-    /// socket of this machine sent as one (`UDP_SEGMENT`), whose lengths only the kernel knows.
+    /// Handles a packet longer than the interface's MTU at opening. If it never was on a wire, it is assumed to be several datagrams that a
+    /// socket on this machine sent as one packet (`UDP_SEGMENT`), whose lengths only the kernel knows.
     #[cold]
     fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
         if is_unfinished {
@@ -567,7 +567,7 @@ impl Datagram<'_> {
         About { from: self.from, local: Some(self.local), truncated: false, congested: self.congested }
     }
 
-    /// Makes the payload yours: its frame, cut to the payload, without a copy in the AF_XDP modes.
+    /// Takes ownership of the payload: its frame, cut to the payload, without a copy in the AF_XDP modes.
     #[inline]
     pub(crate) fn take(self) -> Payload {
         match self.body {
@@ -597,6 +597,6 @@ impl Deref for Datagram<'_> {
 #[derive(Debug)]
 pub(crate) enum Payload {
     Frame(Frame),
-    /// In memory of its own: it arrived through the kernel, or in several buffers.
+    /// In separate memory: it arrived through the kernel, or in several buffers.
     Bytes(Box<[u8]>),
 }

@@ -31,7 +31,7 @@ counters! {
         from_slices_bytes,
         /// Datagrams through the kernel: the next hop's hardware address was not known yet.
         unresolved,
-        /// Through the kernel, so that it confirms the address of a neighbour that was silent for a while.
+        /// Through the kernel, so that it confirms the address of a neighbour that was silent for some time.
         confirming,
         /// Through the kernel: longer than the MTU, so it fragments them.
         too_long,
@@ -47,8 +47,8 @@ counters! {
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// Times that a change of routes, neighbours or interfaces made the sender look up routes again; look-ups because of age do
-        /// not count.
+        /// How often a change of routes, neighbours or interfaces made the sender look up routes again; look-ups because of age do not
+        /// count.
         announced_changes,
     }
 }
@@ -111,10 +111,10 @@ fn of_kernel(error: io::Error) -> Reason {
     }
 }
 
-/// Sends over a port, or through the kernel what the port cannot carry.
+/// Sends over a port, or through the kernel if the port cannot carry a datagram.
 ///
-/// A send over the port only writes its ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch. Datagrams that
-/// must go through the kernel are sent at once, after everything that was queued before.
+/// A send over the port only writes the port's ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch. Datagrams
+/// that must go through the kernel are sent at once, after everything that was queued before.
 #[derive(Debug)]
 pub(crate) struct Sender {
     port: crate::port::Sender,
@@ -125,7 +125,7 @@ pub(crate) struct Sender {
     sent: Sent,
     /// Whether nothing was queued since the last flush.
     at_rest: bool,
-    /// Whether the last datagram to be copied found too few free frames.
+    /// Whether there were too few free frames to copy the last datagram.
     lacked_frames: bool,
 }
 
@@ -176,17 +176,17 @@ impl Sender {
         self.port.buffer()
     }
 
-    /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
-    /// IPv6; 16 more if the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
-    /// byte of it moves.
-    /// Returns the unchanged payload: no room (flush first), or it cannot be sent at all.
+    /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over IPv6; 16 more if the
+    /// port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no byte of it is copied. Returns the
+    /// unchanged payload if there is no room (flush first), or it cannot be sent at all.
     #[inline]
     pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.send_either_way(frame, to).map(drop)
     }
 
-    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its frame, it waits for
-    /// [`Sender::reap_into`], with the payload as it was sent, without headers. One sent through the kernel waits there at once.
+    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its frame, the frame waits for
+    /// [`Sender::reap_into`], with the payload as it was sent, without headers. The frame of a datagram sent through the kernel waits there
+    /// at once.
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
@@ -307,7 +307,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether the last datagram to be copied found too few free frames, and none is in flight that would return: the program holds them.
+    /// Whether there were too few free frames to copy the last datagram, and none is in flight and would return: the program holds them.
     pub(in crate::udp) fn program_has_frames(&self) -> bool {
         self.lacked_frames && self.port.is_idle()
     }
@@ -354,14 +354,13 @@ impl Sender {
 
     /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
     ///
-    /// [`nocopy::Sender::flush`]: crate::Sender::flush
-    /// Errors: the interface is down or was removed; what was queued stays queued.
+    /// [`nocopy::Sender::flush`]: crate::Sender::flush Errors: the interface is down or was removed; the datagrams stay queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
         self.port.try_flush()
     }
 
-    /// Whether the kernel has not accepted everything yet that was given to the port.
+    /// Whether the kernel has not yet accepted all datagrams given to the port.
     #[inline]
     pub(crate) fn has_queued(&mut self) -> bool {
         self.port.has_queued()
@@ -391,7 +390,7 @@ impl Sender {
         self.port.recycle(frame);
     }
 
-    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
+    /// Flushes until nothing is in flight, for at most `timeout`; returns whether nothing is in flight.
     pub(crate) fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         self.at_rest = true;
         self.port.drain(timeout)
@@ -460,7 +459,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends queued datagrams before one that takes another path.
+    /// Sends queued datagrams before one is sent by another path.
     fn settle(&mut self) -> io::Result<()> {
         if self.at_rest { Ok(()) } else { self.flush().map(drop) }
     }

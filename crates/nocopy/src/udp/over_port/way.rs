@@ -21,15 +21,15 @@ use crate::sys::interface::Interface;
 /// How often to ask the host for route changes while sending.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
 
-/// The age at which everything is looked up again: some changes are not reported ([`Routes::forget`]).
+/// The age at which everything is looked up again, because some changes are not reported ([`Routes::forget`]).
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How many destinations are looked up again per second, on average, only because of their age: each can cost two
-/// requests to the kernel. With more destinations, they are kept longer than [`AGE_MAX`].
+/// How many destinations are looked up again per second, on average, only because of their age: each can cost two requests to the kernel.
+/// If there are more destinations, routes are kept longer than [`AGE_MAX`].
 const RENEWED_A_SECOND: u32 = 1000;
 
-/// How many routes are looked up between two checks for changes, that is in a millisecond, at some 10 us each: so forged addresses
-/// cannot keep a program busy that answers any address. Other datagrams go through the kernel meanwhile.
+/// How many routes are looked up between two checks for changes, that is in a millisecond, at some 10 us each, so that forged addresses
+/// cannot keep a program busy that answers any address. Beyond that, datagrams go through the kernel.
 const LOOKUPS_MAX: u32 = 32;
 
 /// The most destinations with prepared headers: some 16 MiB.
@@ -151,7 +151,7 @@ impl Ways {
         self.changes
     }
 
-    /// Keeps the memory: probably as many will be needed again.
+    /// Forgets all routes but keeps the memory, because probably as many will be needed again.
     fn clear(&mut self) {
         self.known.clear();
         self.places.clear();
