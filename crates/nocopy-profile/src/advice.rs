@@ -1,7 +1,7 @@
 //! Advice derived from the figures; each piece names its evidence.
 //!
 //! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each comment says which.
-//! Above a threshold something begins to matter, but a change need not pay off: so advice names what to try, and why.
+//! Above a threshold an effect begins to matter, but a change may still not pay: so advice names what to try, and why.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,8 @@ const SAMPLES_MIN: u64 = 100;
 const WAKE_SHARE_MIN: f64 = 0.1;
 const WAITED_BYTES_MAX: f64 = 16_384.0;
 
-/// Segments of this size are full, up to those of jumbo frames: a sender had more to send. GRO joins up to 45 of 1,448 bytes; without it the backlog joined up to
-/// 2.5.
+/// Segments of this size, up to those of jumbo frames, are full: the sender had more to send. GRO joins up to 45 of 1,448 bytes; without it
+/// the backlog joined up to 2.5.
 const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..9_000.0;
 const JOINED_MIN: f64 = 3.0;
 
@@ -34,7 +34,7 @@ const JOINED_MIN: f64 = 3.0;
 const BUFFER_USED_MIN: f64 = 0.4;
 const WINDOW_SHARE_MAX: f64 = 0.125;
 
-/// A share of processor time worth a change of program.
+/// A share of processor time that is worth a change of the program.
 const COPY_SHARE_MIN: f64 = 0.2;
 
 /// A page, as TCP_ZEROCOPY_RECEIVE maps them: only segments whose payload is whole pages map (MTU 4148, 8244).
@@ -43,7 +43,7 @@ const PAGE_BYTES: f64 = 4_096.0;
 /// MSG_ZEROCOPY pays above about 10 KB a call on real cards.
 const ZERO_COPY_BYTES_MIN: f64 = 10_000.0;
 
-/// What `nocopy run --batch-udp` joins: datagrams less than 50 us apart, 8 of them and more, without a wait or a receive between them.
+/// `nocopy run --batch-udp` joins datagrams that are less than 50 us apart, 8 or more of them, without a wait or a receive between them.
 const DATAGRAMS_PER_SECOND_MIN: f64 = 20_000.0;
 const DATAGRAMS_PER_WAIT_MIN: f64 = 8.0;
 
@@ -85,7 +85,7 @@ fn advice(name: &str, text: String, evidence: String) -> Option<Advice> {
     Some(Advice { name: name.into(), text, evidence })
 }
 
-/// Receiving calls, if they are enough to speak of.
+/// Receiving calls, if there are enough for reliable ratios.
 fn receives(figures: &Figures) -> Option<&Calls> {
     figures.calls(CallKind::Receive).filter(|calls| calls.count >= CALLS_MIN)
 }

@@ -1,4 +1,4 @@
-//! `nocopy profile`: whose calls, and how long.
+//! `nocopy profile`: which processes to profile, and how long.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,15 +13,13 @@ use nocopy_report::quantity;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(group = clap::ArgGroup::new("target").args(["pid", "port", "comm", "command"]).required(true).multiple(true))]
 pub struct ProfileArguments {
-    /// A process, and the children that it starts meanwhile; may be given again.
+    /// A process, and the children that it starts during the profile; may be repeated.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
-    /// Only sockets with this local or remote port; may be given again. Without --pid and --comm, sockets of
-    /// all processes.
+    /// Only sockets with this local or remote port; may be repeated. Without --pid and --comm, sockets of all processes.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Processes that have this name now (at most 15 letters), and the children that they start meanwhile; may
-    /// be given again.
+    /// Processes that have this name now (at most 15 letters), and the children that they start during the profile; may be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     pub comm: Vec<String>,
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
@@ -42,10 +40,10 @@ pub struct ProfileArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum ProfileCommand {
-    /// Profile a TCP receiver with buffers of every length, by itself.
+    /// Profile our own TCP receiver with buffers of every length.
     ///
-    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into buffers from 1 KiB to
-    /// 4 MiB; with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and off; each with and without profiling, in turns.
+    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into buffers from 1 KiB to 4 MiB;
+    /// with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and off; each with and without profiling, alternately.
     Sweep(SweepArguments),
 }
 
@@ -54,7 +52,7 @@ pub struct SweepArguments {
     /// Bytes that each transfer moves.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=64 << 30), default_value = "256MiB")]
     pub bytes: u64,
-    /// Only user buffers of this length, such as 64KiB; may be given again (default: 1KiB, 2KiB, … 4MiB).
+    /// Only user buffers of this length, such as 64KiB; may be repeated (default: 1KiB, 2KiB, … 4MiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<usize>(64..=64 << 20), value_delimiter = ',')]
     pub buffer: Vec<usize>,
     /// Rounds, each with and without profiling.
@@ -66,7 +64,7 @@ pub struct SweepArguments {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Write the results to FILE too, as a page with charts, for any browser.
+    /// Also write the results to FILE, as a page with charts, for any browser.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Overwrite FILE if it exists.
@@ -75,7 +73,7 @@ pub struct SweepArguments {
 }
 
 impl SweepArguments {
-    /// The command line for the same again.
+    /// The command line that repeats this.
     pub fn words(&self) -> String {
         let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
         let quick = if self.quick { " --quick" } else { "" };

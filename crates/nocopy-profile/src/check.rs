@@ -1,11 +1,11 @@
-//! Cross-checks: pairs of independent figures that must agree. A failed check is printed prominently, beside the results.
+//! Cross-checks: pairs of independent figures that must agree. A failed check is printed prominently, with the results.
 
 use nocopy_report::check::Check;
 
 use super::figures::Figures;
 use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 
-/// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
+/// How many printed errors are allowed: by chance one of 20 windows exceeds one error, and one of 10,000 exceeds this many.
 const ERRORS: f64 = 2.0;
 
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
@@ -36,7 +36,7 @@ fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
     (calls.bytes + calls.socket_bytes > 0).then(|| Check::bytes(name, calls.bytes, calls.socket_bytes, about))
 }
 
-/// Compares the sum of the sampled parts with the whole that the kernel booked.
+/// Compares the sum of the sampled parts with the total that the kernel accounted.
 fn time(figures: &Figures) -> Option<Check> {
     let time = &figures.time;
     let allowed = ERRORS * time.error_seconds + time.late_seconds + time.still_seconds;

@@ -1,5 +1,5 @@
 //! A command that is profiled from its first instruction on: it is started as a process that waits, and becomes the command once it is
-//! watched. It waits for a byte from a socket: a process that had stopped itself could be continued by any other.
+//! watched. It waits for a byte from a socket, because any other process could continue one that had stopped itself.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -27,13 +27,13 @@ const START_SOCKET: &str = "NOCOPY_PROFILE_START";
 /// Sent to the waiting process once it is watched.
 const START_BYTE: u8 = 1;
 
-/// A command whose process waits until it is released; killed if it never is.
+/// A command whose process waits until it is released, and is killed if it never is.
 #[derive(Debug)]
 pub(crate) struct Command {
     name: String,
     child: Child,
     descriptor: OwnedFd,
-    /// To the waiting process; `None` once that was released.
+    /// The connection to the waiting process; `None` once that was released.
     connection: Option<UnixStream>,
 }
 
@@ -125,7 +125,7 @@ fn accept(listener: &UnixListener, child: &Child) -> io::Result<Option<(OwnedFd,
     }
 }
 
-/// The waiting process itself: becomes the command once it is watched. Returns only if it cannot.
+/// Run by the waiting process: becomes the command once it is watched. Returns only if that fails.
 pub(crate) fn become_command(words: &[OsString]) -> Result<Outcome, Failure> {
     let name = || words[0].to_string_lossy().into_owned();
     let failed = |source: io::Error| match source.kind() {

@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 use super::measured::{self, Measured, Owner, Stack};
 use super::place::{Place, Spot};
 
-/// Two-sided 95 % of a normal distribution, which a binomial one of some dozen samples is close to.
+/// Two-sided 95 % of a normal distribution, to which a binomial distribution of some dozen samples is close.
 const DEVIATIONS: f64 = 1.96;
 
-/// How late a sample may be taken, so that it counts for whatever runs after the function that it was due in. Interrupts of a virtual
-/// processor are up to 60 us late, and more on a busy machine; with short turns, 10 to 24 us of each turn on a processor were missed on average.
+/// How late a sample may be taken; it then counts for the code that runs next. Interrupts of a virtual processor are up to 60 us late, and
+/// more on a busy machine; with short turns on a processor, 10 to 24 us of each turn were missed on average.
 pub(crate) const LATE_SECONDS: f64 = 80e-6;
-/// A share of the accounted time. If threads run in short turns, about as many samples are attributed too late. Up to 0.38 was missed.
+/// The largest share of the accounted time that samples may miss. If threads run in short turns, late samples also hit them in place of
+/// others. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
 const FUNCTIONS_MAX: usize = 5;
 
-/// With so many samples inside sending calls, the absence of copies is significant: if 5 % of them were copies, one of 13 windows would
+/// With this many samples inside sending calls, the absence of copies is significant: if 5 % of them were copies, one of 13 windows would
 /// have none.
 const SENDING_SAMPLES_MIN: u64 = 50;
 
@@ -70,8 +71,8 @@ pub struct Time {
     pub sampled_seconds: f64,
     pub error_seconds: f64,
     pub booked_seconds: f64,
-    /// Time that samples may have missed because they come late, for each time that a thread left a processor; and the part of the
-    /// accounted time for which the clock ticks of all processors are missing.
+    /// Time that samples may have missed because they were late, each time that a thread left a processor; and the part of the accounted
+    /// time for which clock ticks are missing on all processors.
     pub late_seconds: f64,
     pub still_seconds: f64,
     pub switches: u64,
@@ -93,7 +94,7 @@ pub struct PlaceTime {
     pub share: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
-    /// Samples as taken: for work of the machine, before the target's share is computed.
+    /// Samples as taken; for softirqs, before the target's share is computed.
     pub samples: u64,
     /// The innermost functions, most samples first.
     pub functions: Vec<Function>,
@@ -145,12 +146,12 @@ pub struct Copies {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceivedCopies {
-    /// Copies per received byte between socket and program, mapped bytes included.
+    /// Copies per received byte between socket and program, including mapped bytes.
     pub per_byte: f64,
     pub tcp_bytes: u64,
     pub udp_bytes: u64,
     pub mapped_bytes: u64,
-    /// The part of `tcp_bytes` copied by calls that leave the bytes in the queue (`MSG_PEEK`), and so more than once.
+    /// The part of `tcp_bytes` that was copied more than once, by calls that leave the bytes in the queue (`MSG_PEEK`).
     pub peeked_bytes: u64,
     /// Received without being copied or mapped (`MSG_TRUNC`).
     pub discarded_bytes: u64,
@@ -170,7 +171,7 @@ pub struct SentCopies {
 pub struct OtherCopy {
     pub function: String,
     pub what: String,
-    /// On all processors, for all packets.
+    /// Samples on all processors, for all packets.
     pub samples: u64,
     pub machine_seconds: f64,
 }
@@ -180,7 +181,7 @@ pub struct OtherCopy {
 pub struct Queue {
     pub depth_mean_bytes: f64,
     pub depth_max_bytes: u64,
-    /// In queued packets, each of which may be several joined segments.
+    /// The depth in queued packets, each of which may be several joined segments.
     pub depth_mean_packets: f64,
     pub depth_max_packets: u64,
     /// The share of received bytes that were in the queue at the beginning of the call.
@@ -202,14 +203,14 @@ pub struct Tcp {
     /// The share of incoming packets that a process handled when it released the socket; softirq handled the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_share: Option<f64>,
-    /// Segments out without payload, for each segment in.
+    /// Sent segments without payload, per received segment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acks_per_segment: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_mean_bytes: Option<f64>,
     pub receive_buffer_bytes: u64,
     pub receive_buffer_fixed: bool,
-    /// Sockets missing in these figures, since there were too many.
+    /// Sockets missing in these figures, because there were too many.
     #[serde(default)]
     pub lost_sockets: u64,
 }
@@ -273,7 +274,7 @@ impl Figures {
 struct Tally<'a> {
     /// Samples of the target's own work.
     own: u64,
-    /// Time of the machine, whichever thread it interrupted.
+    /// Samples of softirqs and interrupts, whichever thread they interrupted.
     machine: u64,
     functions: BTreeMap<&'a str, u64>,
 }

@@ -1,9 +1,9 @@
 //! `nocopy profile`: where the time and the copies of network calls go.
 //!
 //! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured* sums and stacks with their
-//! counts. All results are computed from these, without another query of the machine. Each stack has a *place*, found in a table of
-//! functions, where the innermost context decides. *Figures* are arithmetic, *checks* compare two independent counts, *advice* reads
-//! figures.
+//! counts. All results are computed from these, without further queries of the machine. Each stack has a *place*, found by its functions in
+//! a table, where the innermost context decides. *Figures* are computed from them, *checks* compare two independent counts, *advice* is
+//! derived from figures.
 
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]

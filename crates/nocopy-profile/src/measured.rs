@@ -1,4 +1,4 @@
-//! What one window of profiling found: counts by tracepoints, time by samples and by the scheduler. Nothing is judged here.
+//! The measurements of one window of profiling: counts by tracepoints, time by samples and by the scheduler.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Measured {
     pub absent: Vec<Absent>,
 }
 
-/// Something that could not be found out here.
+/// A quantity that could not be measured on this machine.
 #[derive(Debug, Clone)]
 pub struct Absent {
     pub what: &'static str,
@@ -34,16 +34,17 @@ pub struct Absent {
     pub why: String,
 }
 
-/// The name of the quantity that is absent before Linux 6.3, which lacks the tracepoint.
+/// The name of a quantity that is absent before Linux 6.3, which lacks the tracepoint.
 pub(crate) const RECEIVED_BY_SOCKET: &str =
-    "bytes received as the socket layer counts them, and what was only peeked at; of UDP all";
-pub(crate) const SENT_BY_SOCKET: &str = "bytes sent as the socket layer counts them; by sendmmsg all";
+    "bytes received as the socket layer counts them, and bytes only peeked at; for UDP, all bytes received";
+pub(crate) const SENT_BY_SOCKET: &str =
+    "bytes sent as the socket layer counts them; for sendmmsg, all bytes sent";
 
 /// The target's threads.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     pub threads: u32,
-    /// Processor time as the kernel books it, of all threads together.
+    /// Processor time of all threads together, as the kernel accounts it.
     pub user: Duration,
     pub system: Duration,
     /// How often the threads left a processor, to wait or because of another task.
@@ -63,7 +64,7 @@ pub struct Sampling {
     pub without_stack: u64,
 }
 
-/// Whose time a sample is.
+/// To whom the time of a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     /// A thread of the target, inside a receiving call.
@@ -98,7 +99,7 @@ pub struct Calls {
     pub asleep: Duration,
     /// The part of it in which another task ran although the thread was ready.
     pub ready: Duration,
-    /// Of TCP receives: the bytes in the receive queue when the call began, summed over `depth_count` calls, and the largest.
+    /// For TCP receive calls: the bytes in the receive queue when the call began, summed over `depth_count` calls, and the largest number.
     pub depth_sum_bytes: u64,
     pub depth_max_bytes: u64,
     /// The same in queued packets.
@@ -113,11 +114,11 @@ pub struct Calls {
 /// Bytes counted at the copy itself, not at the call.
 #[derive(Debug, Clone, Default)]
 pub struct Copied {
-    /// `skb:skb_copy_datagram_iovec` by the target's threads. UDP does not fire it.
+    /// Bytes of `skb:skb_copy_datagram_iovec` in the target's threads. UDP does not use this tracepoint.
     pub to_user_bytes: u64,
     /// Bytes received by UDP (`sock:sock_recv_length`): each is copied once, which no tracepoint shows.
     pub udp_bytes: u64,
-    /// Given by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
+    /// Bytes that were passed by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
     pub mapped_bytes: u64,
     /// The part of `to_user_bytes` by calls that left the bytes in the queue (`MSG_PEEK`); they do not count as received.
     pub peeked_bytes: u64,
@@ -144,11 +145,11 @@ pub struct Tcp {
     /// The largest `SO_RCVBUF` of the sockets, and whether the kernel may still raise it.
     pub receive_buffer_bytes: u64,
     pub receive_buffer_fixed: bool,
-    /// Their segments are not in this, nor all of their packets: there were more at a time than there is room for accounts.
+    /// Sockets whose segments, and some of whose packets, are not counted, because more existed at a time than there is room for.
     pub lost_sockets: u64,
 }
 
-/// Packets thrown away for one reason (`skb:kfree_skb`).
+/// Packets dropped for one reason (`skb:kfree_skb`).
 #[derive(Debug, Clone)]
 pub struct Drops {
     /// The kernel's name.

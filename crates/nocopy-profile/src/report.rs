@@ -23,7 +23,7 @@ const SCHEMA: &str = "nocopy.profile/2";
 pub(crate) struct Report {
     pub schema: String,
     pub machine: Machine,
-    /// Whose traffic it is, in words.
+    /// The profiled target, in words.
     pub target: String,
     #[serde(flatten)]
     pub figures: Figures,
@@ -37,7 +37,7 @@ impl Report {
     pub(crate) fn of(target: String, measured: &Measured) -> Self {
         let figures = Figures::of(measured);
         let absent =
-            measured.absent.iter().map(|absent| format!("{}: not told: {}", absent.what, absent.why));
+            measured.absent.iter().map(|absent| format!("{}: not known: {}", absent.what, absent.why));
         Self {
             schema: SCHEMA.into(),
             machine: machine::describe("as it is".into()),
@@ -329,7 +329,7 @@ mod tests {
             "1.00 a byte received",
             "in 2.5 packets when a receive begins",
             "6 packets at most",
-            "note: drops: not told: no tracepoint",
+            "note: drops: not known: no tracepoint",
             "advice: ",
         ] {
             assert!(text.contains(said), "{said}: {text}");

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use super::measured::{Calls, Copied, Drops, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
 
 impl AddAssign for Measured {
-    /// Counts and times are added; of maxima the larger is kept; the sampling period must be equal.
+    /// Counts and times are added; for maxima the larger one is kept; the sampling periods must be equal.
     fn add_assign(&mut self, other: Self) {
         self.elapsed += other.elapsed;
         self.tasks += other.tasks;

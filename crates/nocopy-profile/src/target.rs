@@ -1,10 +1,10 @@
-//! Whose calls are profiled.
+//! The profiled processes and ports.
 
 use std::fs;
 
 use super::Error;
 
-/// Processes, ports, or both: then only the traffic of these processes on these ports.
+/// Processes, ports, or both; with both, only the traffic of these processes on these ports.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Targets {
     /// Processes with their later children. Empty: all processes whose sockets have the ports.

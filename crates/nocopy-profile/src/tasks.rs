@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) struct Used {
     /// Exact, in nanoseconds.
     pub runtime: Duration,
-    /// How it was spent, in ticks: only their proportion counts.
+    /// User and system time in ticks; only their proportion is used.
     pub user_ticks: u64,
     pub system_ticks: u64,
     /// How often the thread was scheduled; 0 if the kernel does not count it.
@@ -51,7 +51,7 @@ pub(crate) fn run_delay(id: u32) -> Duration {
     Duration::from_nanos(waited_ns)
 }
 
-/// A line of `/proc/PID/schedstat`: time on a processor, time ready for one, and the number of turns.
+/// The numbers of `/proc/PID/schedstat`: time on a processor, time ready for one, and how often it ran.
 fn numbers(schedstat: &str) -> Option<[u64; 3]> {
     let mut fields = schedstat.split_ascii_whitespace();
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])

@@ -1,4 +1,4 @@
-//! Why the kernel throws packets away, by the names it has for that (`enum skb_drop_reason`, from its type information).
+//! The kernel's names of its reasons to drop packets (`enum skb_drop_reason`, from its type information).
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ impl Names {
         Self(values.into_iter().map(|(name, value)| (value, name)).collect())
     }
 
-    /// Without the common prefix; a number if there is no name.
+    /// The name without the common prefix, or the number if there is none.
     pub(super) fn name(&self, reason: u32) -> String {
         match self.0.get(&reason) {
             Some(name) => name.trim_start_matches("SKB_DROP_REASON_").into(),

@@ -34,10 +34,10 @@ const REFINEMENTS: [(&str, &str); 10] = [
     ("kfree_skb", "drops"),
 ];
 
-/// Replaces it before Linux 6.11.
+/// The program for `kfree_skb` before Linux 6.11.
 const OLD_DROPS: &str = "kfree_skb_of_sender";
 
-/// What is missing in the results if one of these is missing.
+/// The figures that are missing without one of these tracepoints.
 const ENDS: &str = "TCP's counters of connections";
 pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
@@ -111,7 +111,7 @@ fn attach_one(
 /// How often a program is given to the verifier, as in the library (`sys/bpf.rs`).
 const LOAD_ATTEMPTS: u32 = 100;
 
-/// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which is no fault of the program.
+/// Loads a program; tries again if the verifier stopped with `EAGAIN` because a signal arrived (`bpf_check`).
 fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
     (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !is_interrupted(loaded)).unwrap_or_else(load)
 }

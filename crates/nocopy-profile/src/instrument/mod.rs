@@ -1,4 +1,4 @@
-//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which add up in the kernel.
+//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which sum up in the kernel.
 
 mod calls;
 mod drop_reason;
@@ -37,7 +37,7 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::SYSLOG)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// The type information of the running kernel. Reading it takes a while, so it is read once for many windows.
+/// The type information of the running kernel. Reading it takes long, so it is read once for many windows.
 pub(crate) struct Kernel {
     types: Btf,
     drop_reasons: Names,
@@ -66,7 +66,7 @@ fn require_capabilities() -> Result<(), Error> {
     }
 }
 
-/// A window of profiling: open from its making until it is read.
+/// A window of profiling: open from its creation until it is read.
 pub(crate) struct Instrument<'a> {
     kernel: &'a Kernel,
     programs: Ebpf,
@@ -86,8 +86,8 @@ struct Before {
 }
 
 impl<'a> Instrument<'a> {
-    /// Opens a window for these targets.
-    /// Fails only if nothing can work without the refused part; other refusals are part of the measurement.
+    /// Opens a window for these targets. Fails only if no result is possible without the refused part; other refusals are recorded in the
+    /// measurement.
     pub(crate) fn attach(
         kernel: &'a Kernel,
         targets: &Targets,
@@ -152,7 +152,7 @@ fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[Inside], now_ns: u64)
     sums::add_targets(programs, &targets.processes)
 }
 
-/// Threads that are asleep inside a call which counts.
+/// Threads that are asleep inside a counted call.
 fn waiting(processes: &[u32]) -> Vec<Inside> {
     let threads = processes.iter().flat_map(|process| {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
@@ -202,7 +202,7 @@ fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
     Ok(threads)
 }
 
-/// Adds all the threads of target processes; of a target port, only the calls on it.
+/// Adds all threads of target processes; for a target port, only the calls on it.
 fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     tasks.switches = tasks::runs_between(&before.threads, after);
@@ -228,13 +228,13 @@ fn add_rest(measured: &mut Measured, sums: &Sums, names: &Names) -> Result<(), M
     Ok(())
 }
 
-/// On the clock of the programs (`bpf_ktime_get_ns`).
+/// The time on the clock of the BPF programs (`bpf_ktime_get_ns`).
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// What the receive softirqs of all processors handled since the machine started, in as many bits as the kernel counts it (kernel:
+/// Packets that the receive softirqs of all processors handled since the machine started, with the kernel's number of bits (kernel:
 /// net/core/net-procfs.c).
 fn machine_packets() -> u32 {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();

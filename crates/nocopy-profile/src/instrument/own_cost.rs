@@ -30,7 +30,7 @@ pub(super) struct Watch {
 struct Account {
     runtime_ns: u64,
     runs: u64,
-    /// Events met while the program was running already on that processor.
+    /// Events that were missed because the program was already running on that processor.
     missed: u64,
 }
 

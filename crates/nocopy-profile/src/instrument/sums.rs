@@ -19,7 +19,7 @@ type CallSums = [u64; 19];
 /// `struct account`.
 type Account = [u64; ACCOUNT_WORDS];
 const ACCOUNT_WORDS: usize = 17;
-/// `struct closed`: an account, and how many it is the sum of.
+/// `struct closed`: the sum of accounts, and their number.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
 pub(super) type Thread = [u64; 17];
@@ -232,7 +232,7 @@ fn add_open(tcp: &mut Tcp, account: &Account) {
     add(tcp, &since, 1, since[13]);
 }
 
-/// Adds an account with differences in place of the last counters.
+/// Adds an account, with differences instead of the last counters.
 fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
     let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
     let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
@@ -280,11 +280,11 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
 pub(super) struct Inside {
     pub id: u32,
     pub kind: u8,
-    /// Time the thread was ready since it started.
+    /// Time that the thread was ready but not running, since its start.
     pub run_delay: Duration,
 }
 
-/// Notes threads that are inside a call already: theirs is asleep since `now_ns`, on a socket that is not known yet.
+/// Notes threads that are already inside a call, asleep since `now_ns` on a socket that is not known yet.
 pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) -> Result<(), MapError> {
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
@@ -299,8 +299,8 @@ pub(super) fn is_inside(thread: &Thread) -> bool {
     thread[0] != 0
 }
 
-/// The part before `now_ns` of a call that still runs: its kind, and the times inside, asleep and ready, given how long the thread has been
-/// ready since its start; `None` if it is over, or if its socket is not known to be the target's.
+/// The part before `now_ns` of a call that has not returned: its kind, and the times inside, asleep and ready, given how long the thread
+/// has been ready since its start; `None` if it is over, or if its socket is not known to be the target's.
 pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
     let [kind, start_ns, socket, _, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");

@@ -1,7 +1,7 @@
 //! Roles of the kernel's functions on a packet's path.
 //!
-//! Only functions that decide a place are listed: functions that they call (allocators, locks, copies of bytes) are counted for their
-//! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) count as the function itself.
+//! Only functions that decide a place are listed; functions that they call (allocators, locks, copies of bytes) count as their caller.
+//! Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) count as the function itself.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -40,7 +40,7 @@ pub(super) enum Timer {
     Keepalive,
 }
 
-/// Whole families, by how their names begin.
+/// Families of functions, by the beginning of their names.
 const PREFIXES: [(&str, Role); 22] = [
     ("__bpf_trace_", Role::Measuring),
     ("bpf_trace_run", Role::Measuring),
@@ -67,7 +67,7 @@ const PREFIXES: [(&str, Role); 22] = [
 ];
 
 impl Role {
-    /// Whether the functions that it calls do work that is not for the interrupted caller.
+    /// Whether the functions that it calls do work unrelated to the interrupted code.
     pub(super) fn is_context(self) -> bool {
         use Role::{DeviceInterrupt, Fault, OtherInterrupt, PollThread, Softirq};
         matches!(self, Softirq | PollThread | DeviceInterrupt | OtherInterrupt | Fault)

@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-/// A sample's place, and whether it belongs to a softirq or a device's interrupt: work for the machine, whichever thread it interrupted.
+/// A sample's place, and whether it belongs to a softirq or a device's interrupt, which work for the whole machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub place: Place,
@@ -139,8 +139,8 @@ impl Spot {
     }
 }
 
-/// Protocol work caused by an expired TCP timer belongs to the timer. A timer that expires while a call holds the socket is run by that
-/// call when it releases the socket (kernel: `tcp_release_cb`).
+/// Counts protocol work caused by an expired TCP timer for the timer. If a timer expires while a call holds the socket, that call runs the
+/// timer when it releases the socket (kernel: `tcp_release_cb`).
 fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
     let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
     match found {
@@ -428,7 +428,7 @@ mod tests {
             prop_assert_eq!(Spot::of(*owner, &named), Spot::of(*owner, functions));
         }
 
-        /// No name makes it stumble, and the target's own samples always have a place.
+        /// No function name causes a panic, and the target's own samples always have a place.
         #[test]
         fn every_sample_of_the_target_has_a_place(functions in prop::collection::vec("[a-z_.]{0,12}", 0..9)) {
             for owner in [Owner::Receiving, Owner::Sending, Owner::Elsewhere] {

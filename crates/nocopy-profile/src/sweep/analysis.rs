@@ -45,9 +45,9 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     }
 }
 
-/// The row that has a place of the profile, of a receiver. The copy to the program is part of TCP's receive call, as it was in the study.
-/// Interrupts themselves are not the driver's: samples meet those of the clock, and hardly a card's. The measurement itself is not the receiver's
-/// work: it has no row.
+/// The study's row for a place in a receiver's profile. The copy to the program is part of TCP's receive call, as in the study. Interrupts
+/// do not count for the driver, because samples hit the clock's interrupts, and rarely a card's. The measurement itself is not the
+/// receiver's work, so it has no row.
 fn row_of(place: Place) -> Option<StudyRow> {
     Some(match place {
         Place::SoftirqDriver => StudyRow::DriverInInterrupt,

@@ -14,7 +14,7 @@ pub const SCHEMA: &str = "nocopy.profile-sweep/2";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     pub schema: String,
-    /// The command that measures the same again.
+    /// The command that repeats the measurement.
     pub command: String,
     /// UTC, to the second.
     pub measured_at: String,
@@ -53,7 +53,7 @@ impl Sweep {
         self.cells.chunk_by(move |one, other| settings(one) == settings(other))
     }
 
-    /// Negative if witnesses do not agree.
+    /// Negative if a cross-check failed.
     pub fn outcome(&self) -> Outcome {
         match self.failed_checks().next() {
             Some(_) => Outcome::Negative,
