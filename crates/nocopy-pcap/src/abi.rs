@@ -11,7 +11,7 @@ pub(crate) struct Pcap {
     _opaque: [u8; 0],
 }
 
-/// Something else that only the system's libpcap or libc looks into.
+/// Another type whose contents only the system's libpcap or libc knows.
 pub(crate) type Opaque = libc::c_void;
 
 /// `struct pcap_pkthdr`
@@ -20,7 +20,7 @@ pub(crate) type Opaque = libc::c_void;
 pub(crate) struct PacketHeader {
     /// The time, with microseconds or, if the program asked for them, nanoseconds in `tv_usec`.
     pub(crate) time: libc::timeval,
-    /// Bytes that were kept.
+    /// Bytes that were captured.
     pub(crate) captured_bytes: u32,
     /// Bytes on the wire.
     pub(crate) original_bytes: u32,

@@ -15,7 +15,7 @@ const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 /// `1`: take packets from the host.
 const TAKE: &str = "NOCOPY_TAKE";
 
-/// A variable; nothing in a process that was started setuid or with capabilities of its file.
+/// A variable; `None` in a process that was started setuid, or from a file with capabilities.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     // SAFETY: takes a number.
     let is_elevated = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

@@ -1,6 +1,6 @@
-//! What programs call: the 94 functions and 2 objects of `exports.txt`.
+//! The 94 functions and 2 objects that programs use, listed in `exports.txt`.
 //!
-//! Every function here has the contract of its namesake in libpcap's manual, which its `SAFETY` comments call the program's word.
+//! Every function here has the contract of its namesake in libpcap's manual: what the caller guarantees, in `SAFETY` comments.
 
 mod data;
 mod delegated;

@@ -1,4 +1,4 @@
-//! Our state beside a program's `pcap_t`.
+//! This library's state for a program's `pcap_t`.
 
 mod live;
 mod reading;
@@ -21,7 +21,7 @@ use crate::text;
 pub(crate) use live::{Live, Reader};
 pub(crate) use reading::{Footing, Place};
 
-/// The buffer of the system's handle beside a capture of this library: as few blocks as a ring may have.
+/// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.
@@ -33,7 +33,7 @@ pub(crate) struct Handle {
     settings: Mutex<Settings>,
     /// Set once the handle is activated with this library.
     live: OnceLock<Live>,
-    /// Once it is activated, and the system's.
+    /// True once the handle is activated and the system's libpcap captures for it.
     is_theirs: AtomicBool,
     made_in: Generation,
 }
@@ -52,7 +52,7 @@ impl Handle {
         }
     }
 
-    /// What the program asked for, to be read and changed.
+    /// The settings that the program asked for, to be read and changed.
     pub(crate) fn settings(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,12 +75,12 @@ impl Handle {
         Capture::open(&self.device, &settings)
     }
 
-    /// Activates the system's handle and starts our capture. The system's has the smallest buffer and receives nothing:
-    /// it compiles filters, opens files and refuses calls that come too late, as for its own captures. Returns the result of
+    /// Activates the system's handle and starts our capture. The system's handle has the smallest buffer and receives nothing; libpcap
+    /// compiles filters for it, opens files and refuses calls that come too late, as for its own captures. Returns the result of
     /// `pcap_activate`; below 0 the capture is closed.
     ///
     /// # Safety
-    /// `real` is the open handle of the system's libpcap that this is beside.
+    /// `real` is the open handle of the system's libpcap to which this state belongs.
     pub(crate) unsafe fn go_live(&self, real: *mut Pcap, opened: Opened) -> c_int {
         let Opened { capture, control, library } = opened;
         let settings = self.settings().clone();
@@ -145,7 +145,7 @@ impl Handle {
     /// Closes it for its opener, or in a forked child, whose parent may continue. `real` is closed afterwards.
     ///
     /// # Safety
-    /// It is the caller's, and is touched no more but by a call that reads it right now.
+    /// The caller owns it, and only a call that is reading right now may still use it.
     pub(crate) unsafe fn close(handle: NonNull<Self>, real: *mut Pcap, from: Place) {
         // SAFETY: by contract. Where a call reads it is that call's from `abandon` on, and not touched here.
         unsafe {
@@ -158,8 +158,8 @@ impl Handle {
         }
     }
 
-    /// Sends queued frames, and reports the counters. A call that is still reading may do so for long, or for ever if it was left by a
-    /// program that closes the handle deeper in its stack: it gets no more packets.
+    /// Sends queued frames, and reports the counters. A call that is still reading gets no more packets; it may read for long, or for ever
+    /// if the program left it and closes the handle deeper in its stack.
     fn stop_and_report(&self, real: *mut Pcap, from: Place) {
         if let Some(live) = self.live().filter(|live| live.is_read(from)) {
             live.control.deafen();
@@ -178,7 +178,7 @@ impl Handle {
     /// Closes the capture.
     ///
     /// # Safety
-    /// It is the caller's alone, made of a box, and invalid afterwards.
+    /// Only the caller has it, it comes from a box, and it is invalid afterwards.
     unsafe fn end(handle: NonNull<Self>) {
         // SAFETY: by contract.
         let handle = unsafe { Box::from_raw(handle.as_ptr()) };
@@ -189,7 +189,7 @@ impl Handle {
     }
 }
 
-/// What the system's libpcap counted.
+/// The counts of the system's libpcap.
 fn their_counts(real: *mut Pcap) -> Counts {
     let mut statistics = Statistics::default();
     // SAFETY: the handle is open, and the statistics are there to be written.

@@ -19,12 +19,12 @@
 //!
 //! * `exports`: the functions that programs call.
 //! * `system`: finding and loading the system's libpcap.
-//! * `table`, `handle`: our state beside a `pcap_t`.
+//! * `table`, `handle`: our state for each `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
-//! * `guard`: no panic leaves the library.
+//! * `guard`: stops panics at the library's boundary.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
-//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//! The layers: each module uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! exports

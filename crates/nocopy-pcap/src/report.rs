@@ -1,7 +1,7 @@
 //! Reports on each handle to `nocopy run`, if that has started the program, and requests for filters.
 //!
-//! None of this may disturb the program. It waits for nothing but the answer to a request, and only if the runner has answered before. It
-//! raises no signal, prints nothing, and returns no error but that of a request. A report that does not arrive is ignored.
+//! This must not disturb the program. It waits only for the answer to a request, and only if `nocopy run` has answered before. It raises no
+//! signal, prints nothing, and returns no errors except those of requests. A report that does not arrive is ignored.
 
 mod channel;
 
@@ -32,7 +32,7 @@ pub(crate) fn opened(handle: u64, interface: &str, library: Library, promiscuous
     say(|| Message::Opened(Opened { handle, interface, library: clipped(library), promiscuous, snap_bytes }));
 }
 
-/// Where a handle's filter runs from now on; `None`: there is none any more.
+/// Reports where a handle's filter runs from now on; `None`: it has none.
 pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
     let place = place.map(|place| match place {
         FilterPlace::UserSpace { why } => FilterPlace::UserSpace { why: clip(&why) },
@@ -41,8 +41,8 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
     say(|| Message::Filter { handle, place });
 }
 
-/// Passes on a control that can replace the filter of a handle's packets, for when this process may no longer do that: `put`
-/// sends it through a socket (`FilterControl::send`), and returns whether that succeeded.
+/// Sends `nocopy run` a control that can replace the filter of a handle's packets, for the time when this process may no longer do that:
+/// `put` sends it through a socket (`FilterControl::send`), and returns whether that succeeded.
 pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     if let Some(channel) = channel() {
         channel.hand_over(handle, put);
@@ -77,7 +77,7 @@ fn say(message: impl FnOnce() -> Message) {
     }
 }
 
-/// This process's way to `nocopy run`, as far as it is known.
+/// This process's connection to `nocopy run`, as far as it is known.
 #[derive(Debug)]
 enum Way {
     Unknown,
@@ -88,7 +88,7 @@ enum Way {
 
 static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 
-/// The channel, opened when it is first asked for; the child of a fork has its own.
+/// The channel, opened at first use; the child of a fork has its own.
 fn channel() -> Option<Arc<Channel>> {
     let mut way = lock(&WAY)?;
     match &*way {

@@ -1,4 +1,4 @@
-//! The system's libpcap: found and loaded with this library, as it would have been with the program, and never unloaded.
+//! The system's libpcap: found and loaded with this library, as the loader would have done with the program, and never unloaded.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use crate::environment;
 /// The file's name in every directory.
 const FILE: &str = "libpcap.so.0.8";
 
-/// Where loaders look, with Debian's directory of each architecture first (ld.so(8)).
+/// The directories that loaders search, with Debian's directory of each architecture first (ld.so(8)).
 const DIRECTORIES: [&str; 7] =
     [MULTIARCH[0], MULTIARCH[1], "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib"];
 
@@ -155,8 +155,8 @@ functions! {
 
 static SYSTEM: OnceLock<System> = OnceLock::new();
 
-/// Loads it before the program starts, while there are descriptors, and before it changes its root. A program that never calls
-/// libpcap may do without.
+/// Loads the system's libpcap before the program starts, while descriptors are free and the root directory is unchanged. A program that
+/// never calls libpcap also runs without it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
@@ -198,7 +198,7 @@ fn end(reason: &str) -> ! {
 struct Library(NonNull<c_void>);
 
 impl Library {
-    /// Opens the one that the environment names, or the first that is found.
+    /// Opens the library that the environment names, or the first that is found.
     fn open() -> Result<Self, String> {
         if let Some(named) = environment::variable(environment::SYSTEM_LIBPCAP) {
             return Self::open_named(&named);

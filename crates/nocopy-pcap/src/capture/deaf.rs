@@ -5,8 +5,8 @@ use std::ffi::c_int;
 /// The EtherType that is reserved for ever (RFC 1701).
 pub(crate) const NOBODYS_PROTOCOL: u16 = 0xffff;
 
-/// Makes a packet socket receive nothing more: it is bound to a protocol that no packet has, so it costs no time for each packet. It is closed
-/// on exec, because the program does not know of it, and could not close it itself.
+/// Makes a packet socket receive nothing more, by binding it to a protocol that no packet has; so packets cost no time. The socket is
+/// closed on exec, because the program does not know of it, and could not close it.
 pub(crate) fn deafen(socket: c_int) {
     // SAFETY: numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -24,15 +24,14 @@ pub(super) fn nothing() -> Program {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
-    /// As it was given; takes everything if it is too long.
+    /// The filter as the program gave it; accepts everything if that is too long.
     pub(crate) program: Program,
-    /// One that is too long for the kernel, and that libpcap runs.
+    /// The filter if it is too long for the kernel; libpcap runs such filters itself.
     pub(crate) long: Option<Arc<[Instruction]>>,
 }
 
 impl Filter {
-    /// Checks a program's instructions: that they end, above all.
-    /// Fails if the kernel would refuse the instructions for anything but their number.
+    /// Checks a program's instructions, above all that they end. Fails if the kernel would refuse them for anything but their number.
     pub(crate) fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
             return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });
@@ -40,8 +39,8 @@ impl Filter {
         Ok(Self { program: Program::new(vec![take(u32::MAX)])?, long: Some(instructions.into()) })
     }
 
-    /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag separately: the tag was put back into
-    /// this frame, and is skipped.
+    /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag separately. The tag was put back into
+    /// this frame, so it is skipped.
     pub(crate) fn matches_beside_tag(
         &self,
         bytes: &[u8],
@@ -69,13 +68,13 @@ impl Filter {
     }
 }
 
-/// Whether a program has a loop, or may have: libpcap's offsets of jumps back are negative.
+/// Whether a program has a backward jump (in libpcap's programs a negative offset), and so possibly a loop.
 pub(crate) fn goes_back(instructions: &[Instruction]) -> bool {
     const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
     instructions.iter().any(|instruction| instruction.code == JUMP && instruction.constant.cast_signed() < 0)
 }
 
-/// Whether libpcap would run a program, and it ends: jumps go forward, which libpcap leaves to the kernel to see to.
+/// Whether libpcap would run a program, and the program ends: that jumps only go forward, libpcap leaves to the kernel to check.
 fn is_valid(instructions: &[Instruction]) -> bool {
     let Ok(len) = c_int::try_from(instructions.len()) else { return false };
     // SAFETY: as many instructions.

@@ -163,8 +163,8 @@ impl Drops {
         drops
     }
 
-    /// How many; without a lock or an allocation, because signal handlers ask. As many as before if they cannot be read: a program may
-    /// have changed its root directory.
+    /// The number of these packets, without a lock or an allocation, because signal handlers call this. If it cannot be read, the last
+    /// known number: a program may have changed its root directory.
     pub(super) fn count(&self) -> u64 {
         if let Some(now) = self.read() {
             let count = now.wrapping_sub(self.before.load(Ordering::Relaxed));
@@ -178,7 +178,7 @@ impl Drops {
     }
 }
 
-/// The number a file begins with; 0 if it begins with none, as libpcap has it.
+/// The number at the beginning of a file; 0 if there is none, as in libpcap.
 fn number_in(file: &CStr) -> Option<u64> {
     // SAFETY: the path ends with a zero.
     let fd = unsafe { libc::open(file.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };

@@ -1,13 +1,13 @@
 //! Captures: the sources of packets.
 //!
-//! A capture has two sides. [`Capture`] is the side that one thread at a time reads from: it waits for packets and passes them to the
-//! program without copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own
-//! callback: it sets the filter and returns counts. A new setting applies from the next packet on.
+//! A capture has two sides. One thread at a time reads from [`Capture`]: it waits for packets and passes them to the program without
+//! copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own callback: it sets
+//! the filter and returns counts. A new setting applies from the next packet on.
 //!
-//! A handle that nocopy captures for is activated by the system's libpcap, too, with a small buffer and a socket bound to no protocol.
-//! So it compiles filters as for any live capture (they look for the VLAN tag beside the frame), and refuses calls that come too late.
-//! What nocopy cannot do is decided once, in `pcap_activate`; the report names the reason. The child of a fork changes nothing that
-//! its parent has.
+//! If nocopy captures for a handle, the system's libpcap activates the handle, too, with a small buffer and a socket bound to no protocol.
+//! So libpcap compiles filters as for any live capture (they expect the VLAN tag separate from the frame), and refuses calls that come too
+//! late. Whether nocopy can capture is decided once, in `pcap_activate`; the report names the reason if not. A forked child changes nothing
+//! of its parent's captures.
 
 pub(crate) mod deaf;
 mod filter;
@@ -31,7 +31,7 @@ use take::Take;
 use crate::environment;
 use crate::report::{CaptureMode, FilterPlace, Library};
 
-/// A packet, in the memory that the kernel wrote it to.
+/// A packet, in the memory to which the kernel wrote it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet<'a> {
     pub(crate) bytes: &'a [u8],
@@ -43,7 +43,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) stays: bool,
 }
 
-/// What `pcap_stats` returns.
+/// The counts that `pcap_stats` returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Packets that matched the filter, including those that were dropped afterwards.
@@ -77,11 +77,11 @@ impl fmt::Display for Refusal {
 
 #[derive(Debug)]
 pub(crate) enum Waited {
-    /// Packets may be there, or the timeout is over: look.
+    /// Packets may have arrived, or the timeout is over: check.
     Look,
     /// `pcap_breakloop` was called; the request is cleared.
     Stopped,
-    /// With an error, in the words that libpcap uses.
+    /// The wait failed, with an error in libpcap's words.
     Failed(String),
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Waiting<'a> {
     pub(crate) nonblocking: bool,
 }
 
-/// The side of a capture that packets are read from.
+/// The reading side of a capture.
 #[derive(Debug)]
 pub(crate) enum Capture {
     /// Copies of packets; the host gets its traffic as usual.
@@ -133,8 +133,8 @@ impl Capture {
         }
     }
 
-    /// Looks at `max` claimed packets at most and passes those that match to `deliver`; ends early if a stop is requested. Returns how
-    /// many were passed.
+    /// Passes those of at most `max` claimed packets that match to `deliver`; ends early if a stop is requested. Returns how many were
+    /// passed.
     #[inline]
     pub(crate) fn hand_over(
         &mut self,
@@ -169,7 +169,7 @@ impl Capture {
 pub(crate) struct Opened {
     pub(crate) capture: Capture,
     pub(crate) control: Control,
-    /// How it captures, for the report.
+    /// How this library captures, for the report.
     pub(crate) library: Library,
 }
 
@@ -201,15 +201,15 @@ impl Control {
         }
     }
 
-    /// Called once the handle's number was reported to `nocopy run`: lets that process replace the filter in the kernel later.
+    /// Lets `nocopy run` replace the filter in the kernel later; called once the handle's number was reported to it.
     pub(crate) fn introduce(&self, handle: u64) {
         if let Self::Take(control) = self {
             control.introduce(handle);
         }
     }
 
-    /// Leaves packets that arrive from now on to the host, as far as that is possible while another call reads. Packets that have arrived
-    /// and were not read stay where they are.
+    /// Leaves packets that arrive from now on to the host, as far as that is possible while another call reads. Arrived packets that were
+    /// not read stay where they are.
     pub(crate) fn deafen(&self) {
         match self {
             Self::Passive(control) => deaf::deafen(control.descriptor().as_raw_fd()),
@@ -226,7 +226,7 @@ impl Control {
         }
     }
 
-    /// What `pcap_fileno` and `pcap_get_selectable_fd` return: readable when packets may have arrived.
+    /// The descriptor for `pcap_fileno` and `pcap_get_selectable_fd`: readable when packets may have arrived.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Passive(control) => control.descriptor(),
@@ -242,7 +242,7 @@ impl Control {
         }
     }
 
-    /// Whether filters see VLAN tags inside the frame, as on the wire; packet sockets keep them beside it.
+    /// Whether filters see VLAN tags inside the frame, as on the wire; packet sockets have them separately.
     pub(crate) fn sees_tags_in_frames(&self) -> bool {
         match self {
             Self::Passive(_) => false,
@@ -250,8 +250,8 @@ impl Control {
         }
     }
 
-    /// Whether a program that waits by select(2) has to call once a millisecond: the interface is down, and no event would report its
-    /// removal.
+    /// Whether a program that waits by select(2) has to call once a millisecond, because the interface is down, and no event would report
+    /// its removal.
     pub(crate) fn needs_looks(&self) -> bool {
         match self {
             Self::Passive(control) => control.needs_looks(),

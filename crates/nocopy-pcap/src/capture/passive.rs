@@ -1,7 +1,7 @@
 //! Captures that leave the host its traffic: the kernel's blocks, read in place.
 //!
-//! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): when a call waits and when it returns, its errors for a
-//! removed interface, and that packets which passed an old filter are run through the new one.
+//! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): calls wait and return at the same moments, errors for a removed
+//! interface are the same, and packets that passed an old filter are run through the new one.
 
 use std::ffi::{CStr, CString, c_int};
 use std::io::{self, Write as _};
@@ -39,9 +39,9 @@ pub(crate) struct Passive {
     blocks: Capture,
     is_immediate: bool,
     reading: Option<BlockReader>,
-    /// The filter that runs here, besides the kernel's.
+    /// The filter that this library runs, in addition to the kernel's.
     filter: Option<UserFilter>,
-    /// The change of the settings that `filter` comes from.
+    /// The change of the settings from which `filter` comes.
     seen: Seen,
     shared: Arc<Shared>,
 }
@@ -55,7 +55,7 @@ struct UserFilter {
     blocks: Option<u32>,
 }
 
-/// State that both sides use.
+/// State shared by both sides.
 #[derive(Debug)]
 struct Shared {
     control: integration::Control,
@@ -101,7 +101,7 @@ impl Passive {
         self.turn()
     }
 
-    /// Gives the block back and takes the next, if the kernel has handed it over.
+    /// Returns the block and takes the next one, if the kernel has handed it over.
     #[cold]
     fn turn(&mut self) -> bool {
         self.put_back();
@@ -110,7 +110,7 @@ impl Passive {
         self.reading.is_some()
     }
 
-    /// Gives a block back that was read to its end.
+    /// Returns a block that was read to its end.
     fn put_back(&mut self) {
         if self.reading.take().is_some()
             && let Some(UserFilter { blocks: Some(blocks), .. }) = &mut self.filter
@@ -281,7 +281,7 @@ enum Polled {
     Other,
 }
 
-/// Opens the blocks; fewer, if the kernel has no memory for as many as asked for.
+/// Opens the blocks; fewer than requested if the kernel has too little memory.
 fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
     let buffer_bytes = u32::try_from(settings.buffer_bytes).ok().filter(|&bytes| bytes > 0);
     let mut count = buffer_bytes.unwrap_or(BUFFER_BYTES).div_ceil(BLOCK_BYTES).max(2);
@@ -304,7 +304,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
 }
 
 impl Shared {
-    /// Whether a packet is of the direction that the program wants. What the loopback interface sends it also receives.
+    /// Whether a packet has the direction that the program asked for. Packets that the loopback interface sends, it also receives.
     fn wants(&self, outgoing: bool) -> bool {
         let direction = self.direction.load(Ordering::Relaxed);
         match outgoing {
@@ -321,7 +321,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Sets the filter in the kernel or, if that does not take it, here.
+    /// Sets the filter in the kernel or, if the kernel refuses it, in this library.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         self.shared.posted.set(filter, |filter, _| match self.put_in_kernel(filter) {
             Ok(()) => Ok(FilterPlace::Socket),

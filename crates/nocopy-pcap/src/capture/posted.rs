@@ -1,4 +1,4 @@
-//! A filter on its way from the control of a capture to its reader.
+//! Passes a filter from the control of a capture to its reader.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

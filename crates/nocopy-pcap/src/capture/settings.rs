@@ -5,13 +5,13 @@ use std::ffi::c_int;
 use super::Refusal;
 use crate::abi::SNAP_BYTES_MAX;
 
-/// `PCAP_TSTAMP_HOST_*`: the kernel's time stamps, as this library has them.
+/// `PCAP_TSTAMP_HOST_*`: the kernel's time stamps, which this library uses.
 const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
 
 /// The settings made before the handle is activated; by default libpcap's.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// As it was given; see [`Settings::snap_bytes`].
+    /// As the program gave it; see [`Settings::snap_bytes`].
     pub(crate) snap_bytes_asked: c_int,
     pub(crate) promiscuous: bool,
     /// 0 for none.
@@ -44,7 +44,7 @@ impl Settings {
         }
     }
 
-    /// How much of a packet is kept: libpcap's maximum for invalid values.
+    /// How many bytes of a packet are captured: libpcap's maximum for invalid values.
     pub(crate) fn snap_bytes(&self) -> c_int {
         if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_asked) {
             self.snap_bytes_asked
@@ -53,8 +53,7 @@ impl Settings {
         }
     }
 
-    /// Whether our captures, of any kind, support these settings.
-    /// The error is the setting that nocopy does not support.
+    /// Whether all our captures support these settings. The error is the setting that nocopy does not support.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let why = match self {
             Self { monitor: true, .. } => "monitor mode is for wireless interfaces",

@@ -36,10 +36,10 @@ use reading::{CLAIMED_MAX, Reading};
 use realtime::Realtime;
 use watch::Watch;
 
-/// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 6 ms at 2.5 million
-/// packets a second, about as long as with libpcap's buffer. More are slower: the kernel uses them all in turn, and they leave the caches.
+/// Frames of all queues together, unless the program asks for more: with one queue the program may pause for 6 ms at 2.5 million packets a
+/// second, about as long as with libpcap's buffer. More frames are slower: the kernel uses all of them in turn, so they leave the caches.
 const FRAMES_ALL: u32 = 16384;
-/// The least frames of each queue, however many queues there are: any of them may be the busy one.
+/// The fewest frames of each queue, however many queues there are, because any of them may be the busy one.
 const FRAMES_MIN: u32 = 8192;
 /// The most frames, whatever the program asks for (`pcap_set_buffer_size`).
 const FRAMES_MAX: u32 = 32768;
@@ -55,7 +55,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long packets may accumulate if the program set no timeout.
 const DELAY: Duration = Duration::from_millis(100);
 
-/// In place of a handle's number, until it was reported.
+/// Instead of a handle's number, until it was reported.
 const UNREPORTED: u64 = u64::MAX;
 
 /// The reading side of a capture, used by one thread at a time.
@@ -64,11 +64,11 @@ pub(crate) struct Take {
     reading: Reading,
     realtime: Realtime,
     filtering: Filtering,
-    /// None in immediate mode: each packet is worth waking up for.
+    /// `None` in immediate mode, where each packet wakes the program.
     gathering: Option<Gathering>,
     timeout: Option<Duration>,
     to_host: ToHost,
-    /// What went wrong while packets were looked for.
+    /// An error that occurred while looking for packets.
     failure: Option<String>,
     watch: Watch,
     shared: Arc<Shared>,
@@ -79,9 +79,9 @@ pub(crate) struct Take {
 struct Shared {
     descriptor: Descriptor,
     posted: Posted,
-    /// Packets claimed, except those handed back. Written by the reader alone.
+    /// Packets claimed, except those returned to the host. Only the reader writes it.
     received: AtomicU64,
-    /// Claimed packets that were to be handed back and did not reach the host. Written by the reader alone.
+    /// Claimed packets that should have returned to the host and did not reach it. Only the reader writes it.
     lost: AtomicU64,
     is_down: AtomicBool,
 }
@@ -226,7 +226,7 @@ impl Take {
         }
     }
 
-    /// Lets packets accumulate if they arrive at a rate at which poll(2) would wake for the first at once. `None`: they no longer do.
+    /// Lets packets accumulate if they arrive so fast that poll(2) would wake at once for the first. `None`: they no longer do.
     fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
         let is_flowing =
             self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
@@ -292,14 +292,14 @@ fn queue_count(name: &str) -> u32 {
     Port::builder(name).queue_count().unwrap_or(1)
 }
 
-/// Frames of each of `queues` queues for a buffer of that many bytes, 0 for the default.
+/// Frames of each of `queues` queues, for a buffer of that many bytes (0: the default).
 fn frames(buffer_bytes: c_int, queues: u32) -> u32 {
     let asked = u32::try_from(buffer_bytes).unwrap_or(0).div_ceil(FRAME_BYTES);
     let share = FRAMES_ALL / queues.max(1);
     asked.max(share).clamp(FRAMES_MIN, FRAMES_MAX).next_power_of_two()
 }
 
-/// Arrival time of a packet: by the kernel that took it, or now if that had no room to note it.
+/// Arrival time of a packet: noted by the kernel, or the present time if the kernel had no room for the note.
 #[inline]
 fn time_of(packet: &nocopy::Packet<'_>, realtime: &mut Realtime) -> u64 {
     match packet.arrival().timestamp {
@@ -343,7 +343,7 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
-    /// For sending. Bound to no protocol: it receives nothing, and the kernel finds the protocol of each frame.
+    /// The socket for sending. Bound to no protocol, so it receives nothing, and the kernel finds the protocol of each frame.
     sending: OwnedFd,
     meter: Meter,
     in_front: FilterControl,
@@ -370,8 +370,8 @@ impl Control {
         })
     }
 
-    /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets, for when this process may
-    /// not any more.
+    /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets, for the time when this process
+    /// may no longer do so.
     pub(super) fn introduce(&self, handle: u64) {
         self.handle.store(handle, Ordering::Relaxed);
         report::control(handle, |socket| self.in_front.send(&socket).is_ok());
@@ -400,7 +400,7 @@ impl Control {
         })
     }
 
-    /// Installs a filter before the ports, or none; by `nocopy run` if this process may not.
+    /// Installs a filter before the ports, or none; `nocopy run` does it if this process may not.
     fn put_in_front(&self, filter: Option<&Program>) -> Result<(), String> {
         match self.in_front.set(filter) {
             Ok(()) => Ok(()),

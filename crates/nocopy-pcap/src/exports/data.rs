@@ -1,4 +1,4 @@
-//! The two objects. Programs may hold copies of them, which the loader makes by their size: they are as long as Debian's.
+//! The two objects. The loader may copy them into programs by their size, so they are as long as Debian's.
 
 use std::ffi::{CStr, c_char, c_ushort};
 use std::ptr::null;

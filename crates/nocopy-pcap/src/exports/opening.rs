@@ -23,14 +23,14 @@ unsafe fn handle_for(device: *const c_char) -> Box<Handle> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_create(device: *const c_char, text: *mut c_char) -> *mut Pcap {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     let handle = unsafe { (system().pcap_create)(device, text) };
     if handle.is_null() {
         return handle;
     }
     // Without our state the handle is the system's alone, and works.
     let run = || {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         table::insert(handle, unsafe { handle_for(device) });
     };
     // SAFETY: the handle is open.
@@ -41,14 +41,14 @@ unsafe extern "C" fn pcap_create(device: *const c_char, text: *mut c_char) -> *m
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_activate(handle: *mut Pcap) -> c_int {
     let Some(ours) = table::find(handle).filter(|ours| !ours.is_activated()) else {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_activate)(handle) };
     };
     let run = || match ours.open() {
         // SAFETY: the handle is open, and the system's.
         Ok(opened) => unsafe { ours.go_live(handle, opened) },
         Err(why) => {
-            // SAFETY: the program's word.
+            // SAFETY: the caller guarantees it.
             let result = unsafe { (system().pcap_activate)(handle) };
             if result >= 0 {
                 ours.is_theirs(&why);
@@ -69,7 +69,7 @@ unsafe extern "C" fn pcap_open_live(
     text: *mut c_char,
 ) -> *mut Pcap {
     let run = || {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         let ours = unsafe { handle_for(device) };
         {
             let mut settings = ours.settings();
@@ -79,7 +79,7 @@ unsafe extern "C" fn pcap_open_live(
         }
         let why = match ours.open() {
             Ok(opened) => {
-                // SAFETY: the program's word.
+                // SAFETY: the caller guarantees it.
                 let handle = unsafe { (system().pcap_create)(device, text) };
                 if handle.is_null() {
                     return handle;
@@ -95,7 +95,7 @@ unsafe extern "C" fn pcap_open_live(
             }
             Err(why) => Some(why),
         };
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         let handle = unsafe { (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text) };
         if let Some(why) = why.filter(|_| !handle.is_null()) {
             ours.is_theirs(&why);
@@ -133,7 +133,7 @@ unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
         // SAFETY: no text is written: nobody could read it. Nothing finds the handle any more.
         unsafe { guard::entry(null_mut(), (), || Handle::close(ours, handle, from)) };
     }
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { (system().pcap_close)(handle) };
 }
 
@@ -145,7 +145,7 @@ unsafe extern "C" fn pcap_compile(
     optimize: c_int,
     netmask: u32,
 ) -> c_int {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     let compile = |handle| unsafe { (system().pcap_compile)(handle, program, expression, optimize, netmask) };
     let live = table::find(handle).and_then(|ours| ours.live());
     if live.is_none_or(|live| !live.control.sees_tags_in_frames()) {

@@ -1,4 +1,4 @@
-//! Settings before a handle is activated. The system's libpcap gets them too, and decides: its codes and texts are returned.
+//! Settings before a handle is activated. They are passed to the system's libpcap, too, and its codes and texts are returned.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use crate::guard;
 use crate::system::system;
 use crate::table;
 
-/// Passes a setting to the system's libpcap, and records it if libpcap accepted it: not once the handle is activated.
+/// Passes a setting to the system's libpcap, and records it if libpcap accepts it (which it does only before the handle is activated).
 ///
 /// # Safety
 /// The handle is one that the program may use.
@@ -18,7 +18,7 @@ unsafe fn option(
     value: c_int,
     note: impl FnOnce(&mut Settings),
 ) -> c_int {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     let result = unsafe { tell(handle, value) };
     if let Some(ours) = table::find(handle).filter(|_| result == 0) {
         // SAFETY: the handle is open.
@@ -31,7 +31,7 @@ macro_rules! options {
     ($(fn $name:ident($value:ident) $note:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
-            // SAFETY: the program's word.
+            // SAFETY: the caller guarantees it.
             unsafe { option(handle, system().$name, $value, $note) }
         }
     )*};

@@ -1,4 +1,4 @@
-//! Packets.
+//! Functions that read packets.
 
 use std::ffi::{c_int, c_uchar};
 use std::ptr::{NonNull, null, null_mut};
@@ -14,15 +14,15 @@ use crate::table;
 fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&PacketHeader, Packet<'_>) {
     move |header, packet| {
         let handler = handler.expect("a callback");
-        // SAFETY: the program's word; header and packet stay until it returns.
+        // SAFETY: the caller guarantees it; header and packet stay until it returns.
         unsafe { handler(user, header, packet.bytes.as_ptr()) }
     }
 }
 
-/// This library's state of a handle, if it is not the system's alone. Not a reference, because it may be freed before the call ends.
+/// This library's state of a handle, if it has any. Not a reference, because the state may be freed before the call ends.
 #[inline]
 fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     table::find_pointer(handle).filter(|ours| unsafe { ours.as_ref() }.live().is_some())
 }
 
@@ -56,7 +56,7 @@ unsafe extern "C" fn pcap_dispatch(
                 live.dispatch(reader, count, &mut deliver_to(handler, user))
             })
         },
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         None => unsafe { (system().pcap_dispatch)(handle, count, handler, user) },
     }
 }
@@ -75,7 +75,7 @@ unsafe extern "C" fn pcap_loop(
                 live.repeat(reader, count, &mut deliver_to(handler, user))
             })
         },
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         None => unsafe { (system().pcap_loop)(handle, count, handler, user) },
     }
 }
@@ -83,7 +83,7 @@ unsafe extern "C" fn pcap_loop(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
     let Some(ours) = ours(handle) else {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_next)(handle, header) };
     };
     let run = |live: &Live, reader: &mut Reader| {
@@ -91,7 +91,7 @@ unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> 
         if live.next(reader, &mut found) <= 0 {
             return null();
         }
-        // SAFETY: the program's word; what was found stays until the next call.
+        // SAFETY: the caller guarantees it; the found packet stays until the next call.
         unsafe { header.write(*found.0) };
         found.1
     };
@@ -106,13 +106,13 @@ unsafe extern "C" fn pcap_next_ex(
     packet: *mut *const c_uchar,
 ) -> c_int {
     let Some(ours) = ours(handle) else {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_next_ex)(handle, header, packet) };
     };
     let run = |live: &Live, reader: &mut Reader| {
         let mut found = (null_mut(), null());
         let result = live.next(reader, &mut found);
-        // SAFETY: the program's word. What it had as a packet stays where there is none.
+        // SAFETY: the caller guarantees it. If there is no packet, the caller's old values stay.
         unsafe {
             if !found.0.is_null() {
                 header.write(found.0);
@@ -131,7 +131,7 @@ unsafe extern "C" fn pcap_next_ex(
 unsafe extern "C" fn pcap_breakloop(handle: *mut Pcap) {
     match table::find(handle).and_then(|ours| ours.live()) {
         Some(live) => live.stop.ask(), // also in a signal handler: no lock, no allocation, no panic
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         None => unsafe { (system().pcap_breakloop)(handle) },
     }
 }

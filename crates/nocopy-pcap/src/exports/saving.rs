@@ -1,7 +1,7 @@
-//! Packets into capture files: by the system's libpcap, without locks that nobody else can want.
+//! Writes packets into capture files by the system's libpcap, without locks in processes with one thread.
 //!
 //! libpcap writes each packet by two calls of fwrite(3), each of which locks and unlocks the file: four atomic instructions, a quarter of
-//! tcpdump's time for a packet. A process that has one thread (glibc tells) needs none of them.
+//! tcpdump's time for a packet. A process with one thread (as glibc reports) needs none of them.
 
 use std::ffi::{c_char, c_int, c_uchar};
 use std::sync::OnceLock;
@@ -36,10 +36,10 @@ fn has_one_thread() -> bool {
 unsafe extern "C" fn pcap_dump(dumper: *mut c_uchar, header: *const PacketHeader, packet: *const c_uchar) {
     let system = system();
     if !has_one_thread() {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system.pcap_dump)(dumper, header, packet) };
     }
-    // SAFETY: the program's word: an open dumper, whose file is as open; a signal handler that comes meanwhile is of the same thread.
+    // SAFETY: the caller guarantees an open dumper, whose file is open, too; a signal handler that interrupts this runs in the same thread.
     unsafe {
         let file = (system.pcap_dump_file)(dumper.cast());
         let locking = __fsetlocking(file, FSETLOCKING_BYCALLER);

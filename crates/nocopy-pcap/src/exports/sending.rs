@@ -1,4 +1,4 @@
-//! Packets that are sent as they are.
+//! Functions that send packets, unchanged.
 
 use std::ffi::{c_int, c_uchar};
 use std::slice;
@@ -13,10 +13,10 @@ unsafe extern "C" fn pcap_inject(handle: *mut Pcap, packet: *const Opaque, bytes
     // What libpcap refuses for its length alone, and the kernel for having no bytes at all, they refuse on any handle, in their own words.
     let is_sendable = bytes > 0 && c_int::try_from(bytes).is_ok() && !packet.is_null();
     let Some(live) = table::find(handle).and_then(|ours| ours.live()).filter(|_| is_sendable) else {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_inject)(handle, packet, bytes) };
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     let packet = unsafe { slice::from_raw_parts(packet.cast(), bytes) };
     // SAFETY: the handle is open.
     unsafe { guard::entry(handle, ERROR, || live.inject(packet)) }
@@ -27,10 +27,10 @@ unsafe extern "C" fn pcap_sendpacket(handle: *mut Pcap, packet: *const c_uchar, 
     let bytes_sendable = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0 && !packet.is_null());
     let ours = table::find(handle).and_then(|ours| ours.live()).zip(bytes_sendable);
     let Some((live, len)) = ours else {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_sendpacket)(handle, packet, bytes) };
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     let packet = unsafe { slice::from_raw_parts(packet, len) };
     // SAFETY: the handle is open.
     unsafe { guard::entry(handle, ERROR, || live.inject(packet).min(0)) }

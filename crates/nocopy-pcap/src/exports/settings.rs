@@ -38,14 +38,14 @@ unsafe fn with_live<R>(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram) -> c_int {
     let ours = |live: &Live| {
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         let Some(program) = (unsafe { program.as_ref() }) else {
             return live.fail("setfilter: No filter specified");
         };
         if program.instructions.is_null() {
             return live.fail("BPF program is not valid");
         }
-        // SAFETY: the program's word: as many instructions.
+        // SAFETY: the caller guarantees this number of instructions.
         let instructions = unsafe { slice::from_raw_parts(program.instructions, program.len as usize) };
         match Filter::new(instructions) {
             Ok(filter) => live.set_filter(filter),
@@ -53,7 +53,7 @@ unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram)
             Err(_) => live.fail("BPF program is not valid"),
         }
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, || (system().pcap_setfilter)(handle, program)) }
 }
 
@@ -65,7 +65,7 @@ unsafe extern "C" fn pcap_setdirection(handle: *mut Pcap, direction: c_uint) -> 
         2 => live.set_direction(Direction::Out),
         _ => live.fail("Invalid direction"),
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, || (system().pcap_setdirection)(handle, direction)) }
 }
 
@@ -79,20 +79,20 @@ unsafe extern "C" fn pcap_stats(handle: *mut Pcap, statistics: *mut Statistics) 
                 dropped: counts.dropped as c_uint,
                 interface_dropped: counts.interface_dropped as c_uint,
             };
-            // SAFETY: the program's word.
+            // SAFETY: the caller guarantees it.
             unsafe { statistics.write(told) };
             0
         }
         Err(words) => live.fail(&words),
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, || (system().pcap_stats)(handle, statistics)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_getnonblock(handle: *mut Pcap, text: *mut c_char) -> c_int {
     let ours = |live: &Live| c_int::from(live.is_nonblocking());
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, || (system().pcap_getnonblock)(handle, text)) }
 }
 
@@ -101,7 +101,7 @@ unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c
     let ours = |live: &Live| match live.set_nonblocking(on != 0) {
         Ok(()) => 0,
         Err(words) => {
-            // SAFETY: the program's word.
+            // SAFETY: the caller guarantees it.
             unsafe { text::write(text, &words) };
             live.fail(&words)
         }
@@ -110,34 +110,34 @@ unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c
         if let Some(found) = table::find(handle) {
             found.settings().nonblocking = on != 0; // for when it is activated
         }
-        // SAFETY: the program's word.
+        // SAFETY: the caller guarantees it.
         unsafe { (system().pcap_setnonblock)(handle, on, text) }
     };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, theirs) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_bufsize(handle: *mut Pcap) -> c_int {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, |_| SNAP_BYTES_MAX, || (system().pcap_bufsize)(handle)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_fileno(handle: *mut Pcap) -> c_int {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_fileno)(handle)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int {
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_get_selectable_fd)(handle)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval {
     let ours = |live: &Live| if live.control.needs_looks() { &raw const LOOK } else { null() };
-    // SAFETY: the program's word.
+    // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, null(), ours, || (system().pcap_get_required_select_timeout)(handle)) }
 }

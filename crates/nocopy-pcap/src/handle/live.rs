@@ -1,4 +1,4 @@
-//! An activated handle that this library captures for.
+//! An activated handle for which this library captures.
 
 use std::ffi::{CStr, c_int, c_uchar};
 use std::io;
@@ -43,9 +43,9 @@ pub(crate) struct Reader {
     capture: Capture,
     nanoseconds: bool,
     snap_bytes: u32,
-    /// What `pcap_next_ex` points at.
+    /// The header to which `pcap_next_ex` returns a pointer.
     header: PacketHeader,
-    /// A copied packet for `pcap_next_ex` to point at.
+    /// A copied packet to which `pcap_next_ex` returns a pointer.
     kept: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ impl Live {
         }
     }
 
-    /// `pcap_dispatch`: a count of 0 or less is for all that there are now.
+    /// `pcap_dispatch`: a count of 0 or less means all packets that are waiting now.
     pub(crate) fn dispatch(
         &self,
         reader: &mut Reader,
@@ -129,7 +129,7 @@ impl Live {
         self.read(reader, limit(count), deliver)
     }
 
-    /// `pcap_loop`: as many as asked for, however often packets have to be waited for; a count of 0 or less is for ever.
+    /// `pcap_loop`: reads the requested number of packets, and waits as often as needed; with a count of 0 or less it never ends.
     pub(crate) fn repeat(
         &self,
         reader: &mut Reader,
@@ -239,8 +239,7 @@ impl Live {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Lets calls return at once, or wait. The descriptor follows, as libpcap's does.
-    /// Errors are in libpcap's words.
+    /// Makes calls return at once, or wait. The descriptor's flag changes, too, as in libpcap. Errors are in libpcap's words.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
         set_flag(self.control.descriptor(), on)?;
         self.nonblocking.store(on, Ordering::Relaxed);
@@ -261,20 +260,20 @@ impl Live {
         self.sending.finish()
     }
 
-    /// Whether a call reads now, judged from the place of another call.
+    /// Whether a call is reading now, judged from the stack position of another call.
     pub(super) fn is_read(&self, from: Place) -> bool {
         self.reader.is_in_use(from)
     }
 
-    /// Closes the handle for the program. If a call is reading right now (perhaps the one whose callback closes it), that call ends soon, and
-    /// ends the handle: then this returns true, and the handle may be invalid already.
+    /// Closes the handle for the program. If a call is reading right now (perhaps the one whose callback closes it), that call ends soon,
+    /// and frees the handle: then this returns true, and the handle may already be invalid.
     pub(super) fn abandon(&self, from: Place) -> bool {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.ask();
         self.reader.abandon(from).is_break()
     }
 
-    /// Closes the capture. `is_inherited`: this is a forked child, and its parent's capture must go on.
+    /// Closes the capture. `is_inherited`: this is a forked child, and its parent's capture must continue.
     pub(super) fn close(self, is_inherited: bool) {
         let Self { reader, sending, .. } = self;
         let capture = reader.into_inner().capture;
@@ -308,7 +307,7 @@ fn limit(count: c_int) -> usize {
     usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(c_int::MAX as usize)
 }
 
-/// The header of a packet, with the kept length.
+/// The header of a packet, with the captured length.
 #[inline]
 fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketHeader {
     let (seconds, ns) = (packet.time_ns / 1_000_000_000, packet.time_ns % 1_000_000_000);

@@ -1,9 +1,9 @@
 //! Calls that read packets: one at a time for each handle. A handle that is closed during such a call is freed when the call returns.
 //!
 //! A program may leave a reading call by longjmp(3), from its callback or from a signal handler that interrupts the wait. Nothing reports
-//! that, so the next call has to find out whether the one before is over. It compares their positions on the stack ([`Place`]): a call
-//! at the same position as an earlier one, or above it, shows that the earlier one is over. Where that proves nothing, because the
-//! thread has several stacks (coroutines, `sigaltstack`), the earlier call counts as still running.
+//! that, so the next call has to find out whether the previous one is over. It compares their positions on the stack ([`Place`]): a call at
+//! the same position as an earlier one, or above it, shows that the earlier one is over. If the positions prove nothing, because the thread
+//! has several stacks (coroutines, `sigaltstack`), the earlier call counts as still running.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ const FREE: usize = 0;
 /// call both check for the other one; whichever finishes second frees the handle.
 const ABANDONED: usize = 1;
 
-/// In place of a thread: no thread is recorded.
+/// Instead of a thread: no thread is recorded.
 const NONE: usize = 0;
 
 /// Where a call runs: its thread, and the lowest address of its [`Footing`].
@@ -46,8 +46,8 @@ impl Place {
     }
 }
 
-/// The stack that this thread was started with. `None` if the caller is a signal handler on a stack of its own, or if the C library
-/// cannot find it out (for the main thread it reads /proc).
+/// The stack that this thread was started with. `None` if the caller is a signal handler on a separate stack, or if the C library cannot
+/// find it out (for the main thread it reads /proc).
 #[cold]
 fn own_stack() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -81,7 +81,7 @@ impl Footing {
     /// More than the stack frames between the program and any footing.
     const BYTES: usize = 2048;
 
-    /// Must stay in the local variable that it is created in, because its address is compared.
+    /// Must stay in the local variable in which it is created, because its address is compared.
     pub(crate) const fn new() -> Self {
         Self(MaybeUninit::uninit())
     }
@@ -103,8 +103,8 @@ impl Footing {
 pub(super) struct Exclusive<T> {
     /// [`FREE`], or the lowest address of the reading call's footing; combined with [`ABANDONED`].
     state: AtomicUsize,
-    /// The thread of that call, stored after it claimed the value and cleared before it returns it. So a thread that reads its own number
-    /// here has a call of its own that claimed the value, and did not return it.
+    /// The thread of that call, stored after it claimed the value and cleared before it returns it. So if a thread reads its own number
+    /// here, one of its own calls claimed the value and did not return it.
     thread: AtomicUsize,
     value: UnsafeCell<T>,
 }

@@ -13,7 +13,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Sends a packet; the number of its bytes.
+    /// Sends a packet; returns the number of its bytes.
     #[inline]
     pub(crate) fn inject(
         &self,
@@ -37,7 +37,7 @@ impl Sending {
         Ok(self.injector.get_or_init(|| injector))
     }
 
-    /// What was sent, and how, for people; nothing if nothing was.
+    /// How many frames were sent, and how, as text; `None` if none were.
     pub(crate) fn summary(&self) -> Option<String> {
         self.injector.get().and_then(|injector| injector.summary())
     }
@@ -49,7 +49,7 @@ impl Sending {
         (injector.sent(), injector.summary())
     }
 
-    /// Sends waiting frames, and ends; unless this is a signal handler that interrupts sending, which continues then.
+    /// Sends waiting frames, and ends. If this is a signal handler that interrupted sending, sending continues instead.
     pub(crate) fn close(self) {
         if let Some(injector) = self.injector.into_inner()
             && injector.close().is_break()
@@ -58,7 +58,7 @@ impl Sending {
         }
     }
 
-    /// Ends in the child of a fork. What waited at the fork was sent before it, so this is an end like any other.
+    /// Ends in the child of a fork. Frames that waited were sent before the fork, so this is an ordinary end.
     pub(crate) fn leave(self) {
         self.close();
     }

@@ -9,10 +9,10 @@ use nocopy::port::Sender;
 
 use super::interface::Interface;
 
-/// Frames a system call: more make it no cheaper, and would wait longer.
+/// Frames per system call: more make it no cheaper, and would wait longer.
 const BATCH: u32 = 32;
 
-/// Frames in flight: what a card sends at 10 Gbit/s in a third of a millisecond.
+/// Frames in flight: as many as a card sends at 10 Gbit/s in a third of a millisecond.
 const FRAMES: u32 = 512;
 
 /// Longer frames are as fast by a packet socket (`docs/bench.md`).
@@ -20,8 +20,8 @@ const BYTES_MAX: usize = 1536;
 
 pub(super) const NAP: Duration = Duration::from_micros(20);
 
-/// How often to look whether a frame came back, or left, with a nap in between: 200 ms and more. After that the interface is stuck, and
-/// a packet socket would say so. Not by the clock: the machine may stand still meanwhile.
+/// How often to check whether a frame was returned or sent, with a nap in between: 200 ms or more in all. After that the interface is
+/// stuck, and a packet socket would return an error. Checks are counted, not time, because the machine may stall.
 pub(super) const LOOKS: u32 = 3000;
 
 pub(super) struct Batches {
@@ -34,7 +34,7 @@ pub(super) struct Batches {
     /// The sender's count of dropped frames when it was last read.
     dropped: u64,
     lengths: std::ops::RangeInclusive<usize>,
-    /// The program pauses: the next frame is not to wait for company.
+    /// The program pauses, so the next frame must not wait for others.
     pub(super) is_lone: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Put {
 }
 
 impl Batches {
-    /// Opens a socket on the interface's first queue; refusals are for people.
+    /// Opens a socket on the interface's first queue; the error is text for the user.
     pub(super) fn open(interface: &Interface) -> Result<Self, String> {
         let settings = Port::builder(&interface.name).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
         let sender = settings
@@ -63,8 +63,7 @@ impl Batches {
         self.lengths = lengths_of(interface);
     }
 
-    /// Queues a frame.
-    /// Errors: there is no room, and there was none for a while, or the program does not want to wait.
+    /// Queues a frame. Errors: there was no room for some time, or there is none and the program does not wait.
     #[inline]
     pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<Put> {
         if !self.lengths.contains(&packet.len()) {
@@ -99,8 +98,7 @@ impl Batches {
         Err(io::Error::from_raw_os_error(libc::ENOBUFS))
     }
 
-    /// Makes the kernel take what is queued, as far as it can, and returns how many frames the interface dropped since this was last
-    /// called.
+    /// Makes the kernel accept queued frames, as many as it can, and returns how many frames the interface dropped since the last call.
     pub(super) fn flush(&mut self) -> io::Result<u64> {
         self.staged = 0;
         self.flushes += 1;
@@ -110,7 +108,7 @@ impl Batches {
         Ok(dropped - std::mem::replace(&mut self.dropped, dropped))
     }
 
-    /// Frames that the kernel has not taken.
+    /// Frames that the kernel has not accepted.
     pub(super) fn queued(&mut self) -> u64 {
         self.sender.queued().into()
     }

@@ -1,7 +1,6 @@
 //! Traffic control on sent frames: AF_XDP bypasses it, so if it does more than queue, AF_XDP is not used.
 //!
-//! Asked by rtnetlink(7): `RTM_GETQDISC`. That does not report programs attached without a queueing discipline (tcx, netfilter's
-//! egress).
+//! rtnetlink(7) lists the disciplines (`RTM_GETQDISC`), but not programs attached without one (tcx, netfilter's egress).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +9,7 @@ use nocopy_proto::discipline::{Entry, entries, request};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The kind of a queueing discipline of the interface, in the thread's network namespace, that would do something to frames.
+/// The kind of a queueing discipline of the interface, in the thread's network namespace, that does more than queue.
 pub(super) fn find(index: u32) -> io::Result<Option<String>> {
     let socket = super::interface::open(libc::AF_NETLINK, libc::SOCK_RAW)?; // its protocol is 0: NETLINK_ROUTE
     let request = request();

@@ -1,4 +1,4 @@
-//! The thread that sends what the program left in a batch.
+//! The thread that sends frames left in a batch.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{Injector, LOOK_AGAIN, Way};
 
-/// A frame waits for two of them at most.
+/// The interval of checks; a frame waits for two of them at most.
 const TICK: Duration = Duration::from_micros(500);
 
 /// A program that sent nothing for this long needs no batches: other programs may want the queue.
@@ -100,7 +100,7 @@ impl Injector {
     }
 }
 
-/// Runs with all signals blocked, so that a thread that is started has them blocked too: the program's handlers are for its own.
+/// Runs with all signals blocked, so that a started thread has them blocked, too, and the program's handlers run only on its own threads.
 fn without_signals<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid set; the calls read and write live ones.
     let before = unsafe {

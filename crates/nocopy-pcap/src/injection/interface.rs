@@ -10,7 +10,7 @@ const ETHERNET: u16 = 1;
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Ethernet's header. A frame may have four bytes more if they are a VLAN tag: for the kernel to look at.
+/// Ethernet's header. A frame may have four bytes more if they are a VLAN tag, which only the kernel checks.
 const HEADER_BYTES: usize = 14;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Interface {
         Ok(Self { name, mtu_bytes: usize::try_from(mtu_bytes).unwrap_or(0), flags, hardware })
     }
 
-    /// Why its frames had better go through a packet socket.
+    /// Why frames should be sent through a packet socket instead.
     pub(super) fn objection(&self) -> Option<&'static str> {
         let has = |flag| self.flags & flag == flag;
         if self.hardware != ETHERNET {
@@ -56,7 +56,7 @@ impl Interface {
         }
     }
 
-    /// Lengths of frames that the interface accepts whatever their content.
+    /// Lengths of frames that the interface accepts, whatever their content.
     pub(super) fn plain_lengths(&self) -> std::ops::RangeInclusive<usize> {
         HEADER_BYTES..=self.mtu_bytes + HEADER_BYTES
     }
@@ -131,7 +131,7 @@ fn no_address() -> libc::sockaddr_ll {
     unsafe { std::mem::zeroed() }
 }
 
-/// Number of a socket's file, by which `/proc/net/packet` names it.
+/// The inode of a socket, by which `/proc/net/packet` names it.
 pub(super) fn inode(socket: impl AsFd) -> io::Result<u64> {
     // SAFETY: all-zero is a valid `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

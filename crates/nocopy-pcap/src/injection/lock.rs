@@ -1,14 +1,14 @@
-//! A lock that can be held over a fork: taken before it, and released in both processes.
+//! A lock that can be held during a fork: taken before it, and released in both processes.
 //!
-//! It is held during a copy into a frame, or one system call. Only the flusher and a program that sends on two threads
-//! ever contend for it, so a thread that finds it taken yields and looks again.
+//! It is held during a copy into a frame, or one system call. Contention comes only from the flusher, or a program that sends on two
+//! threads, so a thread that finds the lock taken yields and tries again.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looks without sleeping: holders are mostly done within a system call.
+/// Attempts without sleeping: most holders are done within a system call.
 const LOOKS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
@@ -63,7 +63,7 @@ impl<T> Lock<T> {
         (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
     }
 
-    /// For callers that can do without the lock.
+    /// Takes the lock, for callers that can continue without it.
     pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
         self.try_lock().or_else(|| self.wait(Some(timeout)))
     }
@@ -73,7 +73,7 @@ impl<T> Lock<T> {
         look_again(timeout, || self.try_lock())
     }
 
-    /// Takes it until [`Lock::let_go`], if it can be had in time.
+    /// Takes the lock until [`Lock::let_go`], if it becomes free in time.
     pub(super) fn hold_within(&self, timeout: Duration) -> bool {
         self.lock_within(timeout).map(std::mem::forget).is_some()
     }

@@ -1,17 +1,17 @@
 //! Packets out: `pcap_inject` and `pcap_sendpacket`.
 //!
-//! libpcap sends each frame by one call of a packet socket, and so does this module, as long as a program sends few. Then errors,
-//! local captures and traffic control are the same as with libpcap, because the kernel's path is. A program that sends
-//! frames as fast as it can gets [`batches`]: the frames of an AF_XDP socket in copy mode, 32 to a system call. Those bypass
-//! the queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local captures
+//! libpcap sends each frame by one call of a packet socket, and so does this module, as long as a program sends few. Then errors, local
+//! captures and traffic control are the same as with libpcap, because frames take the same path through the kernel. For a program that
+//! sends frames as fast as it can, they are sent in [`batches`]: by an AF_XDP socket in copy mode, 32 per system call. Batches bypass the
+//! queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local captures
 //! ([`onlookers`]); this is checked ten times a second.
 //!
-//! The kernel's error for a frame in a batch comes too late for the call that sent it. It is *owed*: for each frame whose sending was
-//! reported and failed, a later call fails with that error. That call's own frame is not sent either, so that a repeated call sends it once.
-//! Errors that could not be reported are in [`Injector::summary`].
+//! The kernel's error for a frame in a batch arrives too late for the call that sent it. The error is *owed*: for each frame that was
+//! reported as sent but failed, a later call fails with that error. That call's own frame is not sent, so that a repeated call sends it
+//! once. Errors that could not be reported are in [`Injector::summary`].
 //!
-//! [`flusher`]: a thread for as long as there are batches, so that no frame waits for company longer than a millisecond.
-//! [`process`]: nothing is left behind when the program exits or forks.
+//! [`flusher`]: a thread that exists while there are batches, so that no frame waits for others longer than a millisecond. [`process`]:
+//! exits and forks of the program.
 
 mod batches;
 mod discipline;
@@ -36,11 +36,11 @@ use batches::{Batches, Put};
 use interface::Interface;
 use lock::{Guard, Lock};
 
-/// A program sends fast if this many frames take it no longer than that: 20,000 a second.
+/// A program sends fast if it sends this many frames within this time: 20,000 a second.
 const MANY: u32 = 64;
 const MANY_WITHIN: Duration = Duration::from_micros(3200);
 
-/// How long to leave an AF_XDP socket alone that was refused, and an interface that was looked at.
+/// How long to wait before an AF_XDP socket that was refused is tried again, and before an interface is checked again.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -54,7 +54,7 @@ pub(crate) struct Injector {
     /// Frames sent by `socket`, one by one.
     singly: AtomicU64,
     state: Lock<State>,
-    /// Whether the state could not be had when it was last waited for: for ever, if a program left a call by siglongjmp(3).
+    /// Whether the last wait for the state's lock failed. If a program left a call by siglongjmp(3), the lock is never released.
     is_stuck: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ struct State {
 }
 
 enum Way {
-    /// By packet socket.
+    /// Frames are sent by the packet socket.
     Singly,
     Batches(Box<Batches>),
 }
@@ -172,8 +172,8 @@ impl Injector {
         Ok(injector)
     }
 
-    /// Sends a frame. It has left, or leaves within about a millisecond.
-    /// Errors: the kernel's, for this frame, or for an earlier one that was reported as sent. This frame was not sent.
+    /// Sends a frame, at once or within about a millisecond. Errors: the kernel's, for this frame, or for an earlier one that was reported
+    /// as sent. On an error this frame is not sent.
     #[inline]
     pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
         let Some((_sending, mut state)) = self.begin() else { return self.send(frame, nonblocking) };
@@ -192,7 +192,7 @@ impl Injector {
         self.send(frame, nonblocking)
     }
 
-    /// Sends what is queued, and reports an error for the frame that filled the batch.
+    /// Sends the queued frames, and reports an error for the frame that filled the batch.
     #[cold]
     fn flush_full(&self, mut state: Guard<'_, State>) -> io::Result<()> {
         let is_alone = matches!(&state.way, Way::Batches(batches) if batches.staged == 1);
@@ -227,7 +227,7 @@ impl Injector {
         }
     }
 
-    /// Sends what is queued, and ends the batches. If nothing was done, because another call is sending and does not end, the
+    /// Sends the queued frames, and ends the batches. If that is not possible, because another call is sending and does not end, the
     /// injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
         let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
@@ -237,8 +237,8 @@ impl Injector {
         ControlFlow::Continue(())
     }
 
-    /// The state, for calls of the program. `None` for a signal handler, which would wait for ever for the call it interrupts, and if the
-    /// state is not available.
+    /// The state, for calls of the program. `None` if the state is not available, and in a signal handler that interrupts a call, for which
+    /// it would wait for ever.
     #[inline]
     fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
         let sending = Sending::begin()?;
@@ -285,12 +285,15 @@ impl Injector {
         }
         if state.owed.lost > 0 {
             let (lost, untold) = (state.owed.lost, state.owed.untold());
-            let _ = write!(words, "; {lost} lost after they were taken, of which {untold} were not told");
+            let _ = write!(
+                words,
+                "; {lost} lost after the call had returned, of which {untold} were not reported"
+            );
         }
         Some(words)
     }
 
-    /// Whether to continue with batches, or begin: the interface, or why not.
+    /// Whether batches may begin or continue: returns the interface, or the reason against it.
     fn examine(&self) -> Result<Interface, String> {
         let interface = Interface::of(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
         if let Some(objection) = interface.objection() {
@@ -301,14 +304,14 @@ impl Injector {
         }
         match onlookers::find(self.index, self.inode) {
             Ok(None) => Ok(interface),
-            Ok(Some(inode)) => Err(format!("packet socket {inode} looks on, and would not see them")),
-            Err(error) => Err(format!("whether packet sockets look on is not known: {error}")),
+            Ok(Some(inode)) => Err(format!("packet socket {inode} captures, and would not see the frames")),
+            Err(error) => Err(format!("whether packet sockets capture is not known: {error}")),
         }
     }
 }
 
 impl Injector {
-    /// Whether frames that go past traffic control miss nothing there.
+    /// Whether traffic control does nothing that frames would bypass.
     fn check_discipline(&self) -> Result<(), (String, Duration)> {
         let objection = match discipline::find(self.index) {
             Ok(None) => return Ok(()),
@@ -366,8 +369,7 @@ impl State {
         }
     }
 
-    /// Makes the kernel send what is queued. After an error there are no more batches: their sender is returned, to be dropped
-    /// without the lock.
+    /// Makes the kernel send the queued frames. An error ends the batches: their sender is returned, to be dropped without the lock.
     fn flush(&mut self) -> Option<Sender> {
         let Way::Batches(batches) = &mut self.way else { return None };
         match batches.flush() {
@@ -389,7 +391,8 @@ impl State {
         Some(batches.sender)
     }
 
-    /// Waits until the kernel has accepted what is queued, so that frames sent by another path do not overtake it.
+    /// Waits for [`batches::LOOKS`] naps at most until the kernel has accepted the queued frames, so that frames sent by a packet socket do
+    /// not overtake them.
     fn settle(&mut self) {
         for _ in 0..batches::LOOKS {
             drop(self.flush());
@@ -401,7 +404,7 @@ impl State {
         }
     }
 
-    /// Ends the batches in good order, for a while; as [`State::flush`].
+    /// Ends the batches for some time, after their frames were sent if possible; returns as [`State::flush`].
     fn give_up(&mut self, pause: Duration) -> Option<Sender> {
         self.settle();
         let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
@@ -412,7 +415,7 @@ impl State {
         Some(batches.sender)
     }
 
-    /// Ends the batches in a forked child, which shares them with its parent: queued frames are the parent's to send.
+    /// Ends the batches in a forked child, which shares them with its parent; the parent sends queued frames.
     fn leave(&mut self) {
         if let Way::Batches(batches) = std::mem::replace(&mut self.way, Way::Singly) {
             batches.sender.leave();

@@ -7,16 +7,15 @@ use std::io;
 /// Packet sockets of the thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/packet";
 
-/// A socket of every protocol (`ETH_P_ALL`): those of one protocol never see sent frames.
+/// The protocol of sockets for every protocol (`ETH_P_ALL`); others never see sent frames.
 const EVERYTHING: &str = "0003";
 
-/// The inode of a packet socket, other than `own`, that would see what is sent on an interface.
-/// Errors: the list cannot be read: nothing is known.
+/// The inode of a packet socket, other than `own`, that would see what is sent on an interface. Errors: the list cannot be read.
 pub(super) fn find(index: u32, own: u64) -> io::Result<Option<u64>> {
     Ok(find_in(&fs::read_to_string(LIST)?, index, own))
 }
 
-/// Columns: `sk RefCnt Type Proto Iface R Rmem User Inode`; interface 0 is all of them.
+/// Columns: `sk RefCnt Type Proto Iface R Rmem User Inode`; interface 0 means all interfaces.
 fn find_in(list: &str, index: u32, own: u64) -> Option<u64> {
     list.lines().skip(1).find_map(|line| {
         let mut columns = line.split_ascii_whitespace().skip(3);

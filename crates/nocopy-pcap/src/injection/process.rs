@@ -1,8 +1,8 @@
 //! The program's exit, and its forks.
 //!
-//! Before a fork all batches are flushed, and their locks are held over it, so that the child finds them consistent. The child leaves them
-//! to its parent, and sends singly until it has its own socket. A program that ends by `exit` or by returning from `main` is flushed at
-//! its exit; one that ends by `_exit`, `exec` or a signal may lose the frames of its last millisecond.
+//! Before a fork all batches are flushed, and their locks are held during it, so that the child gets a consistent state. The child leaves
+//! the batches to its parent, and sends frames one by one until it has its own socket. If a program ends by `exit` or by returning from
+//! `main`, its batches are flushed; if it ends by `_exit`, `exec` or a signal, it may lose the frames of its last millisecond.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use super::lock::{Lock, look_again};
 use super::{Injector, SENDING, State};
 
-/// A thread that holds a lock may never run again: because the program exits, or because it left the call by siglongjmp(3).
+/// How long to wait for a lock. The thread that holds it may never run again, because the program exits, or left the call by siglongjmp(3).
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 static INJECTORS: Lock<Vec<Registered>> = Lock::new(Vec::new());
 
 struct Registered {
     injector: Weak<Injector>,
-    /// While its lock is held over a fork.
+    /// The injector whose lock is held during a fork.
     held: Option<Arc<Injector>>,
 }
 
 impl Registered {
-    /// Takes its lock for the fork and sends what is queued, if that is not done yet. False while another thread has the lock.
+    /// Takes its lock for the fork and sends the queued frames, if not done yet. Returns false while another thread has the lock.
     fn hold(&mut self) -> bool {
         if self.held.is_some() {
             return true;
@@ -88,7 +88,7 @@ fn patience() -> Duration {
     if SENDING.get() { Duration::ZERO } else { PATIENCE }
 }
 
-/// What cannot be had in time stays as it is, in both processes.
+/// Locks that do not become free in time stay as they are, in both processes.
 unsafe extern "C" fn before_fork() {
     let started = Instant::now();
     if !INJECTORS.hold_within(patience()) {

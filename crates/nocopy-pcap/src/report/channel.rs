@@ -34,7 +34,7 @@ pub(super) struct Channel {
     requests: AtomicU64,
     /// Held from a request to its reply.
     turn: Mutex<()>,
-    /// Whether a request was not answered: then no more are made.
+    /// Whether a request was not answered; then no more are made.
     is_silent: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Channel {
         }
     }
 
-    /// Sends what `put` puts into a socket together with its handle, so that nothing comes between.
+    /// Sends the handle and what `put` sends together, so that no other message comes between.
     pub(super) fn hand_over(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
         let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
         let Ok(datagram) = Message::Control { handle }.datagram() else { return };
@@ -99,7 +99,7 @@ fn gone() -> Refused {
     )
 }
 
-/// The reply to a request; `None` if it does not arrive within the limit, if there is one, or the socket is closed.
+/// The reply to a request; `None` if the socket is closed, or the reply does not arrive within the limit, if any.
 fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Option<Duration>) -> Option<Reply> {
     let deadline = patience.map(|patience| Instant::now() + patience);
     let mut buffer = vec![0; REPLY_BYTES];
@@ -138,8 +138,8 @@ fn send_with(socket: BorrowedFd<'_>, datagram: &[u8], descriptor: BorrowedFd<'_>
     Ok(())
 }
 
-/// The library's socket among the descriptors of a program, which may close descriptors that it does not know, and get the number for
-/// another file: that one is never touched.
+/// The library's socket among the descriptors of a program. The program may close descriptors that it does not know, and reuse the number
+/// for another file, which this never touches.
 #[derive(Debug)]
 struct Socket {
     descriptor: ManuallyDrop<OwnedFd>,

@@ -12,7 +12,7 @@ use nocopy::port::Queues;
 #[derive(Debug)]
 pub(super) struct Descriptor {
     epoll: OwnedFd,
-    /// Makes it readable while claimed packets are left, which the kernel does not know of.
+    /// Makes it readable while claimed packets are left, of which the kernel does not know.
     waker: Waker,
     /// Whether the program has asked for it, and may wait on it.
     is_watched: AtomicBool,

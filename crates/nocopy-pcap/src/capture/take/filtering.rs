@@ -1,8 +1,8 @@
-//! The filters that the reader runs itself, while a filter that was set takes over.
+//! The filters that the reader runs itself until a new filter has taken effect.
 //!
-//! A filter applies from the next packet on. Claimed packets are compared with it one by one. Packets in the rings are filtered by the
-//! receivers, which hand those that do not match to the host: permanently if the filter cannot run in the kernel, otherwise until the
-//! rings have been empty once.
+//! A filter applies from the next packet on. Claimed packets are compared with it one by one. The receivers filter packets in the rings,
+//! and return those that do not match to the host: permanently if the filter cannot run in the kernel, otherwise until the rings have been
+//! empty once.
 
 use nocopy::port::{Queues, ToHostError};
 use nocopy_proto::filter::{Ancillary, Program};
@@ -15,11 +15,11 @@ use crate::report::FilterPlace;
 #[derive(Debug, Default)]
 pub(super) struct Filtering {
     seen: Seen,
-    /// For packets that were claimed before this filter was set.
+    /// The filter for packets that were claimed before it was set.
     claimed: Option<Filter>,
-    /// For the receivers, from the next packets on.
+    /// The filter for the receivers, from the next packets on.
     next: Option<(Program, Term)>,
-    /// How long the receivers keep their filter; `None`: they have none, and reject no packets.
+    /// How long the receivers keep their filter; `None`: they have none.
     running: Option<Term>,
 }
 

@@ -8,8 +8,8 @@ use nocopy::port::Queues;
 /// The most packets claimed at a time.
 pub(super) const CLAIMED_MAX: u32 = 64;
 
-/// How many frames ahead of the one being delivered are prefetched into this processor's cache. More would evict each other: frames lie
-/// at distances that are powers of two, so they share few sets of a cache.
+/// How many frames ahead of the one being delivered are prefetched into this processor's cache. More would evict each other: the distances
+/// between frames are powers of two, so frames share few sets of a cache.
 const AHEAD: usize = 12;
 
 /// The queues of an interface, and the claimed packets.
@@ -28,7 +28,7 @@ impl Reading {
         Self { held: Vec::with_capacity(CLAIMED_MAX as usize), next: 0, queues }
     }
 
-    /// The queues; all packets go back to them.
+    /// Returns all packets to the queues, and then the queues.
     pub(super) fn queues(&mut self) -> &mut Queues {
         self.put_back();
         &mut self.queues
@@ -60,7 +60,7 @@ impl Reading {
         self.held.len() - self.next
     }
 
-    /// The next one, which stays in place until others are claimed.
+    /// The next claimed packet, which stays in place until others are claimed.
     #[inline]
     pub(super) fn next(&mut self) -> Option<&Packet<'_>> {
         if let Some(ahead) = self.held.get(self.next + AHEAD) {

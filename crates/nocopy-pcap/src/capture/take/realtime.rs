@@ -1,8 +1,8 @@
-//! Converts packets' times, which are by the monotonic clock, to times of day.
+//! Converts packets' times from the monotonic clock to times of day.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long the distance of the clocks is taken to be the same.
+/// How long the difference of the clocks counts as constant.
 const GOOD_FOR_NS: u64 = 100_000_000;
 
 /// Converts times of the monotonic clock to time of day. It adds the difference of the two clocks, which it reads again after a tenth of a

@@ -1,4 +1,4 @@
-//! Watches the interface: AF_XDP sockets raise no event when it is set down or removed, and packet sockets do.
+//! Watches the interface by a packet socket, because AF_XDP sockets raise no event when it is set down or removed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -27,7 +27,7 @@ impl Watch {
         Ok(Self { socket, device: device.to_owned() })
     }
 
-    /// Clears the descriptor's readiness: to be called before the interface is checked.
+    /// Clears the descriptor's readiness; called before the interface is checked.
     pub(super) fn hear(&self) {
         interface::socket_error(self.socket.as_fd());
     }
