@@ -1,13 +1,12 @@
-//! The burst, to which the process adds datagrams (it has one at a time), and how the kernel gets it.
+//! The burst to which the process adds datagrams (one burst at a time), and its handover to the kernel.
 //!
 //! A signal handler may interrupt this code anywhere, and then hands over the datagrams in the burst. Blocking signals would prevent
 //! that, but costs two system calls for each burst. Instead:
 //!
 //! * A datagram joins by one instruction, after its bytes are in place.
-//! * The kernel itself writes whether it took the burst, into `msg_len` of sendmmsg(2), before the call returns. A handler that finds it
-//!   written only notes that the burst has ended: the interrupted code may never continue (siglongjmp(3)).
-//! * A handler that comes before the call hands the burst over itself, and makes the call fail that the interrupted code is about to
-//!   make (`Message::spoil`).
+//! * The kernel writes whether it took the burst into `msg_len` of sendmmsg(2), before the call returns. If a handler finds it written, it
+//!   only notes that the burst has ended, because the interrupted code may never continue (siglongjmp(3)).
+//! * A handler that runs before the call hands the burst over itself, and makes the interrupted code's call fail (`Message::spoil`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -35,7 +34,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Whether another datagram fits, and the kernel was not found to have no room.
+    /// Whether another datagram fits, and the kernel had room at the last call.
     #[inline]
     pub(crate) fn has_room(&self, word: Word) -> bool {
         word.count() < self.room && !SHARED.is_stuck.load(Relaxed)
@@ -50,15 +49,15 @@ unsafe impl<T> Sync for UnderLock<T> {}
 static BUFFER: UnderLock<[u8; BUFFER_BYTES]> = UnderLock(UnsafeCell::new([0; BUFFER_BYTES]));
 static HEAD: UnderLock<MaybeUninit<Head>> = UnderLock(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// The call of the holder of the lock, where signal handlers find it.
+/// The call of the lock's holder, stored where signal handlers find it.
 static MESSAGE: UnderLock<Message> = UnderLock(UnsafeCell::new(Message::EMPTY));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handed {
     All,
-    /// There is no room: the rest waits.
+    /// There was no room; the remaining datagrams wait.
     Rest,
-    /// Nothing: the burst belongs to another process, whose memory this one shares.
+    /// Nothing was sent: the burst belongs to another process, whose memory this one shares.
     Nothing,
 }
 
@@ -91,8 +90,8 @@ pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
     unsafe { &mut *BUFFER.0.get() }
 }
 
-/// Puts a datagram behind those of the burst, which has room for it, and hands it over if it is full then. It returns whether it has joined:
-/// a signal handler may have come between.
+/// Appends a datagram to the burst, which has room for it, and hands the burst over if it is then full. Returns whether the datagram
+/// joined, because a signal handler may have interfered.
 #[inline]
 pub(crate) fn add(guard: &Guard, word: Word, head: &Head, parts: &[libc::iovec]) -> bool {
     copy(word.count() * head.shape.bytes, parts);
@@ -119,8 +118,8 @@ fn copy(mut at: usize, parts: &[libc::iovec]) {
     }
 }
 
-/// Gives the kernel the burst. `guard` is missing in a signal handler that interrupted the holder of the lock: then what is known of the
-/// socket is left as it is.
+/// Gives the kernel the burst. `guard` is `None` in a signal handler that interrupted the lock's holder; then the state of the socket stays
+/// unchanged.
 pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
     if guard.is_some() {
         let handed = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
@@ -138,7 +137,7 @@ pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
     handed
 }
 
-/// Notes what the kernel has of the burst, all or a datagram, by a call of the code that was interrupted.
+/// Notes the datagrams that the kernel got by a call of the interrupted code: the whole burst, or one.
 fn note_taken() {
     let word = Word::load();
     if word.count() > 0 && SHARED.sending.load(Relaxed) == word.bits() {
@@ -155,13 +154,13 @@ fn is_in_shared_memory() -> bool {
     process != 0 && process != sys::process() as u32
 }
 
-/// Errors that a call returns only because a signal handler came between, and that the program would not see without this library: the
+/// Errors that a call returns only because a signal handler interfered, and that the program would not see without this library: the
 /// handler spoiled the call, left no room, closed the descriptor, or sent the datagrams of a refused burst one by one.
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
 struct Handover {
-    /// Whether the caller holds the lock. If not, it is a signal handler that interrupts the holder, and it has blocked signals.
+    /// Whether the caller holds the lock. If not, it is a signal handler that interrupted the holder, and has blocked signals.
     is_ours: bool,
     message: *mut Message,
 }
@@ -193,7 +192,7 @@ impl Handover {
         }
     }
 
-    /// The descriptor is another socket's by now, or closed.
+    /// The descriptor now belongs to another socket, or is closed.
     #[cold]
     fn replaced(&self, word: Word, head: &Head, why: Flush) -> Handed {
         if is_in_shared_memory() {
@@ -257,7 +256,7 @@ impl Handover {
         Handed::All
     }
 
-    /// Sends the next ones that the kernel has not yet, in one call.
+    /// Sends the next datagrams that the kernel does not have yet, in one call.
     #[inline]
     fn send(&self, head: &Head, word: Word, datagrams: usize) -> Sent {
         let bytes = head.shape.bytes;

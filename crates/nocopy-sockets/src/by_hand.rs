@@ -1,6 +1,6 @@
-//! Bursts of equal datagrams on one socket, without a deadline and without any other rule. The bench measures them as the upper limit
-//! (`NOCOPY_BATCH_TUNING=by-hand`). With `by-hand-first`, the first datagram of each burst goes alone, as `outgoing` sends it: the limit
-//! with that rule.
+//! A minimal implementation: bursts of equal datagrams on one socket, without a deadline or any other rule. The bench measures it as the
+//! upper limit (`NOCOPY_BATCH_TUNING=by-hand`). With `by-hand-first`, the first datagram of each burst is sent alone, as in `outgoing`: the
+//! limit with that rule.
 
 use std::cell::UnsafeCell;
 
@@ -14,7 +14,7 @@ struct Burst {
     descriptor: i32,
     shape: Option<Shape>,
     count: usize,
-    /// Whether the next datagram goes alone.
+    /// Whether the next datagram is sent alone.
     is_first: bool,
     bytes: [u8; BUFFER_BYTES],
 }

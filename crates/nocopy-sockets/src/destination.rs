@@ -12,7 +12,7 @@ const V6_BYTES: usize = 28;
 /// Family, port and address of `struct sockaddr_in`; its other bytes have no meaning.
 const V4_USED_BYTES: usize = 8;
 
-/// A destination as the program gave it, or that to which the socket is connected.
+/// A destination as the program gave it, or the peer to which the socket is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(8))]
 pub(crate) struct Destination {
@@ -51,7 +51,7 @@ impl Destination {
         }
     }
 
-    /// As the kernel takes it; empty for the peer of a connected socket.
+    /// The address in the kernel's format; empty for the peer of a connected socket.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.address[..self.bytes as usize]
     }

@@ -1,6 +1,6 @@
-//! What `nocopy run` tells the library by the environment. A process that has more rights than its user reads nothing of it.
+//! Settings that `nocopy run` passes in environment variables. A process that has more rights than its user ignores them.
 //!
-//! Nothing here allocates: it is read before the program starts, with nothing but the C library.
+//! Nothing here allocates, because it runs before the program starts, with only the C library.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use nocopy_proto::run::sockets::FILE_BYTES;
 use crate::run::{ENTRY, Tuning};
 use crate::sys;
 
-/// The file that counts are kept in, as `NUMBER:INODE` of a descriptor that the program inherits.
+/// The file for the counts, as `NUMBER:INODE` of a descriptor that the program inherits.
 const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
 
 /// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, `by-hand-first`, with commas between.
@@ -32,7 +32,7 @@ fn variable(name: &CStr) -> Option<&'static str> {
     }
 }
 
-/// The descriptor of the shared file, if it is still that file and not something else that has its number now.
+/// The descriptor of the shared file, if it still refers to that file.
 pub(crate) fn report_file() -> Option<i32> {
     let (number, inode) = variable(REPORT)?.split_once(':')?;
     let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);
@@ -43,17 +43,17 @@ pub(crate) fn report_file() -> Option<i32> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ways {
     pub(crate) tuning: Tuning,
-    /// How long a burst waits for company; 0: not at all.
+    /// How long a burst waits for further datagrams; 0: not at all.
     pub(crate) deadline_us: u64,
     pub(crate) by_hand: Option<ByHand>,
 }
 
-/// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
+/// Bursts of all equal sends, without any of the rules, which the bench measures as the upper limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByHand {
     /// No datagram is sent alone.
     All,
-    /// The first datagram of each burst goes alone.
+    /// The first datagram of each burst is sent alone.
     FirstAlone,
 }
 

@@ -16,13 +16,13 @@ const LISTED_NS: u64 = 1_000_000_000;
 /// The most answers of the list that are read.
 const ANSWERS_MAX: usize = 256;
 
-/// Looks at a socket. `scratch` is memory for the kernel's answers.
+/// Checks a socket. `scratch` is memory for the kernel's answers.
 pub(crate) fn examine(descriptor: i32, is_v6: bool, now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
     options(descriptor, is_v6)?;
     disciplines(now_ns, scratch)
 }
 
-/// Refuses sockets with options that make a datagram more than its bytes.
+/// Refuses sockets with options that give a datagram properties other than its bytes.
 fn options(descriptor: i32, is_v6: bool) -> Result<(), Alone> {
     let unknown = |_| Alone::UnknownOptions;
     let refuse_if_set = |level, name, why| match sys::option::<i32>(descriptor, level, name) {
@@ -51,15 +51,15 @@ fn options(descriptor: i32, is_v6: bool) -> Result<(), Alone> {
     Ok(())
 }
 
-/// What was last found of the disciplines, and when.
+/// The last check of the disciplines: its time and result.
 static LISTED_AT: AtomicU64 = AtomicU64::new(0);
 static LISTED: AtomicU32 = AtomicU32::new(HARMLESS);
 const HARMLESS: u32 = 0;
 const MEDDLE: u32 = 1;
 const UNKNOWN: u32 = 2;
 
-/// Whether all interfaces only queue. Not the route's alone: below it may lie others (a bond, a VLAN, a tunnel), and marks and rules may
-/// send a datagram another way.
+/// Whether the disciplines of all interfaces only queue. All are checked, because other interfaces may lie below the route's (a bond, a
+/// VLAN, a tunnel), and marks and rules may change a datagram's route.
 fn disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
     let at = LISTED_AT.load(Relaxed);
     if at == 0 || now_ns.saturating_sub(at) >= LISTED_NS {

@@ -1,5 +1,5 @@
 //! Equal datagrams of unchanged UDP programs, joined to bursts that the kernel or the card cuts (`UDP_SEGMENT`): a library that the loader
-//! puts in front of the C library (`LD_PRELOAD`), as `nocopy run --batch-udp` has it do.
+//! puts in front of the C library (`LD_PRELOAD`, set by `nocopy run --batch-udp`).
 //!
 //! ```text
 //!         a program, unchanged
@@ -13,13 +13,13 @@
 //!         payoff: do bursts pay here?
 //! ```
 //!
-//! Programs keep the kernel's own descriptors, so `fork`, `exec`, `dup`, `epoll` and the passing of descriptors work as always. The
-//! library delays nothing but a burst, by at most 100 us.
+//! Programs keep the kernel's own descriptors, so `fork`, `exec`, `dup`, `epoll` and the passing of descriptors work as always. The library
+//! delays only bursts, by at most 100 us.
 //!
 //! Libraries of this kind often fail at forks, in signal handlers, when a descriptor is closed without their notice, and in programs that
-//! look at their own threads. So this one, after its start, allocates no memory and takes no lock of the C library; its signal handlers
-//! never wait for the code that they interrupt; it asks the kernel for the socket's cookie once for each burst; and its thread for the
-//! deadline exists only during bursts.
+//! inspect their own threads. So after its start this library allocates no memory and takes no lock of the C library; calls of signal
+//! handlers never wait for the code that they interrupted; the kernel is asked for the socket's cookie once for each burst; and the thread
+//! for the deadline exists only during bursts.
 //!
 //! * `entries`: the functions that programs call.
 //! * `outgoing`: sends a datagram alone, or adds it to the burst.
@@ -32,7 +32,7 @@
 //! * `by_hand`: the upper limit that the bench compares with.
 //! * `real`, `sys`, `shared`, `environment`: the C library's functions, system calls, the state that threads share, variables.
 //!
-//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//! The layers: each module uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! entries

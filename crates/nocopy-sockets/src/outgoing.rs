@@ -1,9 +1,9 @@
-//! Sends a program's datagram alone, or adds it to the burst. A process has one burst at a time, so that datagrams leave in the order in
-//! which they were sent, whichever thread and socket sent them.
+//! Sends a program's datagram alone, or adds it to the burst. A process has one burst at a time, so that datagrams are sent in the order of
+//! the calls, whichever thread and socket made them.
 //!
-//! All of this may run in a signal handler, even in one that interrupts it: it allocates no memory, never waits for a lock that its own
-//! thread holds, and calls nothing but the kernel. A handler hands the burst over, and sends its own datagrams alone; `burst` describes
-//! how that is safe.
+//! All of this may run in a signal handler, even one that interrupts this code: it allocates no memory, never waits for a lock that its own
+//! thread holds, and calls only the kernel. A handler hands the burst over, and sends its own datagrams alone; `burst` describes why that
+//! is safe.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,12 +16,13 @@ use crate::shared::{Guard, Hold, SHARED, Word, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
-/// How long other output waits for a socket that has no room, altogether and at a time. Then the datagrams are lost, if their socket is
-/// closed or their process ends, and otherwise overtaken.
+/// How long other output waits for a socket without room: in total, and per attempt. After that the burst's datagrams are lost if their
+/// socket is closed or their process ends; otherwise they are overtaken.
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
 
-/// How long after a burst began that was full, and whose socket the kernel was asked for then, another one is believed to be of the same socket.
+/// A full burst whose socket was verified with the kernel counts as proof for the next burst of the descriptor for this long after its
+/// beginning.
 const VERIFIED_NS: u64 = 200_000;
 
 /// How to send a datagram of the program.
@@ -53,8 +54,8 @@ pub(crate) struct Datagram<'a> {
     pub(crate) dont_wait: bool,
 }
 
-/// Puts a datagram behind those of the burst that is under way, if it is like them and nothing is in the way, and returns its bytes; [`offer`] finds
-/// out what else is to be done with it. `is_like` compares it with the burst's.
+/// Appends a datagram to the current burst, if it has the same shape and there is no obstacle, and returns its bytes; otherwise [`offer`]
+/// decides what to do with it. `is_like` compares its shape with the burst's.
 #[inline]
 pub(crate) fn join(
     descriptor: i32,
@@ -110,7 +111,7 @@ enum Taken {
     Done(Verdict),
     /// A signal handler interfered: try again.
     Again,
-    /// A burst is in the way, of this socket or of another, and its socket has no room.
+    /// The current burst, of this or another socket, cannot be sent because its socket has no room.
     NoRoom {
         descriptor: i32,
         is_own: bool,
@@ -135,7 +136,7 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
     begin(guard, slot, datagram).map_or(Taken::Again, Taken::Done)
 }
 
-/// What to do with a datagram while there is no burst; nothing if a signal handler came between.
+/// What to do with a datagram while there is no burst; `None` if a signal handler interfered.
 fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<Verdict> {
     // The caller looked before it had the lock.
     if is_off() {
@@ -221,7 +222,7 @@ fn leave(slot: &'static Slot, why: Alone, datagrams: u32) -> Verdict {
     Verdict::Alone(None)
 }
 
-/// Records whether a datagram that went alone was sent.
+/// Records whether a datagram that was to go alone was sent.
 pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     let Ticket { slot, shape, plain } = ticket;
     if is_sent {
@@ -237,7 +238,7 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     drop(guard);
 }
 
-/// Hands over the burst, before the program does something else. In a socket without room it may stay, where the program only waits.
+/// Hands over the burst, before the program does something else. If the socket has no room and the program only waits, the burst may stay.
 pub(crate) fn flush(why: Flush) {
     let mut waited_ms = 0;
     while is_queued() {
@@ -272,7 +273,7 @@ fn flush_by_deadline(number: u32) {
     }
 }
 
-/// What was found of a socket's options, or of its peer, may hold no longer.
+/// Forgets the facts about a socket's options or its peer, because they may have changed.
 pub(crate) fn forget_findings(descriptor: i32) {
     let Some(slot) = slots::of(descriptor).filter(|slot| slot.kind() != Kind::Other) else { return };
     if let Some(Hold::Ours(_guard)) = SHARED.lock.acquire() {

@@ -1,17 +1,17 @@
 //! Whether bursts pay on a socket, found by measuring while the program sends.
 //!
-//! Bursts and plain sends take turns for short epochs, in pairs, because the speed of a shared machine drifts; the median of the pairs'
-//! ratios decides. A decision for bursts holds for a while, which is so long that measuring again costs about a hundredth of the time, and
-//! doubles each time it is confirmed. A decision for plain sends is for as many datagrams as take that long.
+//! Bursts and plain sends alternate for short epochs, in pairs, because the speed of a shared machine drifts; the median of the pairs'
+//! ratios decides. A decision for bursts holds long enough that measuring again costs about a hundredth of the time; this period doubles
+//! each time the decision is confirmed. A decision for plain sends holds for as many datagrams as take that long.
 //!
-//! (The library's own policy measures the same way among many methods and classes; it allocates when it meets a new class, which a
-//! function that a signal handler may call must not do.)
+//! (The policy of the nocopy library measures the same way among many methods and classes, but it allocates memory for each new class,
+//! which a function that a signal handler may call must not do.)
 
 /// The datagrams of an epoch with bursts, and of one without.
 const BATCHED_DATAGRAMS: u32 = 256;
 const PLAIN_DATAGRAMS: u32 = 64;
 
-/// After this many interruptions an epoch is made half as long, at most [`HALVINGS_MAX`] times: a program may pause after every
+/// After this many interruptions epochs become half as long, at most [`HALVINGS_MAX`] times, because a program may pause after every
 /// hundred datagrams.
 const INTERRUPTIONS: u32 = 16;
 const HALVINGS_MAX: u32 = 2;
@@ -31,7 +31,7 @@ const LOOK_DATAGRAMS: u32 = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// Whether to go on sending bursts.
+    /// Whether to continue with bursts.
     pub(crate) batches: bool,
     /// Nanoseconds a datagram, alone and in bursts: the medians.
     pub(crate) plain_ns: u64,
@@ -82,7 +82,7 @@ impl Payoff {
         }
     }
 
-    /// One that measures nothing, and always chooses bursts.
+    /// Always chooses bursts, without measuring.
     pub(crate) const fn always() -> Self {
         Self { stage: Stage::Always, ..Self::new() }
     }
@@ -98,7 +98,7 @@ impl Payoff {
         self.stage == Stage::Plain
     }
 
-    /// Whether [`turn`](Self::turn) must be called with the time; to be asked before each datagram while there is no burst.
+    /// Whether [`turn`](Self::turn) must be called with the time; checked before each datagram while there is no burst.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         match self.stage {

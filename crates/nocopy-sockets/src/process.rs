@@ -16,7 +16,7 @@ pub(crate) fn begin() {
     shared::switch(true);
 }
 
-/// No burst begins any more. One that is under way has been handed over, also where another thread was about to begin it.
+/// Switches the library off: no further burst begins. A current burst is handed over, even one that another thread was about to begin.
 pub(crate) fn switch_off() {
     shared::switch(false);
     // A thread that holds the lock now may have found the library on: the burst that it begins leaves below. Those that take the lock
@@ -28,15 +28,15 @@ pub(crate) fn switch_off() {
     flush_and_end_ticker();
 }
 
-/// Hands over the burst and ends the thread for the deadline; also a burst that another thread has begun in between.
+/// Hands over the burst, even one that another thread begins during this, and ends the thread for the deadline.
 fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
     ticker::end();
     outgoing::flush(Flush::Process);
 }
 
-/// Turns the library off, because the process filters its system calls from now on: a filter may kill it for those that bursts need. (A
-/// filter that it was started with is made for programs in general, and those make the same calls.)
+/// Switches the library off, because the process filters its system calls from now on, and the filter may kill it for calls that bursts
+/// need. (A filter with which it was started is made for programs in general, which make the same calls.)
 pub(crate) fn confine() {
     if !shared::is_off() {
         record::confined();
@@ -44,13 +44,14 @@ pub(crate) fn confine() {
     switch_off();
 }
 
-/// Makes this a process of the program's own threads only, until the next burst.
+/// Ends the library's thread, so that only the program's own threads exist until the next burst.
 pub(crate) fn quiesce() {
     flush_and_end_ticker();
     fitness::forget_disciplines();
 }
 
-/// The burst is the parent's, and the child has no thread for a deadline: a program that looks at its threads finds its own.
+/// Hands over the burst and ends the thread before a fork: the burst belongs to the parent, and a program that inspects its threads must
+/// find only its own.
 unsafe extern "C" fn before_fork() {
     flush_and_end_ticker();
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// One function: where the loader finds it next, after this library. The address comes first: assembly reads it.
+/// A function of the C library, as the loader finds it after this library. The address is the first field, because assembly reads it.
 #[repr(C)]
 pub(crate) struct Real {
     address: AtomicPtr<c_void>,
@@ -60,7 +60,7 @@ unsafe extern "C" {
     static END: [usize; 0];
 }
 
-/// Looks for all functions, so that no later call has to, which may be one of a signal handler.
+/// Looks up all functions, so that no later call has to, which may run in a signal handler.
 pub(crate) fn resolve_all() {
     let (first, end) = ((&raw const FIRST).cast::<&Real>(), (&raw const END).cast::<&Real>());
     // SAFETY: the linker puts both around the section of that name, which has nothing but references.

@@ -19,7 +19,7 @@ static NOWHERE: Words = [const { AtomicU64::new(0) }; WORDS];
 
 static FILE: OnceLock<&'static [Words]> = OnceLock::new();
 
-/// Maps the file, where `nocopy run` has passed one on. Called once, before the program starts.
+/// Maps the file, if `nocopy run` has passed one. Called once, before the program starts.
 pub(crate) fn open() {
     let Some(records) = environment::report_file().and_then(map) else { return };
     if FILE.set(records).is_ok() {
@@ -47,7 +47,7 @@ pub(crate) struct Record(&'static Words);
 impl Record {
     pub(crate) const NONE: Self = Self(&NOWHERE);
 
-    /// From the pointer that a slot keeps; null is [`NONE`](Self::NONE).
+    /// The record of a slot's pointer; null is [`NONE`](Self::NONE).
     #[inline]
     pub(crate) fn from_pointer(pointer: *mut Words) -> Self {
         // SAFETY: null, or made of a reference by `pointer`.
@@ -58,7 +58,7 @@ impl Record {
         std::ptr::from_ref(self.0).cast_mut()
     }
 
-    /// A new one for a socket of this process.
+    /// A new record for a socket of this process.
     pub(crate) fn claim(process: u32) -> Self {
         let Some(records) = FILE.get() else { return Self::NONE };
         let taken = records[0][head::SOCKETS_AT].fetch_add(1, Relaxed);

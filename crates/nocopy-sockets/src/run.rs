@@ -1,5 +1,5 @@
-//! Decides for one socket which datagrams begin a run, which join a burst, and when the socket is left alone. It makes no system call and
-//! reads no clock.
+//! Decides for one socket which datagrams begin a run, which join a burst, and when to stop joining for a while. It makes no system call
+//! and reads no clock.
 //!
 //! ```text
 //!                 8 quick equal sends          one more goes plainly        others join
@@ -23,13 +23,14 @@ pub(crate) const BURST_BYTES_MAX: usize = 65_507;
 /// Equal datagrams within this time of each other are a run.
 const GAP_NS: u64 = 50_000;
 
-/// Equal sends that make a run, where nothing else is asked for.
+/// Equal sends that start a run by default.
 pub(crate) const ENTRY: u32 = 8;
 
-/// How long what was found of a socket's options and of queueing disciplines is believed.
+/// How long to trust what was learned about a socket's options and about queueing disciplines.
 const EXAMINED_NS: u64 = 100_000_000;
 
-/// Sends without a run after which a socket is left alone; and for how many it is, at first and at most.
+/// After this many sends without a run, the library backs off: it joins none of the next datagrams, [`LEFT_ALONE`] of them at first,
+/// [`LEFT_ALONE_MAX`] at most.
 const PATIENCE: u32 = 256;
 const LEFT_ALONE: u32 = 4096;
 const LEFT_ALONE_MAX: u32 = 1 << 18;
@@ -38,7 +39,7 @@ const LEFT_ALONE_MAX: u32 = 1 << 18;
 const SHORT: u32 = 4;
 const SHORT_BY_DEADLINE: u32 = 8;
 
-/// A socket is left alone when its short bursts exceed the others by this number.
+/// The library backs off when a socket's short bursts exceed its others by this number.
 const SHORT_BURSTS_MAX: u32 = 16;
 
 /// What two datagrams must share to be in one burst.
@@ -64,19 +65,19 @@ impl Shape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send it alone, and say how that went by [`Run::sent`].
+    /// Send it alone, and report the outcome by [`Run::sent`].
     Alone(Plain),
     Join,
-    /// Find out whether the socket is fit for bursts, say so by [`Run::examined`], and ask again.
+    /// Find out whether the socket is fit for bursts, report it by [`Run::examined`], and ask again.
     Examine,
 }
 
-/// Deviations from the usual treatment of sockets, for tests.
+/// Changes to the usual treatment of sockets, for tests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuning {
     /// Equal sends that make a run.
     pub(crate) entry: u32,
-    /// Bursts are not measured, and short ones are no reason to stop.
+    /// Bursts are not measured, and short ones do not end joining.
     pub(crate) always: bool,
 }
 
@@ -90,7 +91,7 @@ pub(crate) struct Run {
     /// Equal datagrams sent so far, up to `entry`.
     equal: u32,
     since_ns: u64,
-    /// Whether the next datagram of this shape joins a burst: the one before it went plainly, and went well.
+    /// Whether the next datagram of this shape joins a burst, because the one before it was sent alone without an error.
     is_open: bool,
     /// Sends since the last run.
     fruitless: u32,
@@ -152,7 +153,7 @@ impl Run {
         self.equal >= self.tuning.entry && self.payoff.is_due()
     }
 
-    /// Ends an epoch. If bursts do not pay, the second value is the number of datagrams for which to leave the socket alone.
+    /// Ends an epoch. If bursts do not pay, the second value is the number of datagrams to send unjoined.
     pub(crate) fn turn(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
         let decision = self.payoff.turn(now_ns);
         let given_up = decision.filter(|decision| !decision.batches);
@@ -162,8 +163,8 @@ impl Run {
         (decision, given_up.map(|decision| decision.retry_after.clamp(LEFT_ALONE, LEFT_ALONE_MAX)))
     }
 
-    /// Records how a datagram that was sent alone fared; returns the number of datagrams for which to leave the socket alone, if bursts
-    /// gain nothing.
+    /// Records whether a datagram that went alone was sent. After too many sends without a run, returns how many datagrams to send
+    /// unjoined.
     pub(crate) fn sent(
         &mut self,
         shape: Shape,
@@ -209,8 +210,7 @@ impl Run {
         (self.fruitless >= PATIENCE).then(|| self.leave())
     }
 
-    /// Records whether the socket and the route allow bursts.
-    /// Errors: the number of datagrams for which to leave the socket alone.
+    /// Records whether the socket and the route allow bursts. The error is the number of datagrams to send unjoined.
     pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
         match fit {
             Ok(()) => {
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// Records a burst that was handed over; returns the number of datagrams for which to leave the socket alone, if bursts gain nothing.
+    /// Records a burst that was sent. If bursts do not pay, returns how many datagrams to send unjoined.
     pub(crate) fn flushed(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
         self.is_open = false;
         self.payoff.count(datagrams);
@@ -237,13 +237,13 @@ impl Run {
         (self.shorts >= SHORT_BURSTS_MAX).then(|| self.leave())
     }
 
-    /// The kernel refused a burst as such (`EIO`, `EINVAL`): all of them where it cannot cut them, or those of this size and more.
+    /// The kernel refused to cut a burst (`EIO`, `EINVAL`): it cuts none, or none whose datagrams have this size or more.
     pub(crate) fn refused(&mut self, bytes: usize, is_for_all: bool) {
         self.refused_bytes = self.refused_bytes.min(if is_for_all { 0 } else { bytes });
         self.end();
     }
 
-    /// The socket may be another one than before: its options, or its peer, have changed.
+    /// Forgets what was learned about the socket, because its options or its peer may have changed.
     pub(crate) fn forget(&mut self) {
         self.examined = None;
         self.refused_bytes = usize::MAX;
@@ -255,7 +255,7 @@ impl Run {
         (self.equal, self.is_open) = (0, false);
     }
 
-    /// Leaves the socket alone, for longer each time.
+    /// Backs off, for longer each time.
     fn leave(&mut self) -> u32 {
         let count = self.left_alone;
         self.left_alone = count.saturating_mul(2).min(LEFT_ALONE_MAX);

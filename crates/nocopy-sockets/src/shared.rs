@@ -1,7 +1,7 @@
 //! The state that all threads of the process share: the burst, the holder of the lock, and the thread for the deadline.
 //!
-//! It lies on a page of its own, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst,
-//! a holder of the lock and a thread, even after a fork of which the C library calls no handlers.
+//! It lies on a separate page, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst, a
+//! holder of the lock and a thread, even after a fork for which the C library calls no handlers.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -46,14 +46,14 @@ pub(crate) static SHARED: Shared = Shared {
     fires_ns: AtomicU64::new(0),
 };
 
-/// Whether the library works: a burst may begin.
+/// Whether the library is on, so that a burst may begin.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn switch(on: bool) {
     IS_ON.store(on, Ordering::Relaxed);
 }
 
-/// Whether datagrams are to be sent as if the library were not there.
+/// Whether datagrams must be sent as without this library.
 #[inline]
 pub(crate) fn is_off() -> bool {
     !IS_ON.load(Ordering::Relaxed)
@@ -61,7 +61,7 @@ pub(crate) fn is_off() -> bool {
 
 pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
 
-/// How far the burst that is under way is, in one word, so that a datagram joins it by one compare-and-exchange.
+/// The state of the current burst in one word, so that a datagram joins it by one compare-and-exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
@@ -72,7 +72,7 @@ impl Word {
         Self(SHARED.word.load(Ordering::Acquire))
     }
 
-    /// As one number, which is not 0 while there is a burst.
+    /// The word as a number, which is not 0 while there is a burst.
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         self.0
@@ -115,7 +115,7 @@ impl Word {
         Self::with(self.number().wrapping_add(1), 0, 0)
     }
 
-    /// Puts another one in its place, if it still stands: a signal handler of the same thread may have handed the burst over. The lock is held.
+    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst over. The lock is held.
     #[inline]
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn replace(self, by: Self) -> bool {
@@ -136,7 +136,7 @@ impl Word {
         found == self.0
     }
 
-    /// Puts another one in its place, if it still stands: a signal handler of the same thread may have handed the burst over.
+    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst over.
     #[inline]
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn replace(self, by: Self) -> bool {
@@ -154,7 +154,7 @@ pub(crate) fn is_queued() -> bool {
 /// Who holds the lock: the address of a thread's own data, or this for the thread of the deadline.
 const TICKER: usize = 1;
 
-/// Looks at a lock without sleeping, and with: about a second altogether, after which the caller does without.
+/// Attempts to take a lock, without and with sleeping: about a second in all, after which the caller continues without it.
 const SPINS: u32 = 200;
 const LOOKS: u32 = 20_000;
 const NAP_NS: u64 = 50_000;

@@ -1,5 +1,5 @@
-//! A cache of what is known of each descriptor. A descriptor may be closed and opened again without a call that this library sees. So the
-//! kernel is asked for the socket's cookie when a burst is handed over, and when a burst begins some time after the previous one.
+//! A cache of facts about each descriptor. A descriptor may be closed and opened again without a call that this library sees. So the kernel
+//! is asked for the socket's cookie when a burst is handed over, and when a burst begins some time after the previous one.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use crate::sys;
 /// The number of descriptors that are tracked; sockets with higher numbers are left alone.
 const SLOTS: usize = 1024;
 
-/// The states of a descriptor. This one: not looked at yet.
+/// The states of a descriptor. This one: not examined yet.
 const UNKNOWN: u32 = 0;
 /// Not a UDP socket.
 const OTHER: u32 = 1;
@@ -25,7 +25,7 @@ const ALONE: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Slot {
     kind: AtomicU32,
-    /// Datagrams for which it is left alone.
+    /// The number of datagrams for which it is left alone.
     remaining: AtomicU32,
     /// The error of a datagram whose call had reported success: the program's next call fails with it.
     owed: AtomicI32,
@@ -39,8 +39,7 @@ pub(crate) struct Socket {
     pub(crate) run: Run,
     pub(crate) cookie: u64,
     pub(crate) is_v6: bool,
-    /// When the last burst began, if the kernel was asked for the cookie when it was handed over, and that was because it was full;
-    /// otherwise 0.
+    /// When the last burst began, if it was handed over because it was full, and the kernel was asked for the cookie then; otherwise 0.
     pub(crate) verified_ns: u64,
 }
 
@@ -57,14 +56,14 @@ static ALL: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// What can be said of a send on a descriptor without the lock.
+/// What can be decided about a send on a descriptor without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Not a UDP socket, or a descriptor that is not tracked.
     Other,
     /// A UDP socket that is left alone.
     Alone,
-    /// It must be looked at under the lock.
+    /// It must be examined under the lock.
     Active,
 }
 
@@ -97,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// Whether a datagram, or other output, is none of this library's business; it is counted then.
+    /// Whether the library ignores a datagram or other output; if so, it is counted.
     #[inline(always)]
     pub(crate) fn passes(&self) -> bool {
         let kind = self.kind.load(Relaxed);
@@ -142,7 +141,7 @@ impl Slot {
         Record::from_pointer(self.record.load(Relaxed))
     }
 
-    /// The error that the program has yet to be told; returned once.
+    /// The error that has not been reported to the program yet; returned once.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<i32> {
         if self.owed.load(Relaxed) == 0 {
@@ -206,7 +205,7 @@ fn udp_socket(descriptor: i32) -> Option<(u64, bool)> {
     Some((sys::cookie(descriptor).filter(|_| is_udp)?, domain == libc::AF_INET6))
 }
 
-/// For the child of a fork: counts its sockets as those of another process, and leaves errors to the parent.
+/// In the child of a fork: counts its sockets as those of another process, and leaves errors to the parent.
 ///
 /// # Safety
 /// No other thread runs in this process.

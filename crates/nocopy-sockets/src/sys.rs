@@ -27,7 +27,7 @@ pub(crate) use by_processor;
 /// Makes a system call.
 ///
 /// # Safety
-/// The call's own demands: pointers point to what the call reads or writes, for as long as it takes.
+/// The call's own requirements: pointers are valid for what the call reads or writes, as long as it runs.
 #[inline]
 pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
@@ -74,7 +74,7 @@ pub(crate) fn process() -> isize {
     plain(libc::SYS_getpid, [])
 }
 
-/// A number of this thread among those of the process that the C library knows: the address of its data.
+/// A number that identifies this thread among those that the C library knows: the address of its data.
 #[inline]
 pub(crate) fn thread() -> usize {
     let own: usize;
@@ -237,7 +237,7 @@ struct Segment {
     filling: [u8; 6],
 }
 
-/// A datagram, or a burst of datagrams of one length, as the kernel takes it. It must stay where it is from [`set`](Self::set) to [`send`].
+/// A datagram, or a burst of datagrams of one length, in the kernel's format. It must not move from [`set`](Self::set) to [`send`].
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Message {
@@ -273,10 +273,10 @@ impl Message {
         }
     }
 
-    /// The kernel refuses it from now on, with `EMSGSIZE`, before it looks at the socket.
+    /// Makes the kernel refuse the message from now on, with `EMSGSIZE`, before it looks at the socket.
     ///
     /// # Safety
-    /// Only code that this one interrupts uses it.
+    /// Only code that this code interrupted uses it.
     pub(crate) unsafe fn spoil(message: *mut Self) {
         // SAFETY: by contract.
         unsafe { (&raw mut (*message).header.msg_hdr.msg_iovlen).write_volatile(PARTS_TOO_MANY as _) };
@@ -285,14 +285,14 @@ impl Message {
     /// Whether it was [spoiled](Self::spoil) since it was last set.
     ///
     /// # Safety
-    /// `message` is valid, and meanwhile only signal handlers of this thread change it.
+    /// `message` is valid, and only signal handlers of this thread change it during the call.
     pub(crate) unsafe fn is_spoiled(message: *const Self) -> bool {
         // SAFETY: by contract.
         let parts = unsafe { (&raw const (*message).header.msg_hdr.msg_iovlen).read_volatile() };
         parts == PARTS_TOO_MANY
     }
 
-    /// How many datagrams of it the kernel has: all or none.
+    /// How many of its datagrams the kernel has: all or none.
     ///
     /// # Safety
     /// As [`spoil`](Self::spoil).
@@ -305,13 +305,13 @@ impl Message {
     }
 }
 
-/// More than the kernel takes (`UIO_MAXIOV`).
+/// More parts than the kernel accepts (`UIO_MAXIOV`).
 const PARTS_TOO_MANY: usize = 1 << 16;
 
 /// The call does not wait.
 const SEND_FLAGS: usize = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
 
-/// Sends a datagram or a burst, and notes in the message that it was taken.
+/// Sends a datagram or a burst; the message records that the kernel took it.
 ///
 /// # Safety
 /// The message is complete, and stays until the call returns.
@@ -320,7 +320,7 @@ pub(crate) unsafe fn send(descriptor: i32, message: *mut Message) -> isize {
     plain(libc::SYS_sendmmsg, [descriptor as usize, message as usize, 1, SEND_FLAGS])
 }
 
-/// The same without the note.
+/// As [`send`], without the record.
 pub(crate) fn send_once(descriptor: i32, message: &Message) -> isize {
     let header = &raw const message.header.msg_hdr;
     plain(libc::SYS_sendmsg, [descriptor as usize, header as usize, SEND_FLAGS])

@@ -1,13 +1,13 @@
-//! The thread for the deadline: hands over a burst that has waited for company for 90 us.
+//! The thread for the deadline: hands over a burst that has waited for further datagrams for 90 us.
 //!
 //! The thread exists only while there are bursts. The C library does not know it: `pthread_create` allocates memory, which a function that
 //! a signal handler may call must not do. So the thread makes system calls only, and uses nothing of the C library, not even `errno`. All
-//! signals are blocked in it. It ends before calls that require a process of one thread, or that change all threads one by one ([`end`]).
+//! signals are blocked in it. It ends before calls that require a process with one thread, or that change all threads one by one ([`end`]).
 //!
-//! The thread sleeps until a timer signals it. Code that begins a burst postpones the timer when it is about to expire ([`arm`]). So a sender
-//! that fills its bursts quickly never wakes the thread: on a virtual machine, a wake-up costs tens of microseconds, and postponing costs
-//! one, once for each deadline that passes and not for each burst. (The timer is made by `timer_create`, because a timerfd would be a
-//! descriptor among the program's.)
+//! The thread sleeps until a timer signals it. Code that begins a burst postpones the timer when it is about to expire ([`arm`]). So a
+//! sender that fills its bursts quickly never wakes the thread: on a virtual machine, a wake-up costs tens of microseconds, and postponing
+//! the timer one, per passed deadline instead of per burst. (The timer is made by `timer_create`, because a timerfd would be a descriptor
+//! among the program's.)
 
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;
@@ -21,7 +21,7 @@ use crate::{environment, sys};
 /// The thread ends after this time without a burst.
 const IDLE_NS: u64 = 10_000_000;
 
-/// A timer that fires sooner than after this share of the deadline is moved away.
+/// A timer that fires sooner than after this share of the deadline is postponed.
 const MARGIN_SHARE: u64 = 4;
 
 /// A burst for which its socket has no room is tried again after this many deadlines.
@@ -87,7 +87,7 @@ fn begin_with_timer() -> bool {
 /// Means that there is no timer.
 const NO_TIMER: i32 = -1;
 
-/// Makes the thread look at the burst that begins now when its deadline has come. The caller holds the lock.
+/// Makes the thread check the burst that begins now at its deadline. The caller holds the lock.
 #[inline]
 pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
     // Pairs with the fence in `run`: either this finds that the timer has fired, or the thread finds the burst.
@@ -98,14 +98,14 @@ pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
     }
 }
 
-/// The thread and a sender may do this at once. Whichever timer is left then fires within the deadline of the burst that each knows, and
-/// a time that is noted and is not that of the timer is soon in the past.
+/// The thread and a sender may do this at the same time. Whichever setting wins fires within the deadline of the burst that each knows, and
+/// a noted time that is not the timer's is soon in the past.
 fn set_timer(fires_ns: u64) {
     SHARED.fires_ns.store(fires_ns, Relaxed);
     sys::set_timer(SHARED.timer.load(Acquire), fires_ns);
 }
 
-/// Ends the thread, and waits until the kernel has forgotten it.
+/// Ends the thread, and waits until it no longer exists.
 pub(crate) fn end() {
     if SHARED.ticker.load(Acquire) == 0 {
         return;

@@ -1,4 +1,4 @@
-//! Functions before which the burst is handed over: after them, a program could notice that it has not left yet.
+//! Functions before which the burst is handed over, because after them a program could notice that it has not been sent.
 
 use super::hooks;
 use super::trampoline::before;

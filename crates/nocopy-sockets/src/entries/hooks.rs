@@ -1,4 +1,4 @@
-//! Steps before a function of the C library: hand over the burst, and forget what is known of a descriptor.
+//! Steps before a function of the C library: hand over the burst, and forget the facts about a descriptor.
 
 use nocopy_proto::run::sockets::Flush;
 
@@ -53,7 +53,7 @@ pub(super) extern "C" fn close_from(first: i32) {
     slots::forget_from(first, i32::MAX);
 }
 
-/// `setsockopt(descriptor, …)`, `connect`, `bind`, `shutdown`, `ioctl`: what was found of the socket may hold no longer.
+/// `setsockopt(descriptor, …)`, `connect`, `bind`, `shutdown`, `ioctl`: the known facts about the socket may have changed.
 pub(super) extern "C" fn settings(descriptor: i32) {
     flush_if_queued(Flush::Settings);
     crate::outgoing::forget_findings(descriptor);
@@ -64,7 +64,7 @@ pub(super) extern "C" fn control(_descriptor: i32) {
     flush_if_queued(Flush::Settings);
 }
 
-/// What changes threads one by one, or asks for a process of one thread.
+/// Before functions that change threads one by one, or require a process with one thread.
 pub(super) extern "C" fn quiesce() {
     process::quiesce();
 }

@@ -1,5 +1,4 @@
-//! The functions that programs call in place of the C library's. Each does something for the burst before the C library's function, or
-//! instead of it.
+//! The functions that programs call instead of the C library's. Each handles the burst before the C library's function, or replaces it.
 //!
 //! Most are a few instructions: if there is no burst, they jump to the C library's function, and leave the registers and the stack as they
 //! are. So a function may have any parameters, return twice (`vfork`), not return, or be cancelled. `exports.txt` is the reviewed list.
@@ -12,7 +11,7 @@ mod sending;
 mod trampoline;
 mod waiting;
 
-/// Runs before the program, and before other libraries where these need this one.
+/// Runs before the program, and before libraries that depend on this one.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -24,7 +23,7 @@ static AT_START: extern "C" fn() = {
     start
 };
 
-/// Runs when the program has ended by `exit` or by returning from `main`, after its own handlers: what waits is sent.
+/// Sends waiting datagrams when the program has ended by `exit` or by returning from `main`, after its own handlers.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]

@@ -21,20 +21,20 @@ function!(SENDMMSG = sendmmsg);
 function!(WRITE = write);
 function!(WRITEV = writev);
 
-/// Flags that say nothing of the datagram itself.
+/// Flags that do not affect the datagram itself.
 const HARMLESS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Parts of a datagram that are put together; more are left to the kernel.
+/// The most parts of a datagram that this library joins; a datagram with more is left to the kernel.
 const PARTS_MAX: usize = 16;
 
-/// Whether a call is none of this library's business. It costs a few instructions, and no memory but that of the descriptor.
+/// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the descriptor.
 #[inline(always)]
 fn is_left_alone(descriptor: i32) -> bool {
     !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.passes())
 }
 
-/// Functions that send. Each is three, so that the short ways need no registers and no stack for the long one: what is left alone; what joins
-/// a burst (`joins`, or nothing); everything else (`rest`).
+/// Functions that send. Each has three parts, so that the fast paths need no registers and no stack for the slow one: sockets that are left
+/// alone; datagrams that join a burst (`joins`, if given); everything else (`rest`).
 macro_rules! sends {
     ($($name:ident = $place:ident else $joins:ident else $rest:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[doc = concat!("`", stringify!($name), "(2)`")]
@@ -136,7 +136,8 @@ unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Optio
     join(descriptor, parts, 0, |of| shape == Some(*of))
 }
 
-/// Sends what has not joined a burst, by the C library's function `real`, or begins one; `shape` is looked at if it may.
+/// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with it; `shape` is computed only if
+/// it may.
 #[inline]
 fn send_by(
     descriptor: i32,
@@ -258,10 +259,10 @@ unsafe fn rest_sendto(
     })
 }
 
-/// What a message is as a datagram; nothing if it is more than that, or not there.
+/// The shape of a message as a datagram; `None` if it has more than that, or is null.
 ///
 /// # Safety
-/// The message is as the kernel reads it, or null.
+/// The message is null, or valid for the kernel.
 unsafe fn shape_of(message: *const msghdr) -> Option<Shape> {
     // SAFETY: by contract.
     let known = unsafe { message.as_ref() }?;
@@ -274,7 +275,7 @@ unsafe fn shape_of(message: *const msghdr) -> Option<Shape> {
 }
 
 /// # Safety
-/// The message is as the kernel reads it, or null.
+/// The message is null, or valid for the kernel.
 unsafe fn parts_of<'a>(message: *const msghdr) -> &'a [iovec] {
     // SAFETY: by contract.
     unsafe { message.as_ref().map_or(&[], |message| parts(message.msg_iov, message.msg_iovlen)) }
@@ -319,7 +320,7 @@ unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> i
     })
 }
 
-/// `sendmmsg(2)`: datagrams of one shape join one by one; others go as they always did.
+/// `sendmmsg(2)`: datagrams of one shape join one by one; others are sent as without this library.
 ///
 /// # Safety
 /// As the C library's function.
@@ -347,7 +348,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     unsafe { call!(SENDMMSG, (i32, *mut mmsghdr, u32, i32) -> i32, descriptor, messages, count, flags) }
 }
 
-/// Sends messages of one shape one by one; nothing if they are of several.
+/// Sends messages of one shape one by one; returns `None` if their shapes differ.
 ///
 /// # Safety
 /// As [`sendmmsg`].

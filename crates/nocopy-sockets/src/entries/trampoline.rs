@@ -139,7 +139,7 @@ macro_rules! instead {
     )* };
 }
 
-/// Jumps over what follows, to `3`, if no burst is under way; nothing where it must run `always`.
+/// Jumps to `3` if no burst is under way; does nothing for hooks that must run `always`.
 macro_rules! unless_queued {
     (always) => {
         ""
@@ -157,7 +157,7 @@ macro_rules! unless_queued {
     };
 }
 
-/// Calls the hook, or ends in the function that stands `instead` of the C library's.
+/// Calls the hook, or jumps to the function that is used `instead` of the C library's.
 macro_rules! call_hook {
     (instead) => {
         $crate::sys::by_processor!(x86_64: "jmp {hook}", aarch64: "b {hook}",)
@@ -177,7 +177,7 @@ macro_rules! call_hook {
     };
 }
 
-/// Jumps to the C library's function. The comment uses what not all of them do: each operand must be used.
+/// Jumps to the C library's function. The assembly comment names the operands that not all variants use, because each operand must be used.
 macro_rules! jump_to_real {
     () => {
         $crate::sys::by_processor!(

@@ -38,7 +38,7 @@ instead! {
     getsockopt => in_getsockopt;
 }
 
-/// Looks for what has arrived already; if there is nothing, hands the burst over and waits as the program asked.
+/// First looks without waiting; if nothing has arrived, hands the burst over and waits as the program asked.
 #[inline]
 fn first_without_waiting<R: PartialOrd + From<i8>>(look: impl FnOnce() -> R, wait: impl FnOnce() -> R) -> R {
     let errno = errno();
@@ -148,7 +148,7 @@ unsafe extern "C-unwind" fn in_recvmmsg(
     }
 }
 
-/// Reads without waiting. A negative result: nothing is there, or the file does not support such reads.
+/// Reads without waiting. A negative result means that nothing has arrived, or that the file does not support such reads.
 fn read_at_once(descriptor: i32, parts: *const iovec, count: i32) -> isize {
     let current = usize::MAX; // where the descriptor is
     let flags = libc::RWF_NOWAIT as usize;
@@ -197,9 +197,10 @@ unsafe extern "C-unwind" fn in_readv(descriptor: i32, parts: *const iovec, count
     first_without_waiting(|| read_at_once(descriptor, parts, count), wait)
 }
 
-/// Waits for events: first for those that are there. `look` and `wait` return how many there are.
+/// Waits for events, but first checks without waiting. `look` and `wait` return the number of events.
 ///
-/// A socket without room for its burst is tried again before the program learns that there is room: what it sends next is refused else.
+/// If a socket had no room for its burst, the burst is tried again before the program learns that there is room; otherwise its next send
+/// would be refused.
 #[inline]
 fn events(look: impl FnOnce() -> i32, wait: impl FnOnce() -> i32) -> i32 {
     let found = look();
@@ -235,7 +236,7 @@ unsafe fn withhold(all: *mut pollfd, count: libc::nfds_t, found: i32) -> i32 {
     left
 }
 
-/// How long a poll waits that must look again because room was withheld.
+/// How long a poll waits before it looks again, if `POLLOUT` was withheld.
 const LOOK_AGAIN_MS: i32 = 1;
 
 /// `poll` by one of its names.
@@ -338,7 +339,7 @@ unsafe extern "C-unwind" fn in_ppoll_chk(
     unsafe { withhold(all, count, found) }
 }
 
-/// Functions before which the burst leaves in any case.
+/// Functions before which the burst is always sent.
 macro_rules! after_a_flush {
     ($($entry:ident = $function:ident by $why:ident($($argument:ident: $type:ty),*);)*) => { $(
         unsafe extern "C-unwind" fn $entry($($argument: $type),*) -> i32 {
