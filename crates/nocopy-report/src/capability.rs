@@ -20,8 +20,8 @@ pub const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet:
 pub const RECORDERS: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
 
-/// Capabilities that other file servers need in addition when they run as root: to change their user, to listen at a low port, to read and open
-/// all files, and, for the process that started a server with another user, to give it files and to end it.
+/// Capabilities that other file servers need in addition when they run as root: to change their user, to listen at a low port, to read and
+/// open all files; and that the process needs which started a server as another user, to give it files and to end it.
 pub const FILE_SERVERS: CapabilitySet = RECORDERS
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::NET_BIND_SERVICE)
@@ -33,8 +33,8 @@ pub const NONE: CapabilitySet = CapabilitySet::empty();
 
 /// Permanently gives up every capability of the calling thread except these; programs that it starts cannot regain any.
 ///
-/// The kernel keeps capabilities by thread, and a new thread has those of the one that starts it: so a command calls this
-/// while it has one thread, and threads call it once more for themselves.
+/// The kernel keeps capabilities per thread, and a new thread gets those of the thread that starts it. So a command calls this while it has
+/// one thread, and threads may call it again to give up more.
 pub fn drop_all_but(kept: CapabilitySet) -> Result<(), Failure> {
     narrow(kept).map_err(Failure::Capabilities)
 }

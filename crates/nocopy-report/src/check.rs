@@ -1,4 +1,4 @@
-//! A cross-check: two witnesses that must agree.
+//! A cross-check: two independent values that must agree.
 
 use serde::{Deserialize, Serialize};
 

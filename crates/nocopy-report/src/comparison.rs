@@ -70,7 +70,7 @@ impl<'a> Identity<'a> {
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     Figure,
-    /// To the baseline of the same run: disturbances of both divide out.
+    /// The ratio to the baseline of the same run, in which disturbances of both cancel.
     Ratio,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Serialised as the name of the field of a row.
+/// A figure, serialised as the name of a row's field.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Figure {
     #[default]
@@ -69,7 +69,7 @@ impl Figure {
         if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
     }
 
-    /// Rates: more is better; costs and latencies: less.
+    /// True for rates; false for costs and latencies.
     pub fn more_is_better(self) -> bool {
         matches!(self, Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond)
     }

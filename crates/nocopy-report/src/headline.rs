@@ -9,7 +9,7 @@ use crate::table::Table;
 pub struct Line<'a> {
     pub names: Headline,
     pub row: &'a Row,
-    /// `None` where the run does not have it.
+    /// `None` if the run does not have it.
     pub other: Option<&'a Row>,
     /// The index of its section in the run.
     pub section: usize,
@@ -31,7 +31,7 @@ pub struct Job {
     other_variant: Option<&'static str>,
 }
 
-/// Chosen before measuring, with jobs that nocopy does slower.
+/// The jobs, chosen before measuring, including some that nocopy does slower.
 const JOBS: [Job; 13] = [
     Job {
         what: "UDP send, 64 B",
@@ -192,7 +192,7 @@ pub fn job(series: &str, sink: Option<&str>) -> Option<&'static Job> {
     JOBS.iter().find(|job| job.series == series && (job.sink.is_none() || job.sink == sink))
 }
 
-/// The lines that a run has, of `nocopy bench` and of `nocopy bench --all`; none of a run of other rows.
+/// The headline's lines in a run of `nocopy bench` or `nocopy bench --all`; empty for runs of other rows.
 pub fn of(report: &Report) -> Vec<Line<'_>> {
     let sections = report.sections().enumerate();
     let lines = sections.flat_map(|(section, part)| part.rows.iter().map(move |row| (section, part, row)));

@@ -1,4 +1,4 @@
-//! The headline: one line for each job, nocopy beside the other way, in 100 columns. Columns are as wide for one line as for all, so
+//! The headline: one line for each job, nocopy beside the other method, in 100 columns. Columns are as wide for one line as for all, so
 //! that each can be printed as soon as it is measured.
 
 use std::fmt::Write as _;
@@ -10,11 +10,11 @@ use crate::result::{Headline, Report, Row};
 /// The least width of a terminal.
 pub const COLUMNS: usize = 100;
 
-/// A note of every run in a private lab: for pages and explanations, and not for every table.
+/// A note for runs in a private lab, printed on pages and in explanations, but not with every table.
 pub const OF_VETH: &str = "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
     softirq too.";
 
-/// The widths of the columns but the last.
+/// The widths of all columns except the last.
 const WIDTHS: [usize; 4] = [26, 20, 21, 16];
 
 pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other way", "ratio [interval]", "copies"];
@@ -46,7 +46,7 @@ pub fn footer(report: &Report) -> String {
     text
 }
 
-/// Broken between words, so that it fits.
+/// The text, broken between words to fit the width.
 pub fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -24,8 +24,8 @@ pub struct Interrupt {
 impl Interrupt {
     /// Catches the signals that ask the process to end; a second signal ends it at once.
     ///
-    /// A closed terminal (SIGHUP) asks for the end too, unless the command was started to outlive it (nohup(1)). Shell and kernel may both
-    /// send it, so a second SIGHUP does not end the process at once.
+    /// A closed terminal (SIGHUP) also asks for the end, unless the command was started to survive it (nohup(1)). Shell and kernel may both
+    /// send SIGHUP, so a second one does not end the process at once.
     pub fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
         let signal_came = Arc::new(AtomicUsize::new(0));
@@ -71,7 +71,7 @@ impl Interrupt {
         true
     }
 
-    /// Relaxed: no other memory depends on it.
+    /// Whether a signal has arrived. Relaxed, because no other memory depends on it.
     pub fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// On standard error, so that it never mixes with results; removed when dropped.
+/// A line on standard error, so that it never mixes with results; removed when dropped.
 #[derive(Debug)]
 pub struct LiveLine {
     bar: ProgressBar,
@@ -24,7 +24,7 @@ impl Default for LiveLine {
 }
 
 impl LiveLine {
-    /// Redraws the line with the text that `say` returns for the time since the last redraw, if a redraw is due and seen.
+    /// Redraws the line with the text that `say` returns for the time since the last redraw, if a redraw is due and there is a terminal.
     pub fn update(&mut self, now: Instant, say: impl FnOnce(Duration) -> String) {
         let since = now.saturating_duration_since(self.drawn);
         if since < INTERVAL || self.bar.is_hidden() {

@@ -1,4 +1,4 @@
-//! Which machine the figures are from.
+//! The machine that produced the figures.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ pub fn describe(network: String) -> Machine {
     }
 }
 
-/// The name of the processor, or of the board it is on: arm64 kernels have no names for processors.
+/// The name of the processor, or of its board, because arm64 kernels have no names for processors.
 fn processor(cpuinfo: &str, board: Option<String>) -> Option<String> {
     let of_board = || Some(board?.trim_end_matches('\0').to_owned());
     field(cpuinfo, "model name").map(str::to_owned).or_else(of_board)

@@ -10,7 +10,7 @@ use rustix::fs::{Stat, fstat};
 /// Permissions of a file that only its owner can read.
 const OWN: u32 = 0o600;
 
-/// How files of packets and received bytes are made: readable by their owner alone, unless the user asks for something else.
+/// How files of packets and received bytes are made: readable only by their owner, unless the user asks for other permissions.
 #[derive(Debug, Clone, Copy)]
 pub struct PrivateFile {
     /// Whether an existing file is overwritten.
@@ -41,7 +41,7 @@ impl PrivateFile {
 ///
 /// # Errors
 /// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link leads to a file. Links to
-/// anything else, such as those in `/dev/fd`, are followed: there is nothing to be overwritten.
+/// anything else, such as those in `/dev/fd`, are followed, because nothing can be overwritten.
 pub fn open(
     path: &Path,
     options: &OpenOptions,

@@ -1,4 +1,4 @@
-//! Progress: a bar on a terminal, and elsewhere a line for each part that is done.
+//! Progress: a bar on a terminal, otherwise a line for each part that is done.
 
 use std::fmt::Display;
 
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// Steps that will not be made, because the time is up.
+    /// Skips steps that will not be made, because the time is up.
     pub fn skip(&self, steps: u64) {
         self.bar.inc(steps);
     }

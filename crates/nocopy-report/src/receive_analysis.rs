@@ -1,5 +1,5 @@
-//! A TCP receiver in the terms of the study of 2011: processor time by the study's rows, and what its other tables had, by the length of the
-//! program's buffer. One line of `nocopy bench --founding --json`.
+//! A TCP receiver in the terms of the study of 2011: processor time by the study's rows, and the figures of its other tables, by the length
+//! of the program's buffer. One line of `nocopy bench --founding --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,16 +32,16 @@ pub struct BufferAnalysis {
     pub overhead_percent: Range,
     /// Every row of the study once, in the order of [`StudyRow::ALL`].
     pub rows: Vec<RowTime>,
-    /// Of `rows`, the part of [`StudyRow::ReceiveInProcess`] that is the copy to the program, as a share of all rows.
+    /// The copy to the program, a part of [`StudyRow::ReceiveInProcess`], as a share of all rows.
     pub copy_share: f64,
     /// All rows together, per 10^6 received bytes; `None` if nothing was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
     /// The same as a share of one processor's time while it was profiled; may be more than 1, since softirqs run on another one.
     pub processor_share: f64,
-    /// On which the rows rest.
+    /// The number of samples for the rows.
     pub samples: u64,
-    /// The share of the receiver's processor time (as the kernel accounts it) that samples show. Samples of a thread that often leaves its
+    /// The share of the receiver's processor time (as the kernel accounts it) that samples cover. Samples of a thread that often leaves its
     /// processor arrive late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_share: Option<f64>,

@@ -14,7 +14,7 @@ pub const SCHEMA_1: &str = "nocopy.bench/1";
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     pub schema: String,
-    /// The command that measures the same again.
+    /// The command that repeats the measurement.
     pub command: String,
     /// UTC, to the second.
     pub measured_at: String,
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many rounds counted for its rows: `9`, or `5 to 9`.
+    /// The number of rounds of its rows: `9`, or `5 to 9`.
     pub fn rounds(&self) -> String {
         let runs = self.results.iter().map(|row| row.runs);
         let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
@@ -89,7 +89,7 @@ pub struct Machine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     pub processors: usize,
-    /// Whether the processor reports that it is virtual: it then shares a real one with others.
+    /// Whether the processor reports that it is virtual, and so shares a real one with others.
     pub virtual_machine: bool,
     /// `private veth pair`, or the interfaces given.
     pub network: String,
@@ -251,7 +251,7 @@ pub struct Row {
     /// The variant of the baseline, if it has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_variant: Option<String>,
-    /// How many times better than the baseline: its cost divided by this one's, or this rate by its.
+    /// How many times better than the baseline: the baseline's cost divided by this row's, or this row's rate divided by the baseline's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::{Failure, output_file};
 
-/// An output file, opened before anything is measured: two minutes of work must not end in "permission denied". What it holds stays until
-/// there is something to take its place.
+/// An output file, opened before anything is measured, because two minutes of work must not end in "permission denied". Its old content
+/// stays until there are new results.
 #[derive(Debug)]
 pub struct ResultFile {
     path: PathBuf,

@@ -28,7 +28,7 @@ enum Line {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Header {
     pub schema: String,
-    /// The command that measures the same again.
+    /// The command that repeats the measurement.
     pub command: String,
     pub arguments: Arguments,
     /// UTC, to the second: when it began.
@@ -63,7 +63,7 @@ pub struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct End {
     pub ended: Completeness,
-    /// What could not be measured, and what a reader of the results needs to know.
+    /// Measurements that were not possible, and other remarks for the reader.
     pub notes: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ impl ResultLines {
     }
 }
 
-/// Reads what [`ResultLines`] wrote, also where it was killed before the end.
+/// Reads the output of [`ResultLines`], even if it was killed before the end.
 ///
 /// # Errors
 /// The error for a line that is not one of these, with its number.

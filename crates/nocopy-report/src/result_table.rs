@@ -1,4 +1,4 @@
-//! The results for a reader: a table for each series, and below them what is needed to read them correctly.
+//! The results as text: a table for each series, and below them notes on how to read them.
 
 use std::fmt::Write as _;
 
@@ -24,13 +24,13 @@ pub fn print(report: &Report) -> Result<(), Failure> {
     print::text(&text)
 }
 
-/// What the rows of a section have in common.
+/// The common properties of a section's rows.
 pub fn heading(section: Section<'_>) -> String {
     let sink = section.sink().map(|sink| format!(" · into: {sink}")).unwrap_or_default();
     format!("{}{sink}", section.title())
 }
 
-/// Causes are sentences; the table has room for their numbers only.
+/// Causes of copies, which are sentences; the table has room only for their numbers.
 #[derive(Debug, Default)]
 pub struct Causes(Vec<String>);
 
@@ -189,7 +189,7 @@ fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
     std::iter::once(method).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// What a packet costs the receiving threads and, of several, how busy the busiest was.
+/// The cost of a packet for the receiving threads and, if there are several, how busy the busiest was.
 fn receiver_text(row: &Row) -> String {
     let cost = number(row.receiver_cpu_ns_per_packet, 0);
     match (row.receivers, row.receiver_cpu_percent) {
@@ -213,7 +213,7 @@ pub fn lost_text(dropped_percent: Option<f64>) -> String {
     lost.map_or_else(String::new, |percent| format!(" ({percent:.1} % lost)"))
 }
 
-/// What a row is compared with, named as the row that it is.
+/// The baseline of a row, by its name in the table.
 pub fn baseline(row: &Row, title: &str) -> Option<String> {
     row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
 }
@@ -262,7 +262,7 @@ pub fn notes(report: &Report) -> Vec<String> {
     std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine(report)]).collect()
 }
 
-/// What the columns mean.
+/// The meaning of the columns.
 pub fn how() -> String {
     format!(
         "Rates are counted where packets arrive. sender, receiver: CPU ns per packet (or message) of that thread (of several: and \

@@ -1,7 +1,7 @@
 //! Medians and intervals that assume no distribution.
 //!
-//! Times on a shared machine have long tails and drift; a mean with a standard error would claim a normal
-//! distribution that is not there. The interval of the median by order statistics claims nothing.
+//! Times on a shared machine have long tails and drift; a mean with a standard error would assume a normal distribution, which they do not
+//! have. The interval of the median by order statistics assumes none.
 
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ fn coverage(count: usize, k: usize) -> f64 {
     1.0 - 2.0 * tail
 }
 
-/// `better[i] / worse[i]`, round by round: disturbances of both divide out.
+/// `better[i] / worse[i]`, round by round, so that disturbances of both cancel.
 pub fn ratios(numerators: &[f64], denominators: &[f64]) -> Vec<f64> {
     let pairs = numerators.iter().zip(denominators);
     pairs.filter(|(_, denominator)| **denominator > 0.0).map(|(n, d)| n / d).collect()

@@ -8,14 +8,14 @@ use crate::table::Table;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    /// All was sent, or received from a sender that was done.
+    /// Everything was sent, or received from a sender that was done.
     Done,
-    /// After as many as were asked for.
+    /// The requested number was reached.
     Count,
-    /// After the time that was asked for.
+    /// The requested time was over.
     Duration,
     Interrupted,
-    /// By a receiver that had enough.
+    /// The receiver reached its limit.
     ByReceiver,
     /// The other end closed its connections without reporting that it was done.
     BrokenOff,
@@ -70,7 +70,7 @@ struct Document<'a, S> {
     summary: &'a S,
 }
 
-/// As it is printed.
+/// The summary as it is printed.
 pub fn text<S: Summary>(summary: &S, json: bool) -> String {
     if json { json_text(summary) } else { table_text(summary) }
 }

@@ -1,4 +1,4 @@
-//! Values over lengths in powers of two, a line each.
+//! Lines of values over lengths in powers of two.
 
 use maud::{Markup, html};
 
@@ -31,7 +31,7 @@ const AXIS_PX: f64 = 24.0;
 /// The left edge of the drawing area, in percent of the width; the names of the vertical axis are left of it.
 const LEFT: f64 = 15.0;
 
-/// The dash pattern of a line, besides its colour and marks.
+/// The dash pattern of a line, in addition to its colour and marks.
 const DASHES: [&str; 4] = ["none", "7 4", "2 4", "10 3 2 3"];
 
 impl Chart for Lines {

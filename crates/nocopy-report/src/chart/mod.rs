@@ -1,6 +1,6 @@
-//! Charts as SVG that fits any width: horizontal places are percentages, so text keeps its size and no script is needed.
+//! Charts as SVG that fits any width: horizontal positions are percentages, so text keeps its size and no script is needed.
 //!
-//! What many charts draw is on a page once ([`symbols`]), and the style sheet knows the rest: a page has hundreds of rows.
+//! Shapes that many charts draw are on a page once ([`symbols`]), and the style sheet draws the rest, because a page has hundreds of rows.
 
 mod line;
 mod mark;
@@ -19,7 +19,7 @@ pub trait Chart {
 
     fn draw(&self) -> Drawing;
 
-    /// The meaning of shapes and colours, unless the page has it.
+    /// The meaning of shapes and colours, unless the page shows it elsewhere.
     fn legend(&self) -> Option<Markup> {
         None
     }

@@ -19,14 +19,14 @@ enum Steps {
     Doublings,
 }
 
-/// A place of an axis that has a name.
+/// A labelled position of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tick {
     pub value: f64,
     pub text: String,
 }
 
-/// Values with a larger ratio than this would be drawn on top of each other at the beginning of an even axis.
+/// Values with a larger ratio than this would be drawn on top of each other at the beginning of a linear axis.
 const FAR_APART: f64 = 200.0;
 
 /// Measured figures are within these limits; beyond them arithmetic would lose precision.
@@ -34,7 +34,7 @@ const SMALLEST: f64 = 1e-100;
 const LARGEST: f64 = 1e100;
 
 impl Scale {
-    /// Begins at 0, so that lengths compare like values.
+    /// A linear scale from 0, so that lengths compare like values.
     pub fn even(values: impl IntoIterator<Item = f64>) -> Self {
         let high =
             values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value)).fold(0.0, f64::max);
@@ -131,7 +131,7 @@ fn thin(values: Vec<f64>, most: usize) -> Vec<f64> {
     values.into_iter().step_by(step).collect()
 }
 
-/// 1, 2 or 5 times a power of 10, and not less.
+/// The next step of at least that size that is 1, 2 or 5 times a power of 10.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powi(step.log10().floor() as i32);
     let digits = [1.0, 2.0, 5.0, 10.0];

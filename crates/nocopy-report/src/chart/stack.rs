@@ -1,4 +1,4 @@
-//! Amounts that are made of parts, a bar each.
+//! Bars of amounts that consist of parts.
 
 use maud::{Markup, html};
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   rows of a workload ─▶ table, words (reached or not), charts ─▶ terminal, page
 //! ```
-//! The machines are 15 to 30 years apart, so only ratios are compared: this way against that way on one machine, in one run.
+//! The machines are 15 to 30 years apart, so only ratios are compared: one method against another on one machine, in one run.
 
 mod area;
 mod ntzc;
@@ -117,7 +117,7 @@ fn ratio(row: Option<&Row>, method: &str) -> String {
     shown(row.and_then(|row| if row.method == method { Some(1.0) } else { row.ratio }), 2)
 }
 
-/// Says whether a ratio without a published figure shows a difference.
+/// A sentence on whether a ratio without a published figure shows a difference.
 fn compared(what: &str, row: Option<&Row>) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured.");

@@ -14,7 +14,7 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
-/// As Linux counts them, without the frame check sequence.
+/// Frame lengths as Linux counts them, without the frame check sequence.
 const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
 
 const PUBLISHED_SHARE: f64 = 1.1 / 1.7;
@@ -42,7 +42,7 @@ fn sent<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
     rows.beside(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
 }
 
-/// At 1 Gbit/s: the only paced series of its length.
+/// The row at 1 Gbit/s: the only paced series of its length.
 fn gigabit<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
     let start = format!("capture, {bytes}-byte frames, ");
     let is_paced =
@@ -135,7 +135,7 @@ fn one_gigabit(rows: &Rows<'_>) -> String {
     )
 }
 
-/// At the published rate, and as fast as they go.
+/// A sentence on two queues at the published rate, and at full rate.
 fn two_queues(rows: &Rows<'_>) -> String {
     let of = |method: &str, end: &str| {
         let is_one = |row: &&&Row| {

@@ -17,10 +17,10 @@ pub(super) const SYSTEM: System = System {
 /// The buffer length from which the study found constant throughput.
 const PUBLISHED_LEVEL_BYTES: usize = 64 << 10;
 
-/// Throughput is level from this part of the best rate on.
+/// Throughput counts as constant from this share of the best rate on.
 const LEVEL: f64 = 0.9;
 
-/// Below this part of the accounted time, time without samples could change the shares.
+/// If samples cover less than this share of the accounted time, time without samples could change the shares.
 const SEEN_MIN: f64 = 0.9;
 
 fn part(report: &Report) -> Option<Part> {

@@ -72,7 +72,7 @@ pub fn notes<'a>(lines: impl IntoIterator<Item = &'a str>) -> Markup {
     html! { @for line in lines { p class="note" { (line) } } }
 }
 
-/// The contents: the names of sections, whose places are `id` and their number.
+/// The contents: the names of sections, whose anchors are `id` and their number.
 pub fn contents(titles: &[String]) -> Markup {
     html! {
         @if titles.len() > 1 {
