@@ -1,5 +1,5 @@
-//! NFS servers to compare with, each in its own process: Ganesha, two by hand that answer reads of one file, one that answers writes, and one
-//! that sends recorded replies.
+//! NFS servers to compare with, each in its own process: Ganesha, two hand-written ones that answer reads of one file, one that answers
+//! writes, and one that sends recorded replies.
 //!
 //! ```text
 //!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench

@@ -75,7 +75,7 @@ impl Client {
         Ok(xid)
     }
 
-    /// Sends a call to write, whose bytes go from where they are. They are a multiple of four.
+    /// Sends a WRITE call without copying `data`, whose length must be a multiple of four.
     pub(super) fn ask_to_write(
         &mut self,
         file: FileHandle,

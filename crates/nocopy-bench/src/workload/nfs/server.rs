@@ -54,7 +54,7 @@ impl Way {
         }
     }
 
-    /// Whether it serves one file only, by its handle.
+    /// Whether it is one of our minimal hand-written servers, which serve one file by its handle.
     pub(super) fn is_by_hand(self) -> bool {
         matches!(self, Self::PreadWritev | Self::Sendfile | Self::RecvPwrite)
     }
