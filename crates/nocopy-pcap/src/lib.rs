@@ -24,7 +24,7 @@
 //! * `guard`: stops panics at the library's boundary.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
-//! The layers: each module uses only modules below it (`cargo xtask check` reads this list).
+//! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! exports

@@ -32,7 +32,7 @@
 //! * `by_hand`: the upper limit that the bench compares with.
 //! * `real`, `sys`, `shared`, `environment`: the C library's functions, system calls, the state that threads share, variables.
 //!
-//! The layers: each module uses only modules below it (`cargo xtask check` reads this list).
+//! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! entries

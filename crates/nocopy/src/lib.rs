@@ -67,7 +67,7 @@
 //! * [`area`], [`pool`]: the memory, which half holds which part of it, and the balance of all parts.
 //! * [`tcp`]: sending published data by reference to any number of peers, files, pipes, and a proxy between two streams.
 //!
-//! The layers: each module uses only modules below it (`cargo xtask check` reads this list).
+//! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! integration
