@@ -192,7 +192,7 @@ pub const fn network_order(register: Register, bits: i32) -> Instruction {
     instruction(0xdc, register, R0, 0, bits)
 }
 
-/// Operations on the lower halves of registers, by their bits in a code; the upper half of the result is 0.
+/// 32-bit operations; each value is its bits in the opcode. The upper half of the result is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "names that say what is done")]
 pub enum Arithmetic {
@@ -220,7 +220,7 @@ pub const fn compute_u32_with(operation: Arithmetic, to: Register, from: Registe
     instruction(0x0c | operation as u8, to, from, 0, 0)
 }
 
-/// Conditions, by their bits in a code; unsigned unless named otherwise.
+/// Conditions; each value is its bits in the opcode. Unsigned unless named otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "names that say what is tested")]
 pub enum Condition {

@@ -157,23 +157,23 @@ fn faults_of_messages_are_facts() {
     };
     assert_sentences(&[
         (said(messages::Datagram::parse(&[])), "the datagram has 0 bytes, its kind has at least 16"),
-        (said(messages::Datagram::parse(&[0xff; 64])), "255 is no kind of datagram"),
+        (said(messages::Datagram::parse(&[0xff; 64])), "255 is not a kind of datagram"),
         (said(messages::Datagram::parse(&[10; 16])), "a datagram of kind 10 does not have the flags 0x0a"),
         (
             said(messages::Datagram::parse(&padded::<16>(&[10, 4]))),
             "the checksum is 0x00000000, the datagram sums to 0x91fef8aa",
         ),
-        (sealed(&[10, 4], 17), "1 bytes lie behind the datagram's last field"),
+        (sealed(&[10, 4], 17), "1 bytes follow the datagram's last field"),
         (sealed(&[10, 4, 1], 16), "a reserved field of a datagram of kind 10 is not 0"),
-        (sealed(&[5, 4, 2, 1], 16), "a datagram of kind 5 speaks of the versions 2 to 1"),
-        (sealed(&[4, 4, 2], 32), "a datagram of kind 4 is of version 2, only version 1 is spoken here"),
+        (sealed(&[5, 4, 2, 1], 16), "a datagram of kind 5: version range 2 to 1 ends before it begins"),
+        (sealed(&[4, 4, 2], 32), "a datagram of kind 4 has version 2, only version 1 is supported"),
         (
             sealed(&[6, 4, 1], 600),
-            "the datagram has 600 bytes and speaks of 0; these have to be the same, and 512 or more",
+            "the datagram has 600 bytes and states 0; these have to be the same, and 512 or more",
         ),
         (
             said(messages::Ranges::parse(&[0; 3])),
-            "3 bytes behind the header of an Ack are not up to 64 ranges of 4",
+            "3 bytes follow the header of an Ack, which are not up to 64 ranges of 4 bytes",
         ),
         (said(messages::Ranges::parse(&[0; 4])), "range 0 of the Ack is empty or adjoins the one before"),
         // It takes more connections than the settings allow, from several networks.

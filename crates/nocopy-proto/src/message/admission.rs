@@ -35,8 +35,8 @@ pub(super) struct Admission {
     plenty: usize,
     reserve: usize,
     turn: Option<Turn>,
-    /// The connection that has the turn, or had it last. It may continue until others ask. That others have a place is not enough, since a
-    /// sender without an answer asks only once a second.
+    /// The connection that has the turn, or had it last. It may continue until another connection asks for a turn. Connections that wait
+    /// already do not end it, since a sender without an answer asks only once a second.
     last: Option<u32>,
     /// Another connection has asked for its turn since then.
     others_wait: bool,
@@ -183,7 +183,7 @@ impl Admission {
 
     /// As [`admit`](Self::admit), when no more than half of the memory is free.
     fn admit_to_rest(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
-        // What is kept of a share would be the beginning of one more message in a turn that is to end.
+        // Packets within the share would begin another message in a turn that must end.
         let is_ending = self.turn.is_some_and(|turn| turn.index == index && turn.is_ending);
         let is_within_share =
             self.free > self.reserve && !is_ending && self.shares.has_share(index, self.free);
@@ -241,14 +241,14 @@ impl Admission {
         self.came(index, kept, true, is_unfinished);
     }
 
-    /// Updates the turn after packets were kept or read.
+    /// Extends or ends the connection's turn after its packets were stored or its messages read.
     fn go_on(&mut self, kept: usize, has_message: bool, is_unfinished: bool) {
         let Some(turn) = &mut self.turn else { return };
         turn.has_whole |= has_message;
         if has_message || kept >= turn.kept + self.reserve.div_ceil(PARTS) {
             (turn.since, turn.kept) = (self.shortage.now(), kept);
         }
-        // What was begun while there was plenty of memory has to be ended, or its turn would never be.
+        // A message that began while memory was plentiful must be completed, or its turn would never end.
         turn.is_ending = (turn.is_ending || self.others_wait) && !is_unfinished;
         if kept == 0 {
             self.turn = None;

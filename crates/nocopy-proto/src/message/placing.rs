@@ -55,7 +55,7 @@ impl From<Region> for [u8; 16] {
 #[non_exhaustive]
 pub enum PutRefusal {
     /// There is no such region for this end, or it was withdrawn.
-    #[error("there is no such region for this end, or not any more; ask the peer for another one")]
+    #[error("the peer has no such region for this endpoint, or has withdrawn it; ask for another one")]
     NoRegion,
     /// The bytes do not lie within the region.
     #[error("the bytes do not lie within the region; put fewer, or elsewhere")]

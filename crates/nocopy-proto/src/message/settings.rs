@@ -155,10 +155,10 @@ pub enum LostReason {
     #[error("it accepts no more connections; raise peers_max there")]
     Full,
     /// No datagram came for [`Settings::dead_after`].
-    #[error("no datagram came from it any more; is it running, and is the network up?")]
+    #[error("no more datagrams arrived from it; is it running, and is the network up?")]
     Silent,
     /// The peer does not know the connection any more: it was restarted.
-    #[error("it does not know the connection any more, as after a restart; connect again")]
+    #[error("it no longer knows the connection, for example after a restart; connect again")]
     Restarted,
     /// The peer ended the connection.
     #[error("it ended the connection (code {code})")]
@@ -168,7 +168,7 @@ pub enum LostReason {
     },
     /// The peer did not continue a message that it had begun, or acknowledged nothing, while other peers needed the memory.
     #[error(
-        "it did not continue a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again"
+        "it stopped in the middle of a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again"
     )]
     Stalled,
     /// There was no place left, and the address of the peer had made more connections than others.

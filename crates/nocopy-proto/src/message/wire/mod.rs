@@ -101,13 +101,13 @@ pub enum Malformed {
         needed_bytes: usize,
     },
     /// There is more than its kind has.
-    #[error("{bytes} bytes lie behind the datagram's last field")]
+    #[error("{bytes} bytes follow the datagram's last field")]
     TooLong {
         /// Bytes too many.
         bytes: usize,
     },
-    /// The first byte is no kind of datagram.
-    #[error("{kind} is no kind of datagram")]
+    /// The first byte is not a kind of datagram.
+    #[error("{kind} is not a kind of datagram")]
     Kind {
         /// The first byte.
         kind: u8,
@@ -135,7 +135,7 @@ pub enum Malformed {
         computed: u32,
     },
     /// The bytes after an Ack's header are not up to 64 whole ranges.
-    #[error("{bytes} bytes behind the header of an Ack are not up to 64 ranges of 4")]
+    #[error("{bytes} bytes follow the header of an Ack, which are not up to 64 ranges of 4 bytes")]
     RangesLength {
         /// Bytes there are.
         bytes: usize,
@@ -147,7 +147,7 @@ pub enum Malformed {
         index: usize,
     },
     /// A range of versions ends before it begins.
-    #[error("a datagram of kind {kind} speaks of the versions {first} to {last}")]
+    #[error("a datagram of kind {kind}: version range {first} to {last} ends before it begins")]
     Versions {
         /// The first byte.
         kind: u8,
@@ -157,16 +157,16 @@ pub enum Malformed {
         last: u8,
     },
     /// The version is not spoken here.
-    #[error("a datagram of kind {kind} is of version {version}, only version 1 is spoken here")]
+    #[error("a datagram of kind {kind} has version {version}, only version 1 is supported")]
     Version {
         /// The first byte.
         kind: u8,
         /// The third.
         version: u8,
     },
-    /// A Connect or Accept that is not as long as the datagrams it speaks of, or speaks of too short ones.
+    /// A Connect or Accept that is not as long as the datagrams it states, or states too short ones.
     #[error(
-        "the datagram has {datagram_bytes} bytes and speaks of {stated_bytes}; these have to be the same, and 512 or more"
+        "the datagram has {datagram_bytes} bytes and states {stated_bytes}; these have to be the same, and 512 or more"
     )]
     Unproven {
         /// `datagram_bytes` of its parameters.
