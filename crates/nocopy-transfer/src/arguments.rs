@@ -14,7 +14,7 @@ pub use send::{
     SendArguments, SendTarget, TimingName,
 };
 
-/// The loopback interface: packets sent on it arrive on it too, and would be seen twice.
+/// The loopback interface: packets sent on it also arrive on it, and would be seen twice.
 pub const LOOPBACK: &str = "lo";
 
 /// The modes of ports on interfaces.

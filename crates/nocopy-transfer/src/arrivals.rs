@@ -9,7 +9,7 @@ pub enum Arrival {
     Late,
     /// It arrived before.
     Again,
-    /// So old that it is not known whether it arrived before.
+    /// Too old to know whether it arrived before.
     Stale,
 }
 
@@ -26,7 +26,7 @@ impl Arrivals {
     /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most half of all
     /// values.
     ///
-    /// Values before the first count as seen, because it is not known whether they were sent.
+    /// Values before the first count as received, because it is not known whether they were sent.
     pub fn new(bits: u32, window: u64, next: u64) -> Self {
         let window = window.min(1 << (bits - 1).min(62));
         Self { mask: u64::MAX >> (64 - bits), next, seen: vec![true; window as usize].into() }

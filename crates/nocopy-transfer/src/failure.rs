@@ -16,7 +16,7 @@ pub enum Failure {
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     MessageEndpoint(#[from] nocopy::message::OpenError),
-    /// An error of a command that this module does not know, converted by that command.
+    /// An error of a command that is not listed here, converted by that command.
     #[error(transparent)]
     Command(Box<dyn std::error::Error + Send + Sync>),
     #[error(

@@ -13,7 +13,7 @@ pub(crate) struct Start {
     system: Duration,
 }
 
-/// Processor time of all threads, softirqs that ran in their context included.
+/// Processor time of all threads, including softirqs that ran in their context.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Use {
     pub user_seconds: f64,

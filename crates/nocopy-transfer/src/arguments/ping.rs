@@ -1,4 +1,4 @@
-//! `nocopy ping`, `nocopy serve`, `nocopy call`: messages there and back.
+//! `nocopy ping`, `nocopy serve`, `nocopy call`: round trips of messages.
 
 use std::path::PathBuf;
 use std::time::Duration;

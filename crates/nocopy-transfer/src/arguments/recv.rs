@@ -23,7 +23,7 @@ pub struct RecvArguments {
     /// End when nothing arrived from the sender for this time, counted from its first datagram or byte (default 10s; with --raw never).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub idle: Option<Duration>,
-    /// Write what is received to FILE ('-': standard output).
+    /// Write the received data to FILE ('-': standard output).
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite a file that exists.
@@ -32,13 +32,13 @@ pub struct RecvArguments {
     /// Permissions of FILE, octal, such as 640 (default: 600, only its owner may read it).
     #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
     pub permissions: Option<u32>,
-    /// Only from this sender; may be given again (default: from the first sender).
+    /// Only from this sender; may be repeated (default: from the first sender).
     #[arg(long, value_name = "ADDRESS")]
     pub from: Vec<IpAddr>,
     /// Ask the sender for checksums (CRC32C), and check every byte.
     #[arg(long)]
     pub verify: bool,
-    /// Receive from any program, without nocopy's header. What is lost is not known then.
+    /// Receive from any program, without nocopy's header. Losses are not known then.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
     /// The socket's receive buffer (SO_RCVBUF; default: 8MiB for UDP, chosen by the kernel for TCP). More than
@@ -58,7 +58,7 @@ pub struct RecvArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct RecvAddress {
-    /// Datagrams at an address, or without ADDRESS at all addresses of this host; port 0 is any that is free. With --raw also at a
+    /// Datagrams at an address, or without ADDRESS at all addresses of this host; port 0 means any free port. With --raw also at a
     /// multicast address, which is joined. udp://[ADDRESS]:PORT is the same.
     #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = |text: &str| Endpoint::parse(Scheme::Udp, text))]
     udp: Option<Endpoint>,
@@ -95,7 +95,7 @@ pub struct DatagramReception {
     /// End after N datagrams.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub count: Option<u64>,
-    /// Join the multicast group on this interface, and not where the routing table says.
+    /// Join the multicast group on this interface, instead of the one that the routing table names.
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
 }
@@ -105,8 +105,8 @@ pub struct DatagramReception {
 #[command(next_help_heading = "Streams")]
 #[group(conflicts_with = "udp")]
 pub struct StreamReception {
-    /// How to receive: auto (the way that measures fastest), recv (copies, 64KiB at a time), recv:BYTES
-    /// (copies, BYTES at a time), or mapped (whole pages by reference, the rest copied).
+    /// How to receive: auto (the method that measures fastest), recv (copies, 64KiB at a time), recv:BYTES (copies, BYTES at a time), or
+    /// mapped (whole pages by reference, the rest copied).
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
     pub receive: Receiving,
 }

@@ -112,7 +112,7 @@ impl HostArguments {
 }
 
 /// What each value of --method requires: the kind of target, and options. A requirement that conflicts with another target is a group of
-/// one option: clap does not ask for an option that conflicts with one that was given.
+/// one option, because clap does not require an option that conflicts with a given one.
 const METHOD_REQUIREMENTS: [(&str, &str); 13] = [
     ("socket", "to_udp"),
     ("sendmmsg", "to_udp"),
@@ -134,7 +134,7 @@ const METHOD_REQUIREMENTS: [(&str, &str); 13] = [
 #[command(next_help_heading = "Datagrams to a host")]
 #[group(conflicts_with_all = ["target", "tcp"])]
 pub struct DatagramArguments {
-    /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send by.
+    /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send on.
     #[arg(long, value_name = "INTERFACE", group = "by_interface")]
     pub interface: Option<String>,
 }
@@ -216,17 +216,17 @@ pub struct FrameArguments {
     /// MAC address that frames come from (default: that of the interface).
     #[arg(long, value_name = "MAC")]
     pub source_mac: Option<MacAddress>,
-    /// MAC address that frames are for (default: 02:6e:63:0f:ff:ff, which no station has).
+    /// MAC address that frames are for (default: 02:6e:63:0f:ff:ff, which no host has).
     #[arg(long, value_name = "MAC")]
     pub destination_mac: Option<MacAddress>,
-    /// What the packets carry: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or
-    /// file:PATH (default: sequence where it fits).
+    /// Content of the packets: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or file:PATH
+    /// (default: sequence if it fits).
     #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
     pub payload: Option<PayloadArgument>,
     /// What computes the UDP checksum.
     #[arg(long, value_enum, default_value = "computed")]
     pub checksum: ChecksumName,
-    /// The queue to send by, counted from 0.
+    /// The queue to send on, counted from 0.
     #[arg(long, value_name = "N", default_value = "0")]
     pub queue: u32,
     /// Use this mode, and fail if it is not available (default: the fastest that is).
@@ -252,7 +252,7 @@ pub struct FrameArguments {
     pub rounds: Option<Rounds>,
 }
 
-/// What generated packets carry.
+/// Content of generated packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PayloadArgument {
     Zeros,
@@ -275,7 +275,7 @@ pub enum ChecksumName {
 pub enum GeneratorName {
     /// This program writes each one.
     Program,
-    /// The kernel resends one frame (Linux 5.18, a driver that takes redirected frames): no flows, no sequence, no mode.
+    /// The kernel resends one frame (Linux 5.18, a driver that accepts redirected frames): no flows, no sequence, no mode.
     Kernel,
 }
 

@@ -24,7 +24,7 @@ pub struct Setting<'a> {
     pub datagram_bytes: Option<u16>,
     /// Whether others may connect.
     pub accept: bool,
-    /// Whether long messages may go by TCP connections beside the datagrams.
+    /// Whether long messages may be sent over TCP connections instead of datagrams.
     pub streams: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Message {
     is_posting: bool,
 }
 
-/// Whether prepared bytes are published before they are sent, and those that were.
+/// Whether prepared bytes are published before they are sent, and the published ones.
 #[derive(Debug)]
 enum Publishes {
     No,
@@ -131,7 +131,7 @@ impl Message {
         Ok(())
     }
 
-    /// Repeats `attempt` until there is room, and runs the connection in between.
+    /// Repeats `attempt` until there is room, and drives the connection in between.
     fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
         let mut stalled: Option<Instant> = None;
         loop {
@@ -166,7 +166,7 @@ impl Exchange for Message {
         self.endpoint.flush()
     }
 
-    /// By reference: the endpoint keeps `ready` until the other end has it.
+    /// Sends `ready` by reference: the endpoint keeps it until the other end has received it.
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
         let ready = match &mut self.publishes {

@@ -1,6 +1,6 @@
 //! One end of a conversation in messages, over any transport: used by `bench`, `ping` and `serve`.
 //!
-//! Received data is passed on in place, piece by piece, so no transport pays for a copy that another one needs.
+//! Received data is passed on in place, piece by piece, so no transport pays for a copy that only another one needs.
 
 pub mod message;
 pub mod over_port;
@@ -16,7 +16,7 @@ use nocopy::Ledger;
 
 pub use waiting::{Waiting, attend};
 
-/// How long a sleeping receiver sleeps before it checks whether to end.
+/// How long a receiver sleeps before it checks whether to end.
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long an adaptive receiver spins before it sleeps: longer than a round trip within a rack.
@@ -47,12 +47,12 @@ pub trait Exchange: Send {
     }
 
     /// Passes received bytes of the next message to `take`, piece by piece; true if that was its last piece. False if there is nothing more
-    /// now: at once, or after [`PATIENCE`], depending on how it waits; or if a signal arrived.
-    /// Errors: the kernel's error; `UnexpectedEof` if the other end has ended its direction.
+    /// now (returned at once or after [`PATIENCE`], depending on how it waits), or if a signal arrived. Errors: the kernel's error;
+    /// `UnexpectedEof` if the other end has ended its direction.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
-    /// As [`receive`](Self::receive), for some `most` messages, by as few calls as possible: `take` gets the pieces of each, and `None` at its
-    /// end. Returns how many ended.
+    /// As [`receive`](Self::receive), for up to about `most` messages, by as few calls as possible: `take` gets the pieces of each, and
+    /// `None` at its end. Returns how many ended.
     fn receive_several(&mut self, most: usize, mut take: impl FnMut(Option<&[u8]>)) -> io::Result<usize> {
         let mut count = 0;
         while count < most && self.receive(|piece| take(Some(piece)))? {
@@ -72,7 +72,7 @@ pub trait Exchange: Send {
         None
     }
 
-    /// Does pending work, for callers that neither send nor receive for a while.
+    /// Does pending work, for callers that neither send nor receive for some time.
     fn idle(&mut self) -> io::Result<()> {
         Ok(())
     }

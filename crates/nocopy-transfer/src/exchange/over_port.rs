@@ -34,7 +34,7 @@ impl OverPort {
     }
 }
 
-/// A socket over a port of that interface, which sends by it.
+/// A socket over a port of that interface, which sends only by the port.
 pub fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket, OpenError> {
     let port = Port::builder(interface).wait(waiting.of_port());
     Socket::builder().port(port).method(Method::Xdp).bind(at)
@@ -68,7 +68,7 @@ impl Exchange for OverPort {
     }
 }
 
-/// The source address that the host would use for that destination and interface; with a port number of its choice.
+/// The source address that the host would use for that destination and interface, with a free port number.
 pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => [0; 4].into(),

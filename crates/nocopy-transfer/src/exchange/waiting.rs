@@ -26,7 +26,7 @@ pub enum Waiting {
     #[value(name = "block")]
     #[serde(rename = "block")]
     Blocking,
-    /// Poll for a while, then sleep.
+    /// Poll for some time, then sleep.
     Adaptive,
 }
 
@@ -57,7 +57,7 @@ impl Waiting {
     }
 }
 
-/// Repeats a call until it returns something, for as long as this way of waiting takes; `None`: nothing arrived, or a signal did.
+/// Repeats a call until it returns something, as long as this kind of wait lasts; `None`: nothing arrived, or a signal did.
 pub fn attend<T>(
     waiting: Waiting,
     socket: impl AsFd,

@@ -17,7 +17,7 @@ use nocopy_report::{Ended, Interrupt};
 /// Bytes of a message's number, at its beginning; the answering end sets its highest bit.
 const NUMBER_BYTES: usize = 8;
 
-/// The precision of a sleep: the rest of a pause is spent reading the clock.
+/// How late a sleep may end: this last part of a pause is spent reading the clock.
 const SLEEP_SLACK: Duration = Duration::from_micros(150);
 
 /// While spinning, polls between two reads of the clock.
@@ -43,7 +43,7 @@ pub(super) struct Rounds<'a> {
     pub lost: u64,
     /// Answers that arrived later, or twice.
     pub late: u64,
-    /// Answers with other bytes than were sent.
+    /// Answers whose bytes differ from those sent.
     pub changed: u64,
     pub ended: Option<Ended>,
 }

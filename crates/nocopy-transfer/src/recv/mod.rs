@@ -25,7 +25,7 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// Prints the address, and, unless senders were named, that any host may be the sender.
+/// Prints the address and, unless senders were named, a warning that any host may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address().scheme().name()));
     if arguments.from.is_empty() {

@@ -12,7 +12,7 @@ use nocopy_report::output_file::PrivateFile;
 
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// For messages about it.
+    /// For error messages.
     pub path: PathBuf,
     pub file: File,
     /// Whether it can be written at any offset, in any order.

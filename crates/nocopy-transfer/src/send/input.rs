@@ -20,7 +20,7 @@ pub(in crate::send) struct Input {
     file: File,
     /// Whether more input may follow later.
     may_pause: bool,
-    /// What ends a wait for it; `None` if it does not wait any more.
+    /// What ends a wait for input; `None` if reading does not wait.
     patience: Option<Interrupt>,
 }
 
@@ -37,7 +37,8 @@ impl Input {
         Self::of_file(file)
     }
 
-    /// Standard input, to be read without waiting. It is shared with others and must not change, so it is only read when it is readable.
+    /// Standard input, to be read without waiting. Other processes share it, so it must not be made non-blocking; it is only read when it
+    /// is readable.
     pub(in crate::send) fn of_standard_input() -> io::Result<Self> {
         Self::of_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))
     }
@@ -55,7 +56,7 @@ impl Input {
         if self.may_pause { Err(self) } else { Ok(self.file) }
     }
 
-    /// From here on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender can do other things.
+    /// From now on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender can do other work.
     pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;
     }

@@ -15,7 +15,7 @@ const BURST: u32 = 16_384;
 
 pub(super) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
-/// Refuses options that need changes of each packet, or a port, between which clap knows no conflicts.
+/// Refuses options that need changes of each packet, or a port: conflicts that clap does not know.
 pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
     let refused = [
         (arguments.frames.flows > 1, "--flows"),

@@ -75,7 +75,7 @@ pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// Random for each run, to distinguish it from others. Never short: getrandom(2) returns so few bytes at once.
+/// A random number for each run, to distinguish it from others. getrandom(2) always returns so few bytes completely.
 fn run_number() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -258,7 +258,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Runs on a thread that takes no signals: they go to the main thread. For a signal the kernel would break off a call of its generator,
+/// Runs `act` on a thread that receives no signals; they go to the main thread. A signal would make the kernel end a call of its generator
 /// without reporting how many frames it had sent.
 fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let without_signals = || {
@@ -268,7 +268,7 @@ fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(without_signals).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Packets that the interface has counted as sent since `before`, once they are that many or some time has passed.
+/// Packets that the interface has counted as sent since `before`; waits for some time until there are `packets` of them.
 fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
     let start = Instant::now();
     loop {

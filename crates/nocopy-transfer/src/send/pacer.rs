@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use nocopy_report::quantity::Rate;
 
-/// The longest delay that is made up for by a burst; a longer one shifts the schedule.
+/// The longest delay that a burst makes up for; a longer one shifts the schedule.
 pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
 
-/// Gaps, in the middle of a long run, that are too short for a wait each: packets that become due in a short sleep are sent together. Longer
-/// gaps allow each packet to be on time; with shorter ones a sleep's packets would exceed the room of receivers
-/// (veth: 256). Not at the beginning, where a delay of the last packet by a sleep would show in the rate.
+/// Gaps that are too short to wait for each packet: packets that become due in a short sleep are sent together. With longer gaps each
+/// packet can be on time; with shorter ones the packets of one sleep would exceed the room of receivers (veth: 256). This does not apply to
+/// the beginning of a run, where a delay of the last packet by a sleep would change the rate.
 const BUNCHED_GAP_NS: Range<f64> = 1_500.0..100_000.0;
 const EXACT_NS: u64 = 20_000_000;
 

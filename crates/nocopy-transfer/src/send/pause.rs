@@ -20,7 +20,7 @@ const BATCH: Duration = Duration::from_micros(40);
 /// How long to wait for an empty pipe.
 const NO_INPUT: Duration = Duration::from_millis(1);
 
-/// Waits until `until`, or less: the caller has other work from time to time.
+/// Waits until `until`, or less long, because the caller has other work from time to time.
 pub(super) fn toward(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > AWAKE {

@@ -41,7 +41,7 @@ pub(super) struct Tally {
 pub(super) enum Step {
     /// A packet was sent; the next may be due at once.
     Sent,
-    /// The next packet is due then.
+    /// The next packet is due at `due_ns`.
     Early { due_ns: u64 },
     /// The next packets are due soon, and should be sent together.
     Batch,
@@ -72,7 +72,7 @@ impl Schedule {
         Self { pacer: Pacer::new(pace), goal, tally: Tally::default() }
     }
 
-    /// Why the next packet, recorded that long after the first, is not to be sent now; `None` if it is.
+    /// Why the next packet, recorded that long after the first, must not be sent now; `None` if it may.
     #[inline]
     pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<Step> {
         if self.is_enough() {
@@ -88,7 +88,7 @@ impl Schedule {
         })
     }
 
-    /// Whether no room is needed any more: the count is reached, or the time is over, also if sending is late.
+    /// Whether no more room is needed: the count is reached, or the time is over, even if sending is late.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
     }

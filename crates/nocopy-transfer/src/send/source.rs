@@ -14,9 +14,9 @@ pub(super) struct Upcoming {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ahead {
     Packet(Upcoming),
-    /// None yet.
+    /// No packet is available yet.
     Silence,
-    /// None any more.
+    /// The source has ended.
     End,
 }
 

@@ -80,7 +80,7 @@ impl Rates {
         Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
     }
 
-    /// Whether fewer packets were handed over than requested, or more slowly.
+    /// Whether fewer packets were handed over than requested, or at a lower rate.
     pub(super) fn are_missed(&self, packets: u64) -> bool {
         let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
         too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)

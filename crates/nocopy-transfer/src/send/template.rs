@@ -47,7 +47,7 @@ pub(super) struct Template {
     udp_at: usize,
     /// Sum of the constant parts that the UDP checksum covers; `None` if the checksum is left out.
     udp_sum: Option<Sum>,
-    /// Whether that is the complete sum, and not only the start for a device.
+    /// Whether `udp_sum` is the complete sum, not only the part that a device completes.
     complete: bool,
 }
 
@@ -57,12 +57,12 @@ struct Flows {
     source: IpAddr,
     source_port: u16,
     source_at: usize,
-    /// IPv4's header checksum: its place, and the sum of the header without source.
+    /// IPv4's header checksum: its offset, and the sum of the header without the source address.
     header_checksum: Option<(usize, Sum)>,
 }
 
 impl Flows {
-    /// Source address and port of a packet's flow: first all ports, then the next address.
+    /// Source address and port of a packet's flow: first all ports of an address, then the next address.
     #[inline]
     fn of_packet(&self, number: u64) -> (Octets, u16) {
         let flow = number % self.count;

@@ -8,7 +8,7 @@ use super::queue::{Next, Queue, Step, Tally};
 use super::source::Source;
 use crate::Failure;
 
-/// The most packets and bytes handed over at a time, so that they are written in the nearest caches.
+/// The most packets and bytes handed over at a time, so that they stay in the nearest caches.
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 

@@ -26,10 +26,10 @@ use nocopy_report::print;
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
-/// The overhead of a kept answer, at most: its place in a queue that doubles, its owner, and the allocator's.
+/// The largest overhead of a kept answer: its slot in a queue that doubles, its owner, and the allocator's overhead.
 const ANSWER_BYTES: usize = 192;
 
-/// How long to wait for messages while programs run: their responses end no wait.
+/// How long to wait for messages while programs run, because their responses end no wait.
 const RUN_LOOK: Duration = Duration::from_millis(1);
 
 /// How long peers may take to receive their last answers.
@@ -58,7 +58,7 @@ pub(super) fn serve(
     })
 }
 
-/// The peer that uses the most in the network that uses the most: so a network gains nothing by many connections.
+/// The peer that uses the most, in the network that uses the most, so that a network gains nothing by many connections.
 fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
     let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
     most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
@@ -273,7 +273,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Disconnects a peer that cannot be answered, which notifies it.
+    /// Disconnects a peer that cannot be answered, so that it is notified.
     fn let_go(&mut self, peer: Peer) {
         self.forget(peer);
         self.served.refused += 1;

@@ -1,4 +1,4 @@
-//! TCP connections: received bytes are sent back unchanged. One thread serves all of them, and so knows the share of each.
+//! TCP connections: received bytes are sent back unchanged. One thread serves all of them, so it knows the share of each.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -23,11 +23,12 @@ const ACCEPTED_MAX: usize = 16;
 /// Length of the pieces that keep bytes for a peer that does not read; each is read by one call.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The most bytes kept for one peer, which is then not read any more: more than the longest message, so that a peer that sends one
-/// before it reads gets it back.
+/// The most bytes kept for one peer, from which the server then stops reading. It is more than the longest message, so that a peer that
+/// sends a whole one before it reads gets it back.
 const KEPT_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
 
-/// The most bytes kept for all peers: 256 MiB including the piece that each may add before the next check. Beyond it a connection ends.
+/// The most bytes kept for all peers: 256 MiB, including the piece that each may add before the next check. Beyond that a connection is
+/// ended.
 const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BYTES;
 
 pub(super) fn serve(
@@ -49,7 +50,7 @@ struct Server<'a> {
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
-    /// Until then no connection is accepted: the machine was out of memory or descriptors.
+    /// No connection is accepted before this time, because the machine was out of memory or descriptors.
     pause: Option<Instant>,
     served: &'a mut Served,
 }
@@ -119,7 +120,7 @@ impl Server<'_> {
         }
     }
 
-    /// Ends a connection: of the network with the most connections, the one that was idle for longest.
+    /// Ends a connection: in the network with the most connections, the one that was idle for longest.
     fn make_place(&mut self) {
         let first = greediest(&self.connections, |_| 1, |connection| Reverse(connection.moved));
         self.end(first);

@@ -15,7 +15,7 @@ pub(crate) struct Sent {
     pub datagrams: u64,
     /// Bytes of the stream, without headers.
     pub bytes: u64,
-    /// Sum of the checksums of the datagrams, which include their numbers: so it covers the whole stream. 0 without checksums.
+    /// Sum of the checksums of the datagrams. They include the datagrams' numbers, so the sum covers the whole stream. 0 without checksums.
     pub checksum: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Received {
     pub duplicate: u64,
     /// Received with changed content, not counted as received. Includes questions.
     pub corrupt: u64,
-    /// So late that it is not known whether they arrived before; not counted as received.
+    /// Too late to know whether they arrived before; not counted as received.
     pub stale: u64,
     /// Datagrams that the receiver's kernel dropped, because its buffer was full (SO_RXQ_OVFL).
     pub kernel_dropped: u64,

@@ -1,8 +1,7 @@
 //! The receiver's side of a run: it counts what arrives, and answers questions.
 //!
-//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last answer, so both ends print
-//! the same numbers. That answer names the number of datagrams it is about, so datagrams after the end of a short run are not counted
-//! as lost.
+//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last answer, so both ends print the
+//! same numbers. That answer states how many datagrams it covers, so datagrams after the end of a shortened run are not counted as lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use super::sending::SILENCE_NS;
 use super::wire::{CONTROL_BYTES, Data, Refusal};
 use crate::arrivals::{Arrival, Arrivals};
 
-/// How many numbers are remembered. Flows are reordered over a few milliseconds at most: this many arrive in 6 ms at 10 M/s.
+/// How many numbers are remembered. Networks reorder by a few milliseconds at most; this many datagrams arrive in 6 ms at 10 M/s.
 const WINDOW: u64 = 1 << 16;
 
 /// More bytes than a datagram can have.
@@ -25,7 +24,7 @@ const SETTLE_NS: u64 = 100_000_000;
 /// How long to wait for the sender's thanks for the last answer: the sender asks again if the answer was lost.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it gives up by itself.
+/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it gives up on its own.
 const GIVE_UP_NS: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
@@ -50,7 +49,7 @@ struct Run {
     heard_ns: u64,
     /// When data last arrived, or the end was first announced.
     data_ns: u64,
-    /// Final counts, which do not change any more.
+    /// Final counts, which do not change.
     closed: Option<Closed>,
     thanked: bool,
     heard_bytes: u64,
@@ -79,7 +78,7 @@ pub(crate) enum Phase {
     /// No sender has begun yet.
     Waiting,
     Running,
-    /// The sender has the counts, or had time to ask.
+    /// The sender has the counts, or had enough time to ask for them.
     Over,
     /// The sender was silent for too long.
     Silent,
@@ -171,7 +170,7 @@ impl Receiving {
         self.run.as_ref().is_some_and(|run| run.verify)
     }
 
-    /// Datagrams of no run here: of other programs, other senders, earlier runs.
+    /// Datagrams that belong to no run here: of other programs, other senders, earlier runs.
     pub(crate) fn foreign(&self) -> u64 {
         self.foreign
     }

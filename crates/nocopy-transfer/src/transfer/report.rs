@@ -10,7 +10,7 @@ pub(crate) struct Findings {
     pub expected: u64,
     /// The sender's counts, once it has reported them.
     pub sent: Option<Sent>,
-    /// Whether these are all sent datagrams, and not only those before the receiver had enough.
+    /// Whether these are all sent datagrams, not only those before the receiver's limit.
     pub is_whole: bool,
     /// Whether the receiver has stopped counting.
     pub is_final: bool,
@@ -22,8 +22,7 @@ impl Findings {
         self.expected.saturating_sub(self.received.datagrams)
     }
 
-    /// Whether the received data is the sent data, up to the point where the receiver had enough; for datagrams with checksums. `None`:
-    /// unknown.
+    /// Whether the received data is the sent data, up to the receiver's limit; for datagrams with checksums. `None`: unknown.
     pub(crate) fn verified(&self) -> Option<bool> {
         let Self { received, sent, .. } = self;
         let same = |sent: Sent| {

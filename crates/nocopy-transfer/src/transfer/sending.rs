@@ -12,7 +12,7 @@ const CONNECTING_NS: u64 = 50_000_000;
 const RUNNING_NS: u64 = 100_000_000;
 const FINISHING_NS: u64 = 20_000_000;
 
-/// How long answers may be missing. Meanwhile a hundred questions are asked: one gets through if 9 of 10 datagrams are lost.
+/// How long answers may be missing. In this time a hundred questions are asked, so one gets through even if 9 of 10 datagrams are lost.
 pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ enum Stage {
     Running,
     /// All data were sent.
     Finishing,
-    /// The last answer has arrived; whether that was while data were sent, and whether thanks were sent.
+    /// The last answer has arrived; and whether that was before all data were sent, and whether thanks were sent.
     Over {
         early: bool,
         thanked: bool,
@@ -53,7 +53,7 @@ pub(crate) enum State {
     Finishing,
     /// The last answer has arrived.
     Agreed,
-    /// No answer has arrived for too long, or ever.
+    /// No answer has arrived for too long, or none at all.
     Silent,
 }
 

@@ -11,8 +11,8 @@
 //! | 32..36 | CRC32C of header (with zeros here) and rest; 0 without checksum |
 //! | 36..40 | bytes after the header |
 //!
-//! After the header are the bytes of data; in all other kinds a record of eight counts. The meaning of number, offset and counts, and which of
-//! them must be 0, is in `datagram.rs` for datagrams and in `stream/message.rs` for streams.
+//! In *data*, the bytes of the stream follow the header; in all other kinds, a record of eight counts. `datagram.rs` (for datagrams) and
+//! `stream/message.rs` (for streams) define the meaning of number, offset and counts, and which must be 0.
 
 const MAGIC: [u8; 4] = *b"nocp";
 const VERSION: u8 = 2;
@@ -26,7 +26,7 @@ pub(super) const COUNTS: usize = 8;
 /// A header and a record. All messages without data have this length, so that an answer is never longer than its question.
 pub(crate) const CONTROL_BYTES: usize = HEADER_BYTES + 8 * COUNTS;
 
-/// The place of a checksum in a record, which may be any number.
+/// The index of a checksum in a record, which may be any number.
 pub(super) const CHECKSUM_COUNT: usize = 2;
 
 /// All other numbers are below this, so that the sum of two does not overflow.
@@ -40,7 +40,7 @@ const LAST: u16 = 2;
 const THANKS: u16 = 4;
 /// All data are to have a checksum.
 const VERIFY: u16 = 8;
-/// In a question and a header: the length of the whole, or of the stream, is known.
+/// In a question and a header: the length of all data, or of the stream, is known.
 const LENGTH: u16 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// A datagram of data, around its bytes.
+/// A *data* datagram, with its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Data<'a> {
     pub run: u64,

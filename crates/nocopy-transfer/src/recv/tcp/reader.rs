@@ -31,7 +31,7 @@ impl StreamReader {
         Ok(Self { stream: builder.wrap(stream).map_err(io::Error::other)? })
     }
 
-    /// Received bytes, possibly after waiting; nothing if nothing arrived for a while, or [at the end](Self::is_finished).
+    /// Received bytes, possibly after waiting; `None` if nothing arrived for some time, or [at the end](Self::is_finished).
     pub(super) fn take(&mut self) -> io::Result<Option<Chunk>> {
         self.stream.receiver().receive_timeout(WAIT)
     }

@@ -168,7 +168,7 @@ impl<'a> Reception<'a> {
         poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
     }
 
-    /// Accepts new connections, and reads their purpose.
+    /// Accepts new connections, and reads what each is for.
     fn accept(&mut self, run: &mut Option<Run>) {
         let may_send = |from| self.arguments.may_send(from);
         if self.arguments.raw {

@@ -42,7 +42,7 @@ impl Sink {
         self.opened.has_places
     }
 
-    /// Writes bytes at their offset; without offsets, after those written last. Returns how many: all, unless it is to stop while
+    /// Writes bytes at their offset or, without offsets, after those written last. Returns how many: all, unless it is asked to stop while
     /// the reader of the pipe does not read.
     pub(super) fn write(
         &self,

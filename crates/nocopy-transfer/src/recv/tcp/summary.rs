@@ -1,4 +1,4 @@
-//! What was received, and what the sender reports: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One stream, from a connection to its place in the output.
+//! One stream, from a connection to its range in the output.
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Worker<'a> {
 pub(super) struct Progress {
     pub stop: AtomicBool,
     pub bytes: AtomicU64,
-    /// The number of streams that are writing now: meanwhile the sender does not count as silent.
+    /// The number of streams that are writing now; while there are any, the sender does not count as silent.
     pub writing: AtomicU64,
 }
 
@@ -106,7 +106,7 @@ impl Worker<'_> {
         Why::Stopped
     }
 
-    /// Writes received bytes, and counts them: all, unless it is to stop.
+    /// Writes and counts received bytes: all, unless it is asked to stop.
     fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
         if self.count.crc32c.is_some() && mapped.len() > 0 {
@@ -128,14 +128,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Writes and counts bytes that cannot change meanwhile; returns whether all were written.
+    /// Writes and counts bytes that cannot change during this; returns whether all were written.
     fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);
         Ok(written == bytes.len())
     }
 
-    /// Returns how many bytes were written: fewer only if it is to stop.
+    /// Returns how many bytes were written: fewer only if it is asked to stop.
     fn write(&self, bytes: MappedBytes<'_>, progress: &Progress) -> Result<usize, Failure> {
         let Some(sink) = self.sink else { return Ok(bytes.len()) };
         progress.writing.fetch_add(1, Ordering::Relaxed);

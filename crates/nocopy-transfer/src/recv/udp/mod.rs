@@ -252,7 +252,7 @@ fn say(sender: &mut Sender, to: SocketAddr, answer: &[u8]) {
     let _ = sender.send_copy(answer, to);
 }
 
-/// If the kernel does not report drops, they are unknown; losses are known nevertheless.
+/// If the kernel does not report drops, they are unknown, but losses are still known.
 fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
     if let Ok(stats) = receiver.stats() {
         tally.note_kernel_drops(stats["sk_drops"]);

@@ -23,7 +23,7 @@ impl<W: Write> Order<W> {
         Self { output, next: 0, held: BTreeMap::new(), held_bytes: 0, left_out: 0, too_late: 0 }
     }
 
-    /// Takes a piece, each place of the stream once.
+    /// Takes a piece, each byte of the stream once.
     pub(super) fn take(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if offset < self.next {
             self.too_late += bytes.len() as u64;

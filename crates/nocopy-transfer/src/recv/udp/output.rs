@@ -13,7 +13,7 @@ use nocopy_report::output_file::PrivateFile;
 const PIECES_MAX: usize = 1024;
 
 /// The limit of disk space: this many times the received bytes, plus a constant. So a sender of bytes in distant blocks cannot fill the
-/// disk; pieces of 512 bytes never reach it, at any offset.
+/// disk; pieces of 512 bytes never reach the limit, at any offset.
 const DISK_RATIO: u64 = 16;
 const DISK_BYTES: u64 = 64 << 20;
 
@@ -127,7 +127,7 @@ impl Output {
     }
 }
 
-/// One call for contiguous pieces. Returns how many bytes exceed the longest file of the file system.
+/// Writes contiguous pieces by one call. Returns how many bytes exceed the longest file of the file system.
 fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
     let mut too_far = 0;
     while let Some((start, _)) = pieces.first() {

@@ -1,4 +1,4 @@
-//! What was received, and what the sender reports: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,7 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            Ended::Silent if self.received.is_none() => ", then nothing came any more",
+            Ended::Silent if self.received.is_none() => ", then nothing more arrived",
             ended => ended.words(),
         };
         let from =

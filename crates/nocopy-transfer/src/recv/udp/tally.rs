@@ -118,7 +118,7 @@ impl Tally {
         self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
     }
 
-    /// The reason to end, if any; `ended`: counting has stopped in any case.
+    /// The reason to end, if any; `ended`: end the counting in any case.
     pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<Ended> {
         match self.receiving.as_ref().map(|receiving| receiving.phase(now_ns)) {
             Some(Phase::Over) => Some(Ended::Done),

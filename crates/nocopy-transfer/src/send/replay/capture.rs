@@ -1,8 +1,7 @@
 //! Capture files, packet by packet: pcap and pcapng, of either byte order, with any time resolution.
 //!
-//! Blocks are cut out here, with every length checked, and passed to `pcap-parser` whole.
-//! So no length in a file decides how much memory is allocated, and each error names its byte offset. (The crate `pcap-file` reads files
-//! itself and has neither property.)
+//! Blocks are extracted here, with every length checked, and passed whole to `pcap-parser`. So no length in a file decides how much memory
+//! is allocated, and each error names its byte offset. (The crate `pcap-file` reads files itself, and has neither property.)
 
 use std::io::{Read, Seek};
 use std::ops::Range;
@@ -55,7 +54,7 @@ const PACKET_FLAGS: OptionCode = OptionCode(2);
 pub(super) struct Recorded {
     /// Since 1970; `None` if not recorded.
     pub time_ns: Option<i128>,
-    /// Whether the packet was longer on the wire than in the file, without its frame check sequence.
+    /// Whether the packet was longer on the wire than in the file, not counting its frame check sequence.
     pub cut: bool,
 }
 
@@ -78,7 +77,7 @@ struct Interface {
 pub(super) struct Capture<R> {
     window: Window<R>,
     format: Format,
-    /// The place of the current packet in the window, and the bytes before the next one.
+    /// The range of the current packet in the window, and the bytes before the next one.
     packet: Range<usize>,
     block_bytes: usize,
     packets: u64,
@@ -394,8 +393,8 @@ fn fcs_of_packet(options: &[PcapNGOption<'_>], big_endian: bool) -> Option<u32> 
     (fcs_bytes > 0).then_some(fcs_bytes)
 }
 
-/// How many of the recorded bytes are not the final frame check sequence, which an interface adds itself; and
-/// whether some are missing.
+/// How many of the recorded bytes remain without the final frame check sequence, which an interface adds itself; and whether some are
+/// missing.
 fn without_fcs(recorded_bytes: u32, wire_bytes: u32, fcs_bytes: u32) -> (usize, bool) {
     let frame_bytes = wire_bytes.max(recorded_bytes).saturating_sub(fcs_bytes);
     (recorded_bytes.min(frame_bytes) as usize, recorded_bytes < frame_bytes)

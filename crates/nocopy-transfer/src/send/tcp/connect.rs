@@ -27,7 +27,7 @@ pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> 
     tried.map_err(|errno| Error::Congestion { name: name.into(), source: errno.into() })
 }
 
-/// Connects as soon as the port is open, within the time. `None`: the user interrupted it.
+/// Connects as soon as the port is open, within the time limit. `None`: the user interrupted it.
 pub(super) fn connect(
     to: SocketAddr,
     patience: Duration,
@@ -83,7 +83,7 @@ fn attempt(
     Ok(Some(socket.into()))
 }
 
-/// Whether the attempt has ended, possibly after waiting for a moment.
+/// Whether the attempt has ended, possibly after a short wait.
 fn is_decided(socket: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(LOOK_INTERVAL))? == Wakeup::Ready)
 }

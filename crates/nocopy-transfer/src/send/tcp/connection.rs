@@ -92,14 +92,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands over queued data, if necessary after waiting for room. `false`: some data is left.
-    /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
+    /// Hands over queued data, if necessary after waiting for room. Returns `false` if some data is left. [`io::ErrorKind::UnexpectedEof`]:
+    /// the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
         self.waiting_bytes = 0;
         self.socket.sender().flush_timeout(WAIT)
     }
 
-    /// Bytes that were given to it, and that the kernel did not accept.
+    /// Bytes that were queued, and that the kernel did not accept.
     pub(super) fn unsent_bytes(&mut self) -> u64 {
         let taken_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
         self.given_bytes.saturating_sub(taken_bytes)
@@ -110,7 +110,7 @@ impl Connection {
         self.socket.sender().finish()
     }
 
-    /// Reads from the other end until it has closed too, or time is over: closing a connection with unread bytes resets it.
+    /// Reads from the other end until it has closed, too, or time is over, because closing a connection with unread bytes resets it.
     pub(super) fn await_end(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let receiver = self.socket.receiver();

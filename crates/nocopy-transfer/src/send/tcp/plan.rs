@@ -21,7 +21,7 @@ use crate::transfer::stream::cut;
 use nocopy_report::capability;
 use nocopy_report::quantity::Rate;
 
-/// Default length of pieces, small enough to stay in the processor's cache; and the longest.
+/// Default length of pieces, small enough to stay in the processor's cache.
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// Pieces of a file sent by reference.
@@ -44,7 +44,7 @@ pub(super) struct Plan {
     pub total: Option<u64>,
     pub pace: Pace,
     pub goal: Goal,
-    /// Whether the run ends by something else than a count: a time, or the end of the input.
+    /// Whether the run ends without a count: by a time, or at the end of the input.
     pub has_end: bool,
     /// The method for buffers; `None`: measured.
     pub method: Option<Method>,
@@ -175,7 +175,7 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
     }
 }
 
-/// Whether it is a file that is sent by reference.
+/// Whether a file is sent by reference.
 fn is_referred(arguments: &HostArguments) -> bool {
     arguments.file.is_some() && matches!(arguments.method, MethodName::Auto | MethodName::Sendfile)
 }

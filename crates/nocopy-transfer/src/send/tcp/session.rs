@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// Asks when it is due, and reads answers that arrive within a moment.
+    /// Asks when a question is due, and reads answers that arrive within a short time.
     pub(super) fn exchange(&mut self, sent_bytes: u64) {
         self.send_question(sent_bytes);
         if !self.is_open {
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Waits for the receiver's last answer, which may have been under way when it closed a stream.
+    /// Waits for the receiver's last answer, which may have been in flight when it closed a stream.
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
         while self.state() == State::Running && start.elapsed() < LAST_WORD {

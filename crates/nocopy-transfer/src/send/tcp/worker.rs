@@ -36,14 +36,14 @@ pub(super) enum FileWay {
     Refer,
 }
 
-/// Sends one stream, on a thread of its own.
+/// Sends one stream, on a separate thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub number: u32,
     pub content: Content,
-    /// For messages about it.
+    /// For error messages.
     pub path: PathBuf,
-    /// Its range in the whole, if it has an end.
+    /// The stream's range in the data, if it has an end.
     pub range: Option<Range<u64>>,
     pub piece_bytes: usize,
     /// Number of the next piece, and the distance to the one after it.
@@ -61,7 +61,7 @@ enum Taken {
     /// All memory is in flight.
     NoRoom,
     Nothing,
-    /// Nothing to send any more.
+    /// Everything was sent.
     End,
 }
 
@@ -69,7 +69,7 @@ enum Taken {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
-    /// The other end reads no more: waiting is useless.
+    /// The other end reads no more, so waiting is useless.
     pub is_in_vain: AtomicBool,
     pub bytes: AtomicU64,
 }
@@ -91,7 +91,7 @@ pub(super) struct WorkerEnd {
 }
 
 impl WorkerEnd {
-    /// Closes the connection, when no more is to be reported about it.
+    /// Closes the connection, when nothing more has to be reported about it.
     pub(super) fn close(&mut self, patience: Duration) {
         self.account = Some(self.connection.account(patience));
     }
@@ -105,7 +105,7 @@ enum Stop {
 }
 
 impl Worker {
-    /// Sends until all was sent, or it is to stop.
+    /// Sends until all was sent, or it is asked to stop.
     pub(super) fn run(mut self, start: Instant, progress: &Progress) -> WorkerEnd {
         let mut duration = Duration::ZERO;
         let sent = self.send_all(start, progress, &mut duration);
@@ -254,7 +254,7 @@ impl Worker {
         Ok(Taken::End)
     }
 
-    /// Sends a range of a file, and reads it for the checksum if requested, because the connection does not read it.
+    /// Sends a range of a file by reference, and reads it for the checksum if one is requested.
     fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
         if !self.connection.advance().map_err(|error| self.stop(error))? {
             return Ok(Taken::NoRoom);

@@ -47,7 +47,7 @@ enum Memory {
 }
 
 impl ByPort {
-    /// For datagrams of up to that many bytes; with a copy if requested, and if they are longer than a frame.
+    /// For datagrams of up to that many bytes; copies them if requested, or if they are longer than a frame.
     pub(super) fn open(
         interface: &Interface,
         to: SocketAddr,
@@ -77,7 +77,7 @@ impl ByPort {
         Ok(Self { interface: name.clone(), to, sender, receiver, evidence, memory })
     }
 
-    /// Hands over queued datagrams, within a time in which any port accepts something.
+    /// Hands over queued datagrams, within a time in which any working port accepts some.
     fn flush(&mut self) -> Result<(), Error> {
         match self.sender.flush_timeout(PATIENCE) {
             Ok(true) => Ok(()),

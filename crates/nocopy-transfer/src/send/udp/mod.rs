@@ -37,7 +37,7 @@ use summary::Summary;
 use transmitter::DatagramTransmitter;
 use transport::Transport;
 
-/// Fits an MTU of 1,500 with all headers, over tunnels too.
+/// Fits an MTU of 1,500 with all headers, even in tunnels.
 const DATAGRAM_BYTES: u64 = 1400;
 
 /// The most bytes written before a hand-over: a buffer of the socket's pool.

@@ -16,9 +16,9 @@ pub(super) struct Shape {
 pub(super) enum Filled {
     /// Datagrams of this many bytes, including the room for headers; the last may be shorter.
     Bytes(usize),
-    /// Nothing yet.
+    /// The input has nothing yet.
     Nothing,
-    /// Nothing any more.
+    /// The input has ended.
     End,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Writes the payload of the next datagrams, the first of which has that number, into places as long as a datagram each.
+    /// Fills `places`, each as long as a datagram, with the payload of the next datagrams; the first one has `number`.
     pub(super) fn fill<'p>(
         &mut self,
         places: impl Iterator<Item = &'p mut [u8]>,
@@ -59,7 +59,7 @@ impl Payload {
     }
 }
 
-/// Reads into all datagrams by one call, between their headers.
+/// Fills the payload areas of all datagrams by one vectored read; their header areas stay untouched.
 fn read<'p>(
     input: &mut impl Read,
     places: impl Iterator<Item = &'p mut [u8]>,

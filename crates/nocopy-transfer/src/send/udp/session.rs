@@ -43,7 +43,7 @@ impl Session {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    /// The receiver's state; if no receiver answers, as if it were ready.
+    /// The receiver's state; ready if no receiver is expected to answer.
     fn state(&self) -> State {
         self.sending.as_ref().map_or(State::Running, |sending| sending.state(self.now_ns()))
     }
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Reports that all was sent, and waits until it is known what arrived.
+    /// Reports that all was sent, and waits for the receiver's final counts.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
         if let Some(sending) = &mut self.sending {

@@ -57,7 +57,7 @@ pub(super) struct Summary {
     has_checksums: bool,
     #[serde(skip)]
     findings: Option<Findings>,
-    /// Whether the run ends by something else than a count: a time, or the end of the input.
+    /// Whether the run ends without a count: by a time, or at the end of the input.
     #[serde(skip)]
     has_end: bool,
 }

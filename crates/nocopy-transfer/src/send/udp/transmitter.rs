@@ -19,7 +19,7 @@ pub(super) struct DatagramTransmitter {
     pub session: Session,
     pub schedule: Schedule,
     pub payload: Payload,
-    /// For messages about it.
+    /// For error messages.
     pub path: PathBuf,
     pub shape: Shape,
     /// The most datagrams at a time.
@@ -67,7 +67,7 @@ impl DatagramTransmitter {
         })
     }
 
-    /// How many datagrams may be sent now, at most a buffer full, or the reason to wait if none.
+    /// How many datagrams may be sent now, at most one buffer of them; or the reason to wait.
     fn due(&self, now_ns: u64) -> (usize, Step) {
         let mut trial = self.schedule.clone();
         for count in 0..self.batch {

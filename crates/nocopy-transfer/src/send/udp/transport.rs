@@ -34,9 +34,9 @@ pub(super) enum SendResult {
     Sent,
     /// All memory is in flight.
     NoRoom,
-    /// Nothing to send yet.
+    /// The input has nothing yet.
     Nothing,
-    /// Nothing to send any more.
+    /// The input has ended.
     End,
 }
 

@@ -11,7 +11,7 @@ use crate::transfer::Sending;
 #[derive(Debug)]
 pub(super) struct DatagramWriter<'a> {
     pub payload: &'a mut Payload,
-    /// For messages about it.
+    /// For error messages.
     pub path: &'a Path,
     pub shape: Shape,
     /// Writes headers, if there are any.

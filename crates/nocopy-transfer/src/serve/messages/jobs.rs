@@ -15,12 +15,12 @@ use nocopy_report::Interrupt;
 /// The most programs running at a time.
 pub(super) const RUNS_MAX: usize = 8;
 
-/// The most of them for requests of one network: one is left for others.
+/// The most programs running for one network, so that one is left for others.
 const RUNS_MAX_OF_NETWORK: usize = RUNS_MAX - 1;
 
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// The most waiting requests in total: a short one counts as its share of the bytes.
+/// The most waiting requests in total; a short request counts as this share of the bytes.
 const WAITING_MAX: usize = 256;
 
 pub(super) struct Job {
@@ -32,7 +32,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Its share of the bytes that may wait.
+    /// How much it counts towards the bytes that may wait.
     fn cost(&self) -> usize {
         self.request.len().max(WAITING_BYTES_MAX / WAITING_MAX)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// Begins with the sender's first question. `verify`: this end wants checksums.
+    /// Begins with the sender's first question. `verify`: this end asks for checksums.
     pub(crate) fn new(ask: &Ask, verify: bool, idle: Duration, now_ns: u64) -> Self {
         let mut begun = Self {
             run: ask.run,
@@ -83,7 +83,7 @@ impl Answering {
         Some(Answer { run: self.run, refusal: None, received, last, verify }.emit())
     }
 
-    /// Stops counting. `received` is everything up to the streams' ends, or enough.
+    /// Stops counting. `received` counts everything up to the streams' ends, or up to the receiver's limit.
     pub(crate) fn close(&mut self, received: Count, is_whole: bool, now_ns: u64) {
         if self.last.is_none() {
             (self.last, self.is_whole, self.owes) = (Some((received, now_ns)), is_whole, true);

@@ -116,7 +116,7 @@ impl Asking {
         self.broken = self.broken.or(Some(State::Gone));
     }
 
-    /// Whether everything sent needs a checksum, because one end wants it.
+    /// Whether all data need a checksum, because one end asks for it.
     pub(crate) fn has_checksums(&self) -> bool {
         self.ask.verify || self.answer.is_some_and(|answer| answer.verify)
     }

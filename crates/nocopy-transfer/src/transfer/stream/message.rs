@@ -1,12 +1,12 @@
-//! What the numbers and counts of the [header and record](super::super::wire) mean on connections; the messages have no data.
+//! The meaning of the numbers and counts of the [header and record](super::super::wire) on connections; the messages have no data.
 //!
 //! | | number | offset | counts |
 //! |---|---|---|---|
-//! | head | of the stream, from 0 | offset of its bytes in the whole | number of streams, bytes of the stream |
-//! | question | 0 | bytes of the whole | streams in all, bytes sent, their CRC32C |
+//! | head | of the stream, from 0 | offset of its bytes in all data | number of streams, bytes of the stream |
+//! | question | 0 | bytes of all data | number of streams, bytes sent, their CRC32C |
 //! | answer | 0, or why the run is refused | 0 | 0, bytes received, their CRC32C |
 //!
-//! The bytes of the whole and of a stream are 0 if unknown; a flag says which.
+//! The bytes of all data and of a stream are 0 if unknown; a flag says whether they are known.
 
 use serde::{Serialize, Serializer};
 
@@ -81,7 +81,7 @@ pub(crate) struct Ask {
 /// Why a receiver refuses a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has one already.
+    /// It has a run already.
     Busy,
     /// There are several connections, and the offsets of their bytes are not known.
     NoPlaces,
@@ -141,7 +141,7 @@ fn streams(count: u64) -> Option<u32> {
 }
 
 impl Count {
-    /// With a checksum only where the flag says so.
+    /// With a checksum only if the flag is set.
     fn of(control: &Control) -> Option<Self> {
         let checksum = u32::try_from(control.counts[CHECKSUM_COUNT]).ok()?;
         let is_sound = (control.verify || checksum == 0) && control.is_zero_from(CHECKSUM_COUNT + 1);

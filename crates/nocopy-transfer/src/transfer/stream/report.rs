@@ -15,7 +15,7 @@ pub(crate) struct Findings {
     pub received: Option<Count>,
     /// Whether the receiver has stopped counting.
     pub is_final: bool,
-    /// Whether it counted everything, rather than having enough before.
+    /// Whether it counted everything, instead of stopping at its limit.
     pub is_whole: bool,
 }
 
