@@ -14,7 +14,7 @@ pub(crate) mod wait {
 
     /// As the library declares it, without what the endpoint does not have.
     pub(crate) trait Waiting {
-        const LOOKS_PER_CLOCK: u32;
+        fn looks_per_clock(&self) -> u32;
         fn is_ready(&mut self) -> bool;
         fn arm(&mut self) -> io::Result<bool>;
         fn refresh(&mut self) -> io::Result<()>;
