@@ -292,10 +292,10 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         (range.end == datagram.len() && range.len() <= self.message_bytes_max).then_some((kind, range))
     }
 
-    /// Skips the next packet in order, whose [lone message](Self::lone_message) is read in place.
+    /// Skips what is next in order, a packet or a unit of so many numbers, whose [lone message](Self::lone_message) is read in place.
     #[inline(always)] // for each packet
-    pub(super) fn pass_lone(&mut self) {
-        self.expected += 1;
+    pub(super) fn pass_lone(&mut self, numbers: u64) {
+        self.expected += numbers;
         (self.first, self.passed) = (self.expected, 0);
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
 
-use super::carrier::{Deliver, Packet, Parts, Received};
+use super::carrier::{self, AnyCarrier, Carrier, Deliver, Packet, Parts, Received};
+use super::streams::Streams;
 use crate::sys::clock::monotonic_ns;
 
 /// Hands what comes to the protocol, with the time, which is asked for once.
@@ -19,13 +20,30 @@ pub(super) struct Arrivals<'p, 'c> {
     pub(super) lone: Option<Lone>,
 }
 
-/// A message that is alone in its datagram, in the memory where that was received.
+/// A message that is alone in its datagram or unit, in the memory where that was received.
 #[derive(Debug)]
 pub(super) struct Lone {
     pub(super) peer: Peer,
     pub(super) kind: Kind,
-    /// The message's bytes within the datagram.
+    /// The message's bytes within the datagram or unit.
     pub(super) range: Range<usize>,
+    /// It is a unit, which the streams hold.
+    pub(super) is_unit: bool,
+}
+
+impl Lone {
+    /// The message's bytes, where they lie.
+    #[inline]
+    pub(super) fn bytes<'a>(
+        self,
+        carrier: &'a mut AnyCarrier,
+        streams: &'a mut Option<Box<Streams>>,
+    ) -> carrier::Lone<'a> {
+        match streams {
+            Some(streams) if self.is_unit => streams.lone(self.range),
+            _ => carrier.lone(self.range),
+        }
+    }
 }
 
 impl<'p, 'c> Arrivals<'p, 'c> {
@@ -73,7 +91,7 @@ impl Deliver for Arrivals<'_, '_> {
         }
         let now = self.now();
         let read = self.protocol.receive_in_place(now, from, congested, datagram);
-        self.lone = read.map(|(peer, kind, range)| Lone { peer, kind, range });
+        self.lone = read.map(|(peer, kind, range)| Lone { peer, kind, range, is_unit: false });
         self.lone.is_some()
     }
 

@@ -304,11 +304,16 @@ fn look_at_both<'a>(
         true => carrier.receive(&mut arrivals),
         false => Ok(0),
     };
-    let Arrivals { mut moment, lone, .. } = arrivals;
+    let Arrivals { mut moment, mut lone, .. } = arrivals;
     if !matches!(datagrams, Ok(0)) {
         streams.note_datagrams();
     }
-    let units = !streams.rests() && streams.receive(&mut moment, protocol);
+    let mut units = false;
+    if !streams.rests() {
+        streams.read_in_place(reads_in_place && lone.is_none());
+        units = streams.receive(&mut moment, protocol);
+        lone = lone.or_else(|| streams.take_lone());
+    }
     Found { datagrams, units, moment, lone }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use nocopy_proto::message::Next;
 
 use super::arrivals::Lone;
-use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
 
@@ -139,8 +138,9 @@ impl Endpoint {
         if let Some(posted) = self.posted.clone() {
             return self.read_lone_placed(lone, &posted);
         }
-        let Lone { peer, kind, range } = lone;
-        Message::lone(peer, kind, self.carrier.lone(range), self.home.as_ref())
+        let (peer, kind) = (lone.peer, lone.kind);
+        let Self { carrier, streams, home, .. } = self;
+        Message::lone(peer, kind, lone.bytes(carrier, streams), home.as_ref())
     }
 
     #[inline]
@@ -229,6 +229,7 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
     use nocopy_proto::message::Event;
 
+    use super::super::carrier::Carrier;
     use super::*;
 
     /// Proves that an event ends a wait of its own where it came before a message that ended another one, however the message is read.

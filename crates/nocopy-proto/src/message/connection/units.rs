@@ -79,12 +79,16 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let had_gap = self.receive.has_gap();
         self.receive.insert_unit(first, unit.span.into(), received)?;
         counters.units_received += 1;
+        self.note_next_unit(now, unit);
+        self.acks.now |= had_gap || arrival != Arrival::InOrder;
+        Ok(None)
+    }
+
+    /// Notes a unit that is to be acknowledged.
+    #[inline]
+    pub(in crate::message) fn note_next_unit(&mut self, now: Time, unit: &Unit) {
         self.acks.packets += 1;
         self.acks.due.get_or_insert(now + self.ack_delay);
-        self.acks.now |= unit.header.flags.contains(Flags::ANSWER)
-            || had_gap
-            || arrival != Arrival::InOrder
-            || self.acks.packets >= ACK_PACKETS;
-        Ok(None)
+        self.acks.now |= unit.header.flags.contains(Flags::ANSWER) || self.acks.packets >= ACK_PACKETS;
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State, index_of};
-use crate::message::wire::{self, HEADER_BYTES, Header, Ranges};
+use crate::message::wire::{self, HEADER_BYTES, Header, Ranges, Unit};
 use crate::message::{Kind, Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
@@ -139,7 +139,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return None;
         }
         let index = index_of(header.to);
-        let Entry { id, generation, state: State::Open(connection), is_sending, .. } =
+        let Entry { id, generation, state: State::Open(connection), .. } =
             self.entries.get_mut(index as usize)?
         else {
             return None;
@@ -157,11 +157,62 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
         connection.note_next(now, &header, congested);
         counters.packets_received += 1;
-        counters.messages_received += 1;
-        counters.message_bytes_received += range.len() as u64;
         self.admission.pass(index);
-        connection.receive.pass_lone();
+        connection.receive.pass_lone(1);
         let peer = Peer { index, generation: *generation };
+        self.after_lone(now, index, range.len());
+        Some((peer, kind, range))
+    }
+
+    /// Handles a unit that holds only one message, and reads that in place, as [`handle_unit`](Self::handle_unit) and
+    /// [`receive`](Self::receive) would, if no other message waits. Returns the message's kind and place in the unit. Returns `None` for any
+    /// other unit, and then has changed nothing.
+    #[inline]
+    pub fn receive_unit_in_place(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        bytes: &[u8],
+    ) -> Option<(Kind, Range<usize>)> {
+        let unit = Unit::parse(bytes.first_chunk()?).ok()?;
+        if self.has_message() || !self.takes_short_ways() {
+            return None;
+        }
+        let index = peer.index;
+        let Entry { generation, state: State::Open(connection), .. } =
+            self.entries.get_mut(index as usize)?
+        else {
+            return None;
+        };
+        let is_common = *generation == peer.generation
+            && connection.is_settled()
+            && connection.may_be_unit(&unit)
+            && self.admission.has_plenty()
+            && !self.admission.has_turn(index);
+        if !is_common {
+            return None;
+        }
+        let (kind, range) = connection.receive.lone_of_unit(&unit, bytes)?;
+        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+        connection.handle_word_of_unit(now, &unit.header, counters, free);
+        connection.note_next_unit(now, &unit);
+        counters.units_received += 1;
+        self.admission.note_progress(index);
+        connection.receive.pass_lone(unit.span.into());
+        self.after_lone(now, index, range.len());
+        Some((kind, range))
+    }
+
+    /// What follows when a message of so many bytes was read in place, and its packet or unit is passed.
+    #[inline(always)] // for each message that comes alone
+    fn after_lone(&mut self, now: Time, index: u32, bytes: usize) {
+        let Some(Entry { state: State::Open(connection), is_sending, .. }) =
+            self.entries.get_mut(index as usize)
+        else {
+            return;
+        };
+        self.counters.messages_received += 1;
+        self.counters.message_bytes_received += bytes as u64;
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;
         let rests = !wants_to_send && !*is_sending && !connection.sets_alarm(now, index, &mut self.timers);
@@ -173,7 +224,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if wants_to_send {
             self.touch(index);
         }
-        Some((peer, kind, range))
     }
 
     /// Handles a lone acknowledgement without questions and ranges in place, as [`handle_datagram`](Self::handle_datagram) does. Returns

@@ -80,6 +80,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, Attached { to: attach.from }))
     }
 
+    /// Whether units to a peer are to be sent by a stream that this end opened, if each end has opened one: where both directions have the
+    /// same, TCP acknowledges one by the other's data.
+    pub fn prefers_own_stream(&self, peer: Peer) -> bool {
+        let remote_id = self.open(peer).ok().flatten().map(|connection| connection.agreed.remote_id);
+        remote_id.is_none_or(|remote_id| self.entries[peer.index()].id < remote_id)
+    }
+
     /// There is a stream to a peer: units may be sent by it.
     ///
     /// # Errors

@@ -1,9 +1,11 @@
 //! Units in the window (docs/protocol.md §16): each was received over the stream, and takes the place of its first sequence number.
 
+use std::ops::Range;
+
 use super::{Arrival, Complete, Cursor, ReceiveWindow};
 use crate::message::framing::{self, Laid, Place, parse};
 use crate::message::wire::{HEADER_BYTES, Unit};
-use crate::message::{Kind, Violation};
+use crate::message::{Kind, Violation, sequence};
 
 /// Bytes of the longest header of a whole message.
 const WHOLE_HEADER_BYTES_MAX: usize = 8;
@@ -25,6 +27,26 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// The longest message that this end accepts, with its header.
     pub(in crate::message) fn longest_message(&self) -> usize {
         self.message_bytes_max + WHOLE_HEADER_BYTES_MAX
+    }
+
+    /// The message that the unit is, and where in it that lies, if the unit is the next in order, there is nothing else in it or to find out
+    /// about it, and nothing waits to be read.
+    #[inline]
+    pub(in crate::message) fn lone_of_unit(&self, unit: &Unit, bytes: &[u8]) -> Option<(Kind, Range<usize>)> {
+        let end = self.expected + u64::from(unit.span);
+        let is_next = unit.header.sequence == sequence::narrow(self.expected)
+            && end <= self.credit()
+            && self.slots.is_empty()
+            && self.ahead.is_empty()
+            && self.open.is_none()
+            && self.last.is_none();
+        if !is_next || bytes.len() != HEADER_BYTES + unit.bytes as usize {
+            return None;
+        }
+        let (kind, range) =
+            framing::whole_at(bytes, HEADER_BYTES).filter(|(_, range)| range.end == bytes.len())?;
+        self.check_placed((kind, range.len()), unit.span.into()).ok()?;
+        Some((kind, range))
     }
 
     /// Keeps a unit that is neither a duplicate nor outside, and checks what is in order now.

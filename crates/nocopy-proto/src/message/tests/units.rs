@@ -135,6 +135,71 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A unit that is read in place has the same effect as one that is kept and then read.
+    #[test]
+    fn a_unit_read_in_place_does_the_same(
+        steps in prop::collection::vec((0..2_usize, 0..20_000_usize, 0..3_000_u64, 1..4_usize, any::<bool>()), 1..40)
+    ) {
+        let mut twins = [(); 2].map(|()| with_stream(&settings()));
+        twins[0].0.hosts.iter_mut().for_each(Endpoint::go_the_general_way);
+        for (from, bytes, sleep_us, units, reads) in steps {
+            let to = 1 - from;
+            let [sent, same] = twins.each_mut().map(|(table, peers)| {
+                for _ in 0..units {
+                    if table.hosts[from].room(peers[from]).unwrap() > 20 {
+                        send(table, from, peers[from], bytes);
+                    }
+                }
+                table.settle(|_, _| true);
+                std::mem::take(&mut table.units)
+            });
+            prop_assert!(sent == same, "they sent different units");
+            let [(general, peers), (in_place, _)] = &mut twins;
+            let (now, peer, general, in_place) = (general.now, peers[to], &mut general.hosts[to], &mut in_place.hosts[to]);
+            let mut was_lone = general.next_message().is_none();
+            for (_, unit) in sent {
+                general.handle_unit(now, peer, unit.clone());
+                let read = if reads { in_place.receive_unit_in_place(now, peer, &unit) } else { None };
+                prop_assert_eq!(read.is_some(), reads && was_lone);
+                match read {
+                    Some((kind, range)) => {
+                        let message = general.receive().expect("the other one has it");
+                        prop_assert_eq!((message.kind(), message.as_slice()), (kind, Some(&unit[range])));
+                        drop(message);
+                        in_place.released.push(unit); // never given
+                    }
+                    None => {
+                        in_place.handle_unit(now, peer, unit);
+                        was_lone = false;
+                    }
+                }
+            }
+            if reads {
+                while let Some(message) = general.receive() {
+                    let same = in_place.receive().expect("the other one has it");
+                    prop_assert_eq!(message.as_slice(), same.as_slice());
+                }
+            }
+            for (table, _) in &mut twins {
+                table.settle(|_, _| true);
+                table.sleep(Duration::from_micros(sleep_us));
+                table.settle(|_, _| true);
+            }
+            let [(general, peers), (in_place, _)] = &mut twins;
+            for host in [0, 1] {
+                let (one, other) = (&mut general.hosts[host], &mut in_place.hosts[host]);
+                prop_assert_eq!(one.counters(), other.counters());
+                prop_assert_eq!(one.statistics(peers[host]), other.statistics(peers[host]));
+                prop_assert_eq!(one.poll_timeout(), other.poll_timeout());
+                prop_assert_eq!(one.poll_event(), other.poll_event());
+                let released = [one, other].map(|host| std::iter::from_fn(|| host.released()).collect::<Vec<_>>());
+                prop_assert!(released[0] == released[1], "they gave different units back");
+            }
+        }
+    }
+}
+
 /// A peer that keeps units after a gap, and sends more of them, is ended when others lack memory for theirs.
 #[test]
 fn units_behind_a_gap_do_not_keep_memory_from_others() {

@@ -12,7 +12,7 @@ use crate::counter::counters;
 use crate::facts::rejected::Rejected;
 use crate::memory::pool::Buffer;
 use crate::message::arrivals::Lone;
-use crate::message::carrier::{Carrier, Received};
+use crate::message::carrier::Received;
 use crate::message::{Endpoint, Message};
 
 /// Shorter messages are passed to the program where they lie.
@@ -236,10 +236,11 @@ impl Endpoint {
     /// As above, for a message that arrived alone.
     #[cold]
     pub(in crate::message) fn read_lone_placed(&mut self, lone: Lone, posted: &Arc<Posted>) -> Message<'_> {
-        let Lone { peer, kind, range } = lone;
-        let slot = posted.take(range.len());
-        let lone = self.carrier.lone(range);
-        let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, self.home.as_ref()) };
+        let (peer, kind) = (lone.peer, lone.kind);
+        let slot = posted.take(lone.range.len());
+        let Self { carrier, streams, home, .. } = self;
+        let lone = lone.bytes(carrier, streams);
+        let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, home.as_ref()) };
         slot.room().copy_from_slice(lone.bytes());
         posted.note_gathered(lone.bytes().len());
         Message::placed(peer, kind, Placed::filled(slot))

@@ -7,6 +7,8 @@ use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::HEADER_BYTES;
+use crate::message::arrivals::Lone;
+use crate::message::carrier::Received;
 use crate::message::placing::{Posted, Registered};
 
 /// Bytes of a buffer for short units, one or many.
@@ -35,6 +37,16 @@ pub(super) struct Memory {
     posted: Option<Arc<Posted>>,
     /// Memory that peers write to, if there ever was some.
     registered: Option<Arc<Registered>>,
+    in_place: InPlace,
+}
+
+/// A unit that is read where it lies.
+#[derive(Debug, Default)]
+struct InPlace {
+    /// The next one may be.
+    may_read: bool,
+    lone: Option<Lone>,
+    unit: Option<Received>,
 }
 
 /// Buffers of one length. `lent` keeps those to which parts refer, so that they are reused when the parts are dropped, without an allocation.
@@ -81,7 +93,43 @@ impl Memory {
             unit_bytes_max,
             posted: None,
             registered: None,
+            in_place: InPlace::default(),
         })
+    }
+
+    #[inline]
+    pub(super) fn read_in_place(&mut self, may_read: bool) {
+        self.in_place.unit = None;
+        self.in_place.may_read = may_read;
+    }
+
+    #[inline]
+    pub(super) fn take_lone(&mut self) -> Option<Lone> {
+        self.in_place.lone.take()
+    }
+
+    #[inline]
+    pub(super) fn held(&mut self) -> &mut Option<Received> {
+        &mut self.in_place.unit
+    }
+
+    /// Whether a unit is taken to be read in place; `read` finds its message.
+    #[inline]
+    pub(super) fn takes_in_place(
+        &mut self,
+        unit: &Arc<Buffer>,
+        read: impl FnOnce(&[u8]) -> Option<Lone>,
+    ) -> bool {
+        let InPlace { may_read, lone, unit: held } = &mut self.in_place;
+        if *may_read {
+            *lone = read(unit);
+            *may_read = lone.is_none();
+            if lone.is_some() {
+                *held = Some(Received::Unit(Part::new(unit, 0, unit.len())));
+                return true;
+            }
+        }
+        false
     }
 
     /// From here on messages are read into posted buffers, too.

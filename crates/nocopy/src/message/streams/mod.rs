@@ -14,6 +14,7 @@ mod reading;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::HEADER_BYTES;
-use super::arrivals::Moment;
-use super::carrier::{CARRIER, Packet, Received};
+use super::arrivals::{Lone, Moment};
+use super::carrier::{self, CARRIER, Packet, Received};
 use super::placing::{Posted, Registered};
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
@@ -157,6 +158,8 @@ struct Beside {
     stream: Stream,
     /// This end opened it.
     is_ours: bool,
+    /// Units were sent by it.
+    has_sent: bool,
     reading: Reading,
     /// The events polled for: also room to send, or nothing while there is no memory.
     asks: epoll::EventFlags,
@@ -401,6 +404,7 @@ impl Streams {
         let (stream, by_reference) = way.unwrap_or((None, false));
         let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
         let Some((stream, beside)) = stream.zip(beside) else { return self.note_cut(peer) };
+        beside.has_sent = true;
         match self.outgoing.send(number, header, by_reference, beside.stream.sender()) {
             Ok(true) => {}
             Ok(false) if self.to_flush.last() == Some(&stream) => {}
@@ -501,6 +505,24 @@ impl Streams {
     #[inline]
     pub(super) fn note_datagrams(&mut self) {
         self.streak = 0;
+    }
+
+    /// Whether the next unit may be read where it lies, if it is one message and nothing waits to be read; the last one that was is freed.
+    #[inline]
+    pub(super) fn read_in_place(&mut self, may_read: bool) {
+        self.memory.read_in_place(may_read);
+    }
+
+    /// The message that is to be read in place, if one came.
+    #[inline]
+    pub(super) fn take_lone(&mut self) -> Option<Lone> {
+        self.memory.take_lone()
+    }
+
+    /// A part of the unit that was taken last to be read in place.
+    #[inline]
+    pub(super) fn lone(&mut self, range: Range<usize>) -> carrier::Lone<'_> {
+        carrier::Lone::Held(self.memory.held(), range)
     }
 
     /// Reads what has come over streams, and sees to those that are opened; returns whether anything came.
@@ -679,7 +701,7 @@ impl Streams {
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
         let progress = Progress::new(Instant::now());
-        let mut beside = Beside { peer, stream, is_ours, reading, asks, progress };
+        let mut beside = Beside { peer, stream, is_ours, has_sent: false, reading, asks, progress };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
@@ -690,10 +712,12 @@ impl Streams {
             self.all.push(None);
         }
         self.all[number] = Some(beside);
-        if self.way(peer).stream.is_none()
-            && !self.cut.contains(&peer)
-            && protocol.stream_opened(peer).is_ok()
-        {
+        let is_usable = match self.way(peer).stream {
+            None => !self.cut.contains(&peer) && protocol.stream_opened(peer).is_ok(),
+            // Units that are on their way by the other stream keep their order by their numbers.
+            Some(_) => is_ours == protocol.prefers_own_stream(peer),
+        };
+        if is_usable {
             self.way(peer).stream = Some(number as u32);
         }
     }
@@ -718,11 +742,11 @@ impl Streams {
         self.past.copied_bytes += counts.copied_bytes;
         self.past.units += counts.units;
         let peer = beside.peer;
-        if let Some(way) = self.known_way(peer)
-            && way.stream == Some(stream)
-        {
-            way.stream = None;
-            self.note_cut(peer);
+        if let Some(way) = self.known_way(peer) {
+            let was_in_use = way.stream.take_if(|current| *current == stream).is_some();
+            if was_in_use || beside.has_sent {
+                self.note_cut(peer);
+            }
         }
     }
 

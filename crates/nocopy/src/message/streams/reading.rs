@@ -10,7 +10,7 @@ use super::memory::{CHUNK_BYTES, Memory, Part, SMALL_BYTES, own};
 use super::placed::{Within, WithinPut, front_of, is_placed_on};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
-use crate::message::arrivals::Moment;
+use crate::message::arrivals::{Lone, Moment};
 use crate::message::carrier::{Packet, Received};
 use crate::message::placing::Front;
 use crate::tcp;
@@ -263,6 +263,15 @@ impl Reading {
             }
             if !is_passed {
                 self.counts.units += 1;
+                let is_alone = total == buffer.len();
+                let read = |bytes: &[u8]| {
+                    let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
+                    read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
+                };
+                if is_alone && memory.takes_in_place(buffer, read) {
+                    self.state = State::Between([0; HEADER_BYTES], 0);
+                    return Ok(());
+                }
                 protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(buffer, at, at + total)));
             }
             at += total;
@@ -335,7 +344,13 @@ impl Reading {
         self.likely_bytes = total.max(READ_BYTES_MIN);
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
-        protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(&buffer, 0, total)));
+        let read = |bytes: &[u8]| {
+            let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
+            read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
+        };
+        if !memory.takes_in_place(&buffer, read) {
+            protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(&buffer, 0, total)));
+        }
         Ok(Look::More)
     }
 
