@@ -93,7 +93,9 @@ impl Endpoint {
             unit.put(kind, message, payload_bytes_max);
             return Ok(true);
         }
-        self.close_unit_of(peer);
+        if streams.any_open().is_some() {
+            self.close_unit_of(peer);
+        }
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
         let is_for_stream = streams.takes(peer, message.len(), protocol)
             || has_open && streams.note_full_packet(peer, payload_bytes_max, protocol);
@@ -101,7 +103,9 @@ impl Endpoint {
             return Ok(false);
         }
         self.plan(peer, kind, message.len())?;
-        self.close_packet_of(peer);
+        if has_open {
+            self.close_packet_of(peer);
+        }
         if let Some(streams) = &mut self.streams {
             streams.begin_unit(peer).put(kind, message, payload_bytes_max);
         }
@@ -110,8 +114,14 @@ impl Endpoint {
 
     /// Queues the unit that is being filled for a peer.
     pub(super) fn close_unit_of(&mut self, peer: Peer) {
+        let Self { streams: Some(streams), .. } = self else { return };
+        if let Some((number, span, bytes)) = streams.close_unit(peer) {
+            self.queue_closed_unit(peer, number, span, bytes);
+        }
+    }
+
+    fn queue_closed_unit(&mut self, peer: Peer, number: u32, span: u32, bytes: u32) {
         let Self { streams: Some(streams), protocol, .. } = self else { return };
-        let Some((number, span, bytes)) = streams.close_unit(peer) else { return };
         match protocol.queue_unit(peer, Packet::unit(number), span, bytes) {
             Ok(()) if protocol.has_stream(peer) => self.count_unsent(1),
             Ok(()) => {
@@ -121,6 +131,26 @@ impl Endpoint {
             // There was room when it was begun; an event reports a peer that is gone.
             Err(_) => streams.release(number),
         }
+    }
+
+    /// Sends the unit of the only peer for which one is being filled, if nothing else waits. False: there is none, or it was queued like
+    /// others.
+    pub(super) fn send_unit_at_once(&mut self) -> bool {
+        let now = self.now();
+        let Self { streams: Some(streams), protocol, .. } = self else { return false };
+        let Some(peer) = streams.only_open() else { return false };
+        let Some((number, span, bytes)) = streams.close_unit(peer) else { return false };
+        let unit = (Packet::unit(number), span, bytes);
+        let sent =
+            protocol.send_unit_at_once(now, peer, unit, |_, header| streams.send(peer, number, header));
+        if sent.is_err() {
+            self.queue_closed_unit(peer, number, span, bytes);
+            return false;
+        }
+        streams.flush();
+        protocol.rest_after(now, peer);
+        self.unsent = 0;
+        true
     }
 
     /// Queues the units that are being filled for all peers, and begins another batch.

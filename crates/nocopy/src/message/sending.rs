@@ -493,7 +493,7 @@ impl Endpoint {
     fn hand_over(&mut self) -> bool {
         let is_sent = match self.peers.take_only() {
             Some((peer, open)) => self.send_at_once(peer, open),
-            None => false,
+            None => self.streams.is_some() && !self.peers.has_open() && self.send_unit_at_once(),
         };
         match &mut self.streams {
             None if is_sent => {}

@@ -3,7 +3,7 @@
 use super::Connection;
 use super::arrivals::ACK_PACKETS;
 use crate::message::receive_window::Arrival;
-use crate::message::wire::{Flags, Header, HeaderKind, Ranges, Unit};
+use crate::message::wire::{Flags, HEADER_BYTES, Header, HeaderKind, Ranges, Unit};
 use crate::message::{Counters, Time, Violation, sequence};
 
 /// The longest unit of several messages, with their headers.
@@ -27,6 +27,36 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.acks = acks; // it is not told until it is told by a datagram
         let header = Header { to: 0, ..header };
         Some(Unit { header, bytes: place.bytes, span: place.span })
+    }
+
+    /// Queues a unit and gives it and its header to `send`, if it may be sent now and nothing else is to be sent.
+    /// Gives it back otherwise; then nothing has changed.
+    #[inline]
+    pub(in crate::message) fn send_unit_at_once(
+        &mut self,
+        now: Time,
+        (unit, span, bytes): (S, u32, u32),
+        send: impl FnOnce(&mut S, &[u8; HEADER_BYTES]),
+    ) -> Result<(), S> {
+        let end = self.send.end() + u64::from(span);
+        let may_send = self.send.has_nothing_to_send()
+            && self.room() >= span as usize
+            && end <= self.credit
+            && span <= self.agreed.credit
+            && self.has_stream
+            && self.confirmed
+            && !self.acks.now
+            && !self.probe_due
+            && self.last.is_none()
+            && self.ended.is_none();
+        if !may_send {
+            return Err(unit);
+        }
+        self.send.push_unit(unit, span, bytes);
+        let mut header = [0; HEADER_BYTES];
+        self.next_unit(now).expect("it may be sent").emit(&mut header);
+        send(self.send.send_unit(now), &header);
+        Ok(())
     }
 
     /// Handles the acknowledgement that a unit carries. It may be old, since units wait in their stream: it gives no round-trip sample and

@@ -268,12 +268,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         packet: S,
         each: impl FnOnce(SocketAddr, &mut S, &[u8; HEADER_BYTES]),
     ) -> Result<(), S> {
-        let is_next = match self.sending.len() {
-            0 => true,
-            1 => self.sending.front() == Some(&peer.index),
-            _ => false,
-        };
-        if !is_next || !self.answers.is_empty() || !self.takes_short_ways() {
+        if !self.is_only_one_to_send(peer) {
             return Err(packet);
         }
         let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
@@ -284,6 +279,41 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         (self.urgent, self.in_a_row) = (false, 0);
         self.sending.clear();
         Ok(())
+    }
+
+    /// As [`send_at_once`](Self::send_at_once), for a unit of so many numbers and bytes, instead of [`queue_unit`](Self::queue_unit).
+    ///
+    /// # Errors
+    /// Gives the unit back; then nothing has changed.
+    #[inline]
+    pub fn send_unit_at_once(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        unit: (S, u32, u32),
+        each: impl FnOnce(&mut S, &[u8; HEADER_BYTES]),
+    ) -> Result<(), S> {
+        if !self.is_only_one_to_send(peer) {
+            return Err(unit.0);
+        }
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        let Some(Entry { state: State::Open(connection), .. }) = entry else { return Err(unit.0) };
+        connection.send_unit_at_once(now, unit, each)?;
+        self.counters.units_sent += 1;
+        (self.urgent, self.in_a_row) = (false, 0);
+        self.sending.clear();
+        Ok(())
+    }
+
+    /// Whether nothing is to be sent to any other peer, and a short way may be taken.
+    #[inline]
+    fn is_only_one_to_send(&self, peer: Peer) -> bool {
+        let is_next = match self.sending.len() {
+            0 => true,
+            1 => self.sending.front() == Some(&peer.index),
+            _ => false,
+        };
+        is_next && self.answers.is_empty() && self.takes_short_ways()
     }
 
     /// To be called after [`send_at_once`](Self::send_at_once), when the packet was sent.

@@ -135,6 +135,23 @@ proptest! {
     }
 }
 
+#[test]
+fn a_unit_goes_at_once_where_nothing_else_does() {
+    let (mut table, [client, _]) = with_stream(&settings());
+    let (now, host) = (table.now, &mut table.hosts[0]);
+    let mut sent = Vec::new();
+    for number in 1..=3 {
+        let at_once = host.send_unit_at_once(now, client, (vec![number], 1, 1), |unit, _| sent.push(unit[0]));
+        assert_eq!(at_once, Ok(()));
+        host.rest_after(now, client);
+    }
+    assert!(sent == [1, 2, 3] && host.poll_transmit(now).is_none() && host.counters().units_sent == 3);
+    host.queue(client, vec![0; 8]).unwrap();
+    let behind =
+        host.send_unit_at_once(now, client, (vec![4], 1, 1), |_, _| unreachable!("it would overtake"));
+    assert_eq!(behind, Err(vec![4]));
+}
+
 proptest! {
     /// A unit that is read in place has the same effect as one that is kept and then read.
     #[test]
@@ -147,11 +164,20 @@ proptest! {
             let to = 1 - from;
             let [sent, same] = twins.each_mut().map(|(table, peers)| {
                 for _ in 0..units {
-                    if table.hosts[from].room(peers[from]).unwrap() > 20 {
-                        send(table, from, peers[from], bytes);
+                    let (now, host, peer) = (table.now, &mut table.hosts[from], peers[from]);
+                    let (unit, span) = unit(bytes, host.payload_bytes_max(peer).unwrap());
+                    let unit_bytes = unit.len() as u32;
+                    let mut at_once = None;
+                    let rejected = host.send_unit_at_once(now, peer, (unit, span, unit_bytes), |unit, header| {
+                        at_once = Some([&header[..], unit].concat());
+                    });
+                    match rejected {
+                        Ok(()) => host.rest_after(now, peer),
+                        Err(unit) => drop(host.queue_unit(peer, unit, span, unit_bytes)), // no room: for neither
                     }
+                    table.units.extend(at_once.map(|unit| (from, unit)));
+                    table.settle(|_, _| true);
                 }
-                table.settle(|_, _| true);
                 std::mem::take(&mut table.units)
             });
             prop_assert!(sent == same, "they sent different units");

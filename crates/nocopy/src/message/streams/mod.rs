@@ -378,6 +378,12 @@ impl Streams {
         self.open.last().copied()
     }
 
+    /// The only peer that has an open unit, if nothing waits to be flushed.
+    #[inline]
+    pub(super) fn only_open(&self) -> Option<Peer> {
+        if let ([peer], []) = (&self.open[..], &self.to_flush[..]) { Some(*peer) } else { None }
+    }
+
     /// Everything was handed over: what comes next is another batch, unless it follows only because there was no room for all of this one.
     #[inline]
     pub(super) fn end_batch(&mut self) {
