@@ -10,7 +10,7 @@ use super::arrivals::{Arrivals, Clock, Lone, Moment};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
-use super::streams::Streams;
+use super::streams::{Limits, Streams};
 use super::{Endpoint, Payload};
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::rejected::{Reason, Rejected};
@@ -72,10 +72,15 @@ impl Endpoint {
         }
     }
 
-    /// Copies a message into the unit that is being filled for a peer, or begins one, if messages to it are to go by the stream now.
-    /// Returns whether it did.
+    /// Begins a unit for a peer with a message that did not fit the one that was being filled, if messages to it are to go by the stream now;
+    /// returns whether it did.
     /// Errors: there is no room for it.
-    pub(super) fn put_in_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<bool, Reason> {
+    pub(super) fn put_in_fresh_unit(
+        &mut self,
+        peer: Peer,
+        kind: Kind,
+        message: &[u8],
+    ) -> Result<bool, Reason> {
         let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
         if streams.passes_by(peer, message.len(), has_open) {
@@ -87,11 +92,6 @@ impl Endpoint {
         };
         if message.len() > message_bytes_max {
             return Ok(false);
-        }
-        if let Some(unit) = streams.open_unit(peer, kind, message.len(), payload_bytes_max, room.min(window))
-        {
-            unit.put(kind, message, payload_bytes_max);
-            return Ok(true);
         }
         if streams.any_open().is_some() {
             self.close_unit_of(peer);
@@ -107,7 +107,8 @@ impl Endpoint {
             self.close_packet_of(peer);
         }
         if let Some(streams) = &mut self.streams {
-            streams.begin_unit(peer).put(kind, message, payload_bytes_max);
+            let limits = Limits { payload_bytes_max, message_bytes_max, packets_max: room.min(window) };
+            streams.begin_unit(peer, limits).put(kind, message);
         }
         Ok(true)
     }

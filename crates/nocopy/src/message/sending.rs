@@ -127,9 +127,14 @@ impl Endpoint {
     /// Sends a message in fresh packets, because there is no open packet, or no room in it.
     #[inline]
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
+        if let Some(streams) = &mut self.streams
+            && streams.put_in_open_unit(peer, kind, message)
+        {
+            return Ok(());
+        }
         if let Some(streams) = &self.streams
             && (self.peers.has_open() || streams.may_take(peer, message.len()))
-            && self.put_in_unit(peer, kind, message)?
+            && self.put_in_fresh_unit(peer, kind, message)?
         {
             return Ok(());
         }

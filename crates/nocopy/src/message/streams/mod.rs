@@ -35,9 +35,10 @@ use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
 use crate::tcp::{ReceiveMethod, Stream};
 use choice::{By, LONG_BYTES, PACKET_BYTES, Way, Ways};
+use memory::Memory;
 pub(super) use memory::Part;
-use memory::{Memory, UNIT_BYTES_MAX};
 use opening::{Attached, Openings};
+pub(super) use outgoing::Limits;
 use outgoing::{OpenUnit, Outgoing};
 use progress::Progress;
 use reading::{Look, Reading};
@@ -337,25 +338,19 @@ impl Streams {
         self.outgoing.take(number)
     }
 
-    /// The unit that is being filled for a peer, if a message fits its bytes and its number of packets.
+    /// Adds a message to the unit that is being filled for a peer, if there is one, and the message fits.
     #[inline]
-    pub(super) fn open_unit(
-        &mut self,
-        peer: Peer,
-        kind: Kind,
-        bytes: usize,
-        payload_bytes_max: usize,
-        packets_max: usize,
-    ) -> Option<&mut OpenUnit> {
-        let unit = self.known_way(peer)?.open.as_mut()?;
-        let fits = unit.bytes() + bytes + 8 <= UNIT_BYTES_MAX
-            && unit.packets_with(kind, bytes, payload_bytes_max) <= packets_max;
-        fits.then_some(unit)
+    pub(super) fn put_in_open_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> bool {
+        if self.open.is_empty() {
+            return false;
+        }
+        let unit = self.known_way(peer).and_then(|way| way.open.as_mut());
+        unit.is_some_and(|unit| unit.try_put(kind, message))
     }
 
     /// Begins a unit for a peer that has none.
-    pub(super) fn begin_unit(&mut self, peer: Peer) -> &mut OpenUnit {
-        let unit = self.outgoing.open(OPEN_BYTES);
+    pub(super) fn begin_unit(&mut self, peer: Peer, limits: Limits) -> &mut OpenUnit {
+        let unit = self.outgoing.open(OPEN_BYTES, limits);
         self.open.push(peer);
         self.way(peer).open.insert(unit)
     }

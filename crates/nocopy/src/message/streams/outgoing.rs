@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nocopy_proto::message::Kind;
 use nocopy_proto::message::framing::{CHUNK_HEADER_BYTES_MAX, Laid, put_whole_header};
 
+use super::memory::UNIT_BYTES_MAX;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
@@ -68,6 +69,15 @@ pub(in crate::message) struct OpenUnit {
     place: Arc<Load>,
     laid: Laid,
     messages: usize,
+    limits: Limits,
+}
+
+/// What a unit may hold, by what the peer had room for when it was begun.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::message) struct Limits {
+    pub(in crate::message) payload_bytes_max: usize,
+    pub(in crate::message) message_bytes_max: usize,
+    pub(in crate::message) packets_max: usize,
 }
 
 impl OpenUnit {
@@ -83,21 +93,27 @@ impl OpenUnit {
 
     /// Adds a message after the others.
     #[inline]
-    pub(in crate::message) fn put(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+    pub(in crate::message) fn put(&mut self, kind: Kind, message: &[u8]) {
         let mut header = [0; CHUNK_HEADER_BYTES_MAX];
         let header_bytes = put_whole_header(kind, message.len(), &mut header);
         self.front.extend_from_slice(&header[..header_bytes]);
         self.front.extend_from_slice(message);
-        self.laid.add(kind, message.len(), payload_bytes_max);
+        self.laid.add(kind, message.len(), self.limits.payload_bytes_max);
         self.messages += 1;
     }
 
-    /// How many packets it would take with one message more.
+    /// Adds a message, if it fits the bytes of a unit, and the peer's room.
     #[inline]
-    pub(super) fn packets_with(&self, kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
+    pub(super) fn try_put(&mut self, kind: Kind, message: &[u8]) -> bool {
         let mut laid = self.laid;
-        laid.add(kind, bytes, payload_bytes_max);
-        laid.packets()
+        laid.add(kind, message.len(), self.limits.payload_bytes_max);
+        let fits = self.bytes() + message.len() + 8 <= UNIT_BYTES_MAX
+            && message.len() <= self.limits.message_bytes_max
+            && laid.packets() <= self.limits.packets_max;
+        if fits {
+            self.put(kind, message);
+        }
+        fits
     }
 
     pub(super) fn close(self) -> (Arc<Load>, u32) {
@@ -121,13 +137,13 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// An empty unit with room for messages of this many bytes in total.
-    pub(super) fn open(&mut self, bytes: usize) -> OpenUnit {
+    pub(super) fn open(&mut self, bytes: usize, limits: Limits) -> OpenUnit {
         let mut place = self.spare();
         let mut front = std::mem::take(&mut own(&mut place).front);
         front.clear();
         front.reserve(HEADER_BYTES + bytes);
         front.resize(HEADER_BYTES, 0);
-        OpenUnit { front, place, laid: Laid::default(), messages: 0 }
+        OpenUnit { front, place, laid: Laid::default(), messages: 0, limits }
     }
 
     /// A unit of one message, whose bytes stay where they are.
