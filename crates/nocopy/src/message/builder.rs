@@ -1,7 +1,7 @@
 //! Builds and opens an endpoint.
 
 use nocopy_proto::errno::Why;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ const DATAGRAM_BYTES_IPV6: u16 = 1500 - 40 - 8;
 const STREAM_PACKETS: usize = 3072;
 /// Bytes at the end of datagrams with a CRC.
 const CRC_BYTES: usize = 4;
+/// How many further ports are tried, if any will do and TCP uses the one that was found.
+const PORTS_MAX: usize = 8;
 
 /// Settings of an [`Endpoint`].
 ///
@@ -261,7 +263,17 @@ impl Builder {
         let datagram_bytes = settings.datagram_bytes.into();
         let shares =
             self.with_streams(&mut settings, |window| Shares::of(self.memory_bytes, datagram_bytes, window))?;
-        self.endpoint(Sockets::bind(address, &shares)?.into(), settings, datagrams_max)
+        let mut sockets = Sockets::bind(address, &shares)?;
+        let mut streams = listen(&settings, sockets.local_address());
+        for _ in 0..PORTS_MAX {
+            if address.port() != 0 || !matches!(&streams, Err(error) if error.kind() == ErrorKind::AddrInUse)
+            {
+                break;
+            }
+            sockets = Sockets::bind(address, &shares)?; // another port, before the one without TCP is free
+            streams = listen(&settings, sockets.local_address());
+        }
+        self.endpoint(sockets.into(), settings, datagrams_max, streams.ok().flatten())
     }
 
     fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
@@ -282,7 +294,8 @@ impl Builder {
             let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
             return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
         }
-        self.endpoint(carrier.into(), settings, datagrams_max)
+        let streams = listen(&settings, carrier.local_address()).ok().flatten();
+        self.endpoint(carrier.into(), settings, datagrams_max, streams)
     }
 
     /// Divides memory for windows of this many packets, with some for streams if they are wanted and there is enough.
@@ -307,16 +320,13 @@ impl Builder {
         carrier: AnyCarrier,
         mut settings: Settings,
         datagrams_max: usize,
+        streams: Option<Box<Streams>>,
     ) -> Result<Endpoint, OpenError> {
         let silence = settings.keep_alive;
         settings.placement = true;
-        let message_bytes_max = settings.max_message_bytes as usize;
-        let local = carrier.local_address();
-        // First, since without streams it works, too.
-        let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
-        let streams = settings.streams.then(|| Streams::new(local, message_bytes_max).ok()).flatten();
         settings.streams = streams.is_some();
-        let mut endpoint = Endpoint::new(carrier, settings, self.wait, descriptor, streams.map(Box::new))?;
+        let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
+        let mut endpoint = Endpoint::new(carrier, settings, self.wait, descriptor, streams)?;
         endpoint.datagrams_max = datagrams_max;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;
@@ -346,4 +356,11 @@ fn message_packets(settings: &Settings) -> usize {
     let payload_bytes =
         usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;
     (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX)
+}
+/// Listens for streams at the endpoint's address, if it is to have some.
+fn listen(settings: &Settings, local: SocketAddr) -> io::Result<Option<Box<Streams>>> {
+    // Leaves enough descriptors for what the endpoint cannot do without.
+    let _kept = Descriptor::new()?;
+    let listen = || Streams::new(local, settings.max_message_bytes as usize).map(Box::new);
+    settings.streams.then(listen).transpose()
 }

@@ -413,3 +413,16 @@ fn bytes_by_a_stream_are_counted_once() {
         assert!((sent..sent + sent / 50).contains(&counted), "{counted} bytes of {sent}");
     }
 }
+
+/// With port number 0 an endpoint has streams, though TCP uses many of the ports that the kernel would choose.
+#[test]
+fn a_port_is_chosen_that_is_free_for_tcp() {
+    use std::net::TcpListener;
+    let taken: Vec<_> = (0..200).map_while(|_| TcpListener::bind("127.0.0.1:0").ok()).collect();
+    for _ in 0..50 {
+        assert!(bind(true).streams.is_some(), "{} ports are taken", taken.len());
+    }
+    let address = taken[0].local_addr().unwrap();
+    let at_one = Endpoint::builder().streams(true).bind(address).unwrap();
+    assert!(at_one.streams.is_none(), "that port was asked for");
+}

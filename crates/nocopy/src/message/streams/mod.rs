@@ -33,7 +33,7 @@ use crate::facts::evidence::Ledger;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
-use crate::tcp::{ReceiveMethod, Stream};
+use crate::tcp::{OpenError, ReceiveMethod, Stream};
 use choice::{By, LONG_BYTES, PACKET_BYTES, Way, Ways};
 use memory::Memory;
 pub(super) use memory::Part;
@@ -177,7 +177,10 @@ impl Streams {
             .send_pool(&few)
             .receive_pool(&few)
             .receive_method(ReceiveMethod::Recv { bytes: 4096 });
-        let listener = builder.clone().listen(local).map_err(io::Error::other)?;
+        let listener = builder.clone().listen(local).map_err(|error| match error {
+            OpenError::Bind { source, .. } => source,
+            other => io::Error::other(other),
+        })?;
         listener.set_nonblocking(true)?;
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
