@@ -1,16 +1,14 @@
 //! Rings: single-producer, single-consumer queues of small entries, shared with the kernel or built in plain memory.
 //!
-//! Layout and ordering follow the kernel's `net/xdp/xsk_queue.h`: two free-running 32-bit indices, a power-of-two
-//! array of entries, and a flags word. The producer owns the producer index and publishes it with *release*; the
-//! consumer reads it with *acquire*, and the same holds the other way round for the consumer index. No other ordering
-//! is used anywhere.
+//! Layout and ordering follow the kernel's `net/xdp/xsk_queue.h`: two free-running 32-bit indices, a power-of-two array of entries, and a
+//! flags word. The producer owns the producer index and publishes it with *release*; the consumer reads it with *acquire*, and the same
+//! holds the other way round for the consumer index. No other ordering is used anywhere.
 //!
 //! Both ends keep a private copy of the index they own and a cached copy of the other's, so a batch touches each shared
 //! cache line at most once. The other end is never trusted: an index that claims more than the ring holds is counted
 //! ([`Producer::bad_indices`]) and read as "full" or "empty"; the slot number is masked, so no index leaves the array.
 //!
-//! Fill and completion rings have twice the entries that are ever in use, so the producer need not read the kernel's index for every
-//! batch.
+//! Fill and completion rings have twice the entries that are ever in use, so the producer need not read the kernel's index for every batch.
 #![allow(unsafe_code)]
 
 use std::any::Any;

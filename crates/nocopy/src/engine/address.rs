@@ -6,14 +6,12 @@ use std::os::fd::AsFd;
 
 use socket2::{SockAddr, SockRef};
 
-/// The local address.
-/// Errors: the kernel's; `InvalidData` if the socket is not of an internet protocol.
+/// The local address. Errors: the kernel's; `InvalidData` if the socket is not of an internet protocol.
 pub(crate) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).local_addr()?)
 }
 
-/// The peer's address.
-/// Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an internet protocol.
+/// The peer's address. Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an internet protocol.
 pub(crate) fn peer(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).peer_addr()?)
 }

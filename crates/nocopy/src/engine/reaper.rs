@@ -30,8 +30,7 @@ use crate::sys::udp_send::unsent_bytes;
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// How long packets under way on this machine may keep memory that is cut off from its socket: in a device's queue, or at a
-/// local receiver.
+/// How long packets under way on this machine may keep memory that is cut off from its socket: in a device's queue, or at a local receiver.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The most bytes that waiting sockets may hold. Beyond it, the sockets whose peers acknowledged nothing for the longest time are cut off.

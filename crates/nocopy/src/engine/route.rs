@@ -202,8 +202,7 @@ impl Routes {
         Ok(neighbour)
     }
 
-    /// Makes the host check whether a stale neighbour still exists, as its own traffic would.
-    /// Errors: `CAP_NET_ADMIN` is missing.
+    /// Makes the host check whether a stale neighbour still exists, as its own traffic would. Errors: `CAP_NET_ADMIN` is missing.
     pub(crate) fn confirm(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
         route::use_neighbour(&self.requests, interface_index, address)
     }

@@ -60,7 +60,6 @@ struct Home<M> {
 }
 
 impl<M: Load> Home<M> {
-    /// A function that receives freed loads.
     #[inline]
     fn taker(&mut self) -> impl FnMut(Ticket, M, Evidence) {
         |ticket, load, evidence| match &mut self.completed {
@@ -92,7 +91,6 @@ impl Books {
         self.last_path = None;
     }
 
-    /// Reads which routes changed.
     fn refresh(&mut self) {
         self.paths.refresh();
         self.last_path = None;

@@ -65,8 +65,7 @@ pub(crate) trait Waiting {
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if no wait is needed.
     fn arm(&mut self) -> io::Result<bool>;
-    /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do
-    /// now and then.
+    /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do now and then.
     fn refresh(&mut self) -> io::Result<()>;
     /// Wakes the kernel if it asks for it.
     fn poke(&mut self) -> io::Result<()> {

@@ -77,9 +77,8 @@ impl Pool {
         Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
     }
 
-    /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If given up while the kernel reads it,
-    /// such a buffer would be lost.)
-    /// Errors: there is not enough memory.
+    /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If given up while the kernel reads
+    /// it, such a buffer would be lost.) Errors: there is not enough memory.
     /// Panics as [`Pool::new`].
     pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
         Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)

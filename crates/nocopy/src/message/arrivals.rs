@@ -10,7 +10,7 @@ use super::carrier::{self, AnyCarrier, Carrier, Deliver, Packet, Parts, Received
 use super::streams::Streams;
 use crate::sys::clock::monotonic_ns;
 
-/// Hands what comes to the protocol, with the time, which is asked for once.
+/// Hands received datagrams to the protocol, with a time that is read once for all of them.
 pub(super) struct Arrivals<'p, 'c> {
     protocol: &'p mut protocol::Endpoint<Packet, Received>,
     pub(super) moment: Moment<'c>,

@@ -34,7 +34,6 @@ counters! {
 }
 
 counters! {
-    /// Counters of the endpoint itself.
     pub(super) struct SentCounters {
         /// Messages that were accepted to be sent.
         messages_sent,
@@ -50,7 +49,6 @@ const DROPPED: [&str; 1] = ["messages_discarded"];
 /// Counters that a correct peer never raises.
 const FAULTS: [&str; 3] = ["beyond_credit", "malformed", "impossible_acks"];
 
-/// All counters in one value.
 pub(super) fn stats(sent: SentCounters, protocol: ProtocolCounters, carrier: CarrierCounters) -> Stats {
     let moved = sent.messages_sent + protocol.messages_received;
     let bytes = sent.message_bytes_sent + protocol.message_bytes_received;

@@ -11,7 +11,7 @@ use super::endpoint::{Patience, is_over};
 use crate::facts::rejected::Reason;
 
 impl Endpoint {
-    /// Ends the direction to a peer, behind everything that was sent; the peer gets [`Event::Finished`](super::Event::Finished).
+    /// Ends the direction to a peer, after everything that was sent; the peer gets [`Event::Finished`](super::Event::Finished).
     ///
     /// ```
     /// # use nocopy::{Reason, message::{Endpoint, Event}};

@@ -107,7 +107,7 @@ impl Frames {
         let (mtu, queues) = Interface::named(port.interface())
             .map_or((1500, 1), |interface| (interface.mtu_bytes, interface.rx_queues.max(1) as usize));
         let frame_bytes = if mtu > FRAME_MTU { LONG_FRAME_BYTES } else { FRAME_BYTES };
-        // All peers may come by one queue; what is sent goes by one, from frames of all.
+        // All peers may arrive at one queue; everything is sent by one queue, from the frames of all.
         let (receive, send) = (2 * window_packets + LENT_MIN, 2 * window_packets / queues + CONTROL_FRAMES);
         let needed_bytes = (receive + send) * frame_bytes * queues;
         let more = match memory_bytes {

@@ -5,7 +5,6 @@ use nocopy_proto::message::{Kind, Peer};
 
 use super::carrier::{AnyCarrier, Carrier, Packet};
 
-/// A packet that is being filled.
 #[derive(Debug)]
 pub(super) struct OpenPacket {
     packet: Packet,
@@ -64,7 +63,6 @@ impl OpenPacket {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     of: Vec<PeerState>,
-    /// Peers with an open packet.
     open: Vec<Peer>,
 }
 
@@ -171,7 +169,6 @@ impl Peers {
         Some((peer, self.state(peer)?.open.take()?))
     }
 
-    /// Takes the open packet of a peer.
     #[inline]
     pub(super) fn take(&mut self, peer: Peer) -> Option<OpenPacket> {
         let state = self.state(peer)?;

@@ -225,7 +225,7 @@ impl Locked<'_> {
         let state = self.state();
         if state.endpoint.arm_for(wish == Wish::Message)? {
             if wish == Wish::Event && state.endpoint.has_message() {
-                // Not for this thread; and while nobody reads, there may be no memory for what makes the descriptor readable.
+                // The message is for another thread; until it is read, there may be no memory for datagrams that make it readable.
                 let look = Instant::now() + LOOK_INTERVAL;
                 self.sleep(wish, Some(deadline.map_or(look, |deadline| deadline.min(look))), seen);
             }

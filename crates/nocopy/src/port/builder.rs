@@ -195,9 +195,8 @@ impl PortBuilder {
         self
     }
 
-    /// Uses frames of an existing area, so that frames can move between ports without a copy. By default a port
-    /// makes its own area, with frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode
-    /// of up to 32,768 bytes.
+    /// Uses frames of an existing area, so that frames can move between ports without a copy. By default a port makes its own area, with
+    /// frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode of up to 32,768 bytes.
     #[must_use]
     pub fn area(mut self, area: &Area) -> Self {
         self.area = Some(area.clone());

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::Mode;
 
-/// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with interrupts,
-/// and may delay these (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait
-/// would not help either.
+/// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with interrupts, and may delay these
+/// (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait would not help either.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a card may take to send the probe frame.

@@ -150,8 +150,7 @@ impl FilterControl {
     /// process opens later on the interface is still compared with the filter that the first was opened with.
     ///
     /// # Errors
-    /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is missing: the old filter
-    /// stays.
+    /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is missing: the old filter stays.
     pub fn set(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
         let Self { recipe, sockets, link, interface, interface_index, .. } = self;
         let instructions = filter.map(|filter| filter.to_xdp(recipe.fragments)).transpose()?;

@@ -351,8 +351,7 @@ impl PortBuilder {
     /// [`multi_buffer`](Self::multi_buffer) is used here and by [`open_granted`](Self::open_granted), all other settings only there.
     ///
     /// # Errors
-    /// As [`PortBuilder::open`]. A program that is already attached cannot be displaced, because the client could not
-    /// put it back.
+    /// As [`PortBuilder::open`]. A program that is already attached cannot be displaced, because the client could not put it back.
     pub fn grant(self) -> Result<Grant, OpenError> {
         if self.mode == Some(Mode::PacketRing) {
             return Err(self.not_granted("mode", OF_XDP));
@@ -386,13 +385,11 @@ impl PortBuilder {
         Ok(Grant { namespace, interface: name, interface_index: index, queue, rx_entries, socket, rest })
     }
 
-    /// Opens a port that another process granted; needs no privileges. The grant decides interface, queue and the size of the rx
-    /// ring.
+    /// Opens a port that another process granted; needs no privileges. The grant decides interface, queue and the size of the rx ring.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
-    /// [`frame_count`](Self::frame_count). Displacing, busy polling and promiscuous mode can only be asked for when the port is
-    /// granted.
+    /// [`frame_count`](Self::frame_count). Displacing, busy polling and promiscuous mode can only be asked for when the port is granted.
     pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;

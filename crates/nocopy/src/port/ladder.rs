@@ -65,16 +65,15 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Frames of this size are not possible in this mode; the kernel was not asked.
-    Frames { bytes: u32 },
+    Frames {
+        bytes: u32,
+    },
     /// A program attached there would not feed the socket; the kernel was not asked.
     Members,
-    /// The XDP program was refused.
     Attach,
-    /// The binding was refused.
     Bind,
     /// The socket was bound, but a frame sent as proof did not return.
     Proof,
-    /// The packet sockets were refused.
     Socket,
     /// AF_XDP was refused as a whole, with a complete reason.
     Whole,

@@ -60,8 +60,7 @@ fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
     Some(Measurement { mode: port.mode(), packets, elapsed, cpu })
 }
 
-/// The mode that received most or, among about equal ones, used the least processor time; `None` if
-/// no packet arrived.
+/// The mode that received most or, among about equal ones, used the least processor time; `None` if no packet arrived.
 fn best(measured: &[Measurement]) -> Option<Mode> {
     let most = measured.iter().map(Measurement::packets_per_s).fold(0.0, f64::max);
     let as_many = measured.iter().filter(|one| one.packets > 0 && one.packets_per_s() >= most * AS_MANY);

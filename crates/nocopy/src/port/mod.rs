@@ -111,8 +111,7 @@ impl Port {
         PortBuilder::new(interface)
     }
 
-    /// Two linked ports in this process: each receives what the other sends. Needs no privileges; for
-    /// tests, and for learning.
+    /// Two linked ports in this process: each receives what the other sends. Needs no privileges; for tests, and for learning.
     ///
     /// # Errors
     /// Not enough memory for the areas.

@@ -256,8 +256,7 @@ pub(super) fn open(
 }
 
 impl PortBuilder {
-    /// The filter for the kernel, and where it runs.
-    /// Errors: the kernel refuses it, and user space cannot run it.
+    /// The filter for the kernel, and where it runs. Errors: the kernel refuses it, and user space cannot run it.
     fn socket_filter(&self, capture: &Capture) -> io::Result<(Vec<Instruction>, Option<FilterPlace>)> {
         let Some(program) = &self.filter else { return Ok((Vec::new(), None)) };
         // Matching packets are received whole, as in the other modes.

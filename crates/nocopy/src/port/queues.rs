@@ -328,9 +328,8 @@ impl Queues {
     /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no program is detached, and the call
     /// does not wait. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may be used afterwards.
     ///
-    /// A child that does not call this keeps the parent's program on the interface and its sockets open as long as
-    /// it has the descriptors: the kernel removes them when the last process has closed them. Dropping the ports instead would
-    /// take the parent's packets away.
+    /// A child that does not call this keeps the parent's program on the interface and its sockets open as long as it has the descriptors:
+    /// the kernel removes them when the last process has closed them. Dropping the ports instead would take the parent's packets away.
     #[doc(hidden)]
     pub fn leave(self) {
         self.ports.iter().for_each(|port| port.inner().leave());

@@ -319,8 +319,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a frame back for receiving into: without an atomic operation if it was received here, otherwise like dropping
-    /// it.
+    /// Takes a frame back for receiving into: without an atomic operation if it was received here, otherwise like dropping it.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -337,8 +336,7 @@ impl Receiver {
         self.pool.recycle(frame);
     }
 
-    /// Makes a handle that returns packets to the host's network stack. It can be used on any thread in the port's
-    /// network namespace.
+    /// Makes a handle that returns packets to the host's network stack. It can be used on any thread in the port's network namespace.
     ///
     /// [`ToHost`] shows how to use it.
     ///

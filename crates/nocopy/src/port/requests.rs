@@ -144,9 +144,8 @@ impl Sender {
         self.send_with(frame, Request::default().checksum(place))
     }
 
-    /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in which the kernel finished
-    /// them; [`Unsupported::Absent`] if the driver gave none. Call it after [`Sender::flush`] or [`Sender::reap`]; times not taken are
-    /// kept.
+    /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in which the kernel finished them;
+    /// [`Unsupported::Absent`] if the driver gave none. Call it after [`Sender::flush`] or [`Sender::reap`]; times not taken are kept.
     ///
     /// ```no_run
     /// use nocopy::{Port, metadata::Request};

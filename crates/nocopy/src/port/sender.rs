@@ -58,8 +58,7 @@ pub struct Sender {
     /// by other methods the count is corrected when they are sent.
     bytes: Cell<u64>,
     draft_bytes: u64,
-    /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel needs room in
-    /// front of each.
+    /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel needs room in front of each.
     frame_bytes_max: usize,
     /// The longest packet that can be written in place: the same limit, less the headroom.
     packet_bytes_max: usize,

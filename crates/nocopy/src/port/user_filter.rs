@@ -50,7 +50,6 @@ pub(super) enum Rest {
     Nobody,
 }
 
-/// A filter run by the receiver.
 #[derive(Debug)]
 pub(super) struct UserFilter {
     program: Program,

@@ -64,8 +64,7 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(pairs.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that moment,
-/// whatever was asked for.
+/// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that moment, whatever was asked for.
 struct Guarded {
     base: NonNull<u8>,
     mapped_bytes: usize,

@@ -22,8 +22,7 @@ pub(crate) struct HeaderSplit {
     pub(crate) threshold_bytes: Option<u64>,
 }
 
-/// How an interface splits headers off.
-/// Errors: `EOPNOTSUPP` if the driver reports nothing about its rings.
+/// How an interface splits headers off. Errors: `EOPNOTSUPP` if the driver reports nothing about its rings.
 pub(crate) fn header_split(interface: &str) -> io::Result<HeaderSplit> {
     let header = nested(ETHTOOL_A_RINGS_HEADER, &[text(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
     let rings = Family::named("ethtool")?.ask(ETHTOOL_MSG_RINGS_GET, &[header])?;

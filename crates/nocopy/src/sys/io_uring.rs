@@ -33,14 +33,12 @@ fn instance(flags: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether this process may use io_uring.
-/// Errors: the kernel's refusal: `EPERM` if it is turned off, `ENOSYS` if it was not built in.
+/// Whether this process may use io_uring. Errors: the kernel's refusal: `EPERM` if it is turned off, `ENOSYS` if it was not built in.
 pub(crate) fn available() -> io::Result<()> {
     instance(0).map(drop)
 }
 
-/// Whether the kernel has io_uring's zero-copy receive.
-/// Errors: the kernel's refusal to answer: `EPERM` without CAP_NET_ADMIN.
+/// Whether the kernel has io_uring's zero-copy receive. Errors: the kernel's refusal to answer: `EPERM` without CAP_NET_ADMIN.
 pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
     // Before Linux 6.1 such an instance is not possible: the flags are refused.
     let ring = match instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {

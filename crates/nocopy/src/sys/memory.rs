@@ -109,8 +109,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Removes pages; in an anonymous mapping, new zeroed ones replace them. Other users of the old pages, such as the kernel,
-    /// keep them.
+    /// Removes pages; in an anonymous mapping, new zeroed ones replace them. Other users of the old pages, such as the kernel, keep them.
     ///
     /// # Safety
     /// The range must be whole pages of this mapping, and no reference to their contents may be used afterwards.
@@ -314,8 +313,7 @@ impl Drop for Mapping {
         if self.is_elsewhere() {
             return;
         }
-        // SAFETY: exactly the range that was mapped, and there is no pointer into it any more.
-        // A failure would only leak the range.
+        // SAFETY: exactly the range that was mapped, and there is no pointer into it any more. A failure would only leak the range.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -10,8 +10,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 use super::memory::{Mapping, PAGE_BYTES};
 
-/// The seals against writing, by any mapping or call, and against truncation, which would remove pages
-/// of a mapping (`SIGBUS`).
+/// The seals against writing, by any mapping or call, and against truncation, which would remove pages of a mapping (`SIGBUS`).
 pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
 
 /// A new file and its memory, to be filled and then sealed.
@@ -40,8 +39,7 @@ impl Unsealed {
 
     /// Gives up the memory that can be written and seals the file.
     ///
-    /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or another call still
-    /// writes.
+    /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or another call still writes.
     pub(crate) fn seal(self) -> io::Result<Sealed> {
         let Self { file, mapping, .. } = self;
         drop(mapping);

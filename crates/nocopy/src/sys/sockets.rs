@@ -10,15 +10,13 @@ use super::option;
 /// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
-/// Whether sockets accept `MSG_ZEROCOPY`.
-/// Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
+/// Whether sockets accept `MSG_ZEROCOPY`. Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
 pub(crate) fn zero_copy_send() -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(&tcp()?, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
-/// Whether TCP maps what it receives into the program's memory.
-/// Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
+/// Whether TCP maps what it receives into the program's memory. Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
 pub(crate) fn zero_copy_receive() -> io::Result<()> {
     /// The first members of `struct tcp_zerocopy_receive`: address, length, bytes to skip.
     #[repr(C)]

@@ -16,9 +16,8 @@ use super::option;
 /// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
-/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
-/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can get both kinds of all. Checked by
-/// `Control::is_large_enough`.
+/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and `in6_pktinfo`, and the traffic
+/// class (an `int` at most). A dual-stack socket can get both kinds of all. Checked by `Control::is_large_enough`.
 const CONTROL_BYTES: usize = 160;
 
 #[repr(C, align(8))] // as `cmsghdr` wants it

@@ -126,8 +126,7 @@ impl Burst {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
     }
 
-    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is
-    /// not 0.
+    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is not 0.
     #[inline]
     pub(crate) fn begin(&mut self, to: Option<&Address>, segment_bytes: u16) {
         let number = self.message_count;

@@ -324,9 +324,8 @@ impl UringSender {
         Ok(())
     }
 
-    /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one the socket is connected
-    /// to, cut into datagrams of `segment_bytes` if given.
-    /// Errors: [`Full`]; nothing was queued.
+    /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one the socket is connected to, cut
+    /// into datagrams of `segment_bytes` if given. Errors: [`Full`]; nothing was queued.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
@@ -355,8 +354,7 @@ impl UringSender {
         pieces: impl IntoIterator<Item = &'p [u8]>,
     ) -> io::Result<usize> {
         // The next send would overtake a waiting one. Since Linux 6.10, a send that shares a packet with the one before is reported as
-        // copied although it is not (`io_link_skb` of io_uring/notif.c: the evidence is noted only for the first):
-        // so each ends its packet.
+        // copied although it is not (`io_link_skb` of io_uring/notif.c: the evidence is noted only for the first): so each ends its packet.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
         // SAFETY: by contract.
         let place = unsafe { self.queue_flagged(user_data, pieces, None, None, flags) }

@@ -116,7 +116,6 @@ counters! {
 }
 
 impl Statistics {
-    /// The counters with these names.
     pub(crate) fn of<'name>(&self, names: &'name [&str]) -> impl Iterator<Item = Counter> + use<'name> {
         self.counters().filter(|counter| names.contains(&&*counter.name))
     }

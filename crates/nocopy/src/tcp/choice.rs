@@ -45,7 +45,6 @@ impl From<Run> for Work {
     }
 }
 
-/// Units of that many bytes.
 pub(super) fn pages(bytes: usize) -> usize {
     bytes.div_ceil(UNIT_BYTES)
 }

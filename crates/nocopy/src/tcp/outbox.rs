@@ -140,7 +140,6 @@ impl Outbox {
         self.sending.push(item, ())
     }
 
-    /// Bytes that were not handed over.
     pub(super) fn queued_bytes(&self) -> u64 {
         u64::try_from(self.referred_bytes + u128::from(self.buffered_bytes)).unwrap_or(u64::MAX)
     }

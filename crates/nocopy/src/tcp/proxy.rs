@@ -57,8 +57,7 @@ enum State {
 const ROUNDS: usize = 16;
 
 impl<'sockets> Direction<'sockets> {
-    /// From one connected stream socket to another. Both must be non-blocking, or steps wait: splice(2) uses the mode of
-    /// the open file.
+    /// From one connected stream socket to another. Both must be non-blocking, or steps wait: splice(2) uses the mode of the open file.
     fn new(from: BorrowedFd<'sockets>, to: BorrowedFd<'sockets>) -> io::Result<Self> {
         let pipe = Pipe::new(PIPE_BYTES)?;
         Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })

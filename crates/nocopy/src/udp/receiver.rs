@@ -119,8 +119,7 @@ impl Receiver {
         }
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already, so that no
-    /// wait is needed.
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already, so that no wait is needed.
     ///
     /// ```
     /// # use nocopy::udp::Socket;

@@ -133,7 +133,6 @@ impl Run {
         };
     }
 
-    /// The buffer, shared.
     pub(super) fn shared(&self) -> Arc<Buffer> {
         match &self.store {
             Store::Shared(buffer) => Arc::clone(buffer),

@@ -684,8 +684,7 @@ impl Sender {
         self.outbox.sending.kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
-    /// The next message whose buffers are free again, if the builder was set to
-    /// [return them](super::Builder::return_buffers).
+    /// The next message whose buffers are free again, if the builder was set to [return them](super::Builder::return_buffers).
     ///
     /// ```
     /// use nocopy::udp::Socket;

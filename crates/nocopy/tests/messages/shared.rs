@@ -104,7 +104,7 @@ fn threads_that_send_and_receive_miss_nothing() {
                     })
                 })
                 .collect();
-            // Nobody reads yet, so there is no room some time.
+            // No thread reads yet, so the room is used up at some time.
             wait_until("a sender without room", || refusals.load(SeqCst) > 0);
             let receivers = ends.each_ref().map(|(end, _)| -> Vec<ScopedJoinHandle<'_, _>> {
                 (0..THREADS).map(|_| scope.spawn(|| receive(end))).collect()
@@ -138,7 +138,7 @@ fn an_event_ends_all_waits() {
                 over.fetch_add(1, SeqCst);
             });
         }
-        // One event may come before all of them wait. Once they do not, nobody works at the server.
+        // An event may arrive before all of them wait. Once none waits, no thread works at the server.
         let mut clients = Vec::new();
         wait_until("all of them", || {
             let mut client = bind(|builder| builder);

@@ -95,8 +95,7 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
     })
 }
 
-/// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again
-/// and must let them pass.
+/// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again and must let them pass.
 #[test]
 fn the_host_receives_and_answers_what_a_port_hands_over() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {

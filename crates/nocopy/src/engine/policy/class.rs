@@ -436,8 +436,7 @@ impl Class {
         }
     }
 
-    /// Replaces the incumbent by the method that was cheapest when last tried, except those with outcome `except`; false if there is
-    /// none.
+    /// Replaces the incumbent by the method that was cheapest when last tried, except those with outcome `except`; false if there is none.
     fn give_way(&mut self, terms: &Terms<'_>, except: Outcome) -> bool {
         let rival = |method: u8| self.rivals[usize::from(method)];
         let cost = |method: &u8| if rival(*method).cost_ns > 0.0 { rival(*method).cost_ns } else { f32::MAX };

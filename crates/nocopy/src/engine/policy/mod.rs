@@ -15,9 +15,8 @@
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
 //! * A zero-copy method whose completions report *copied* is ruled out, for this destination and size.
 //!
-//! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what
-//! a method is, reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost
-//! ([`Policy::record`]).
+//! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what a method is,
+//! reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost ([`Policy::record`]).
 
 use std::time::Duration;
 
@@ -258,8 +257,7 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
-    /// Rules `method` out for all destinations. False if some sends have no other method left; they then use the last
-    /// candidate.
+    /// Rules `method` out for all destinations. False if some sends have no other method left; they then use the last candidate.
     pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
         let Some(method) = self.candidates.index(method) else { return true };
         self.candidates.rule_out(method, why, self.budget.sent_ns);

@@ -2,9 +2,8 @@
 
 use super::class::Class;
 
-/// Upper ends of the size classes, in [`Work::bytes`](super::Work::bytes); the last has none. 128: headers weigh as much as
-/// data. 1472: one packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy
-/// pays on real cards.
+/// Upper ends of the size classes, in [`Work::bytes`](super::Work::bytes); the last has none. 128: headers weigh as much as data. 1472: one
+/// packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy pays on real cards.
 const SIZE_EDGES: [u32; 7] = [128, 512, 1472, 4096, 8972, 16_384, 65_536];
 const SIZES: usize = SIZE_EDGES.len() + 1;
 

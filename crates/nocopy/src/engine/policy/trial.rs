@@ -183,8 +183,7 @@ impl Trial {
         median(sort(counted, &mut [0.0; PAIRS_MAX]))
     }
 
-    /// The verdict so far. A challenger that is `preferred` to the incumbent need not be better by a margin: it
-    /// wins ties.
+    /// The verdict so far. A challenger that is `preferred` to the incumbent need not be better by a margin: it wins ties.
     pub(super) fn verdict(&self, preferred: bool) -> Verdict {
         let ratios = &self.ratios[..self.pairs];
         match ratios.split_at_checked(GLANCES) {

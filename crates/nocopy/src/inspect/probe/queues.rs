@@ -87,7 +87,6 @@ pub(super) fn interrupts(interface: &Interface) -> Gate {
 struct Interrupt {
     queue: u32,
     number: u32,
-    /// In the kernel's notation.
     cpus: String,
 }
 

@@ -10,8 +10,7 @@ use super::{Shared, bring_home};
 
 /// One frame of an area, owned: a packet with free space before and after it.
 ///
-/// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again
-/// does not compile:
+/// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again does not compile:
 ///
 /// ```compile_fail
 /// # fn send_twice(sender: &mut nocopy::Sender, frame: nocopy::Frame) {
@@ -59,8 +58,7 @@ unsafe impl Sync for Frame {}
 
 impl Frame {
     /// # Safety
-    /// The caller owns frame `index` of `shared` and gives it up; `data` is `start` bytes into it, and `start + len` lies
-    /// within a frame.
+    /// The caller owns frame `index` of `shared` and gives it up; `data` is `start` bytes into it, and `start + len` lies within a frame.
     #[inline]
     pub(super) unsafe fn new(
         shared: NonNull<Shared>,

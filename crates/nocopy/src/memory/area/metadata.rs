@@ -134,8 +134,7 @@ impl Packet<'_> {
                 0 => return Arrival::unknown(Unsupported::Absent), // not the first piece of its packet
                 header => header,
             };
-            // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long as the
-            // packet is borrowed.
+            // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long as the packet is borrowed.
             let arrival = unsafe { packet::arrival(self.first_byte().sub(header), header) };
             return match pool.metadata.arrivals {
                 Arrivals::Unknown(reason) => Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival },

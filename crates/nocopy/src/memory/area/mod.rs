@@ -264,8 +264,7 @@ type PoolId = u16;
 /// Instead of a borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
-/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`kept`]). Larger than any
-/// pool number.
+/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`kept`]). Larger than any pool number.
 const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
@@ -333,8 +332,7 @@ struct Terms {
 
 struct Home {
     unassigned: Vec<u32>,
-    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never used
-    /// again while the area exists.
+    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never used again while the area exists.
     retired: u32,
     /// For each pool number: whether a half uses it.
     open: Vec<bool>,

@@ -46,7 +46,6 @@ impl ReturnList {
         self.head.store(pack(0, END), Ordering::Release);
     }
 
-    /// Frames waiting now.
     pub(crate) fn count(&self) -> u32 {
         unpack(self.head.load(Ordering::Relaxed)).0
     }

@@ -466,8 +466,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().is_some_and(|ring| !ring.failed.is_empty())
     }
 
-    /// A call by the ring that the kernel refused: its first load, and its note. Its loads stay until it is
-    /// [settled](Self::settle_failed).
+    /// A call by the ring that the kernel refused: its first load, and its note. Its loads stay until it is [settled](Self::settle_failed).
     pub(crate) fn failed(&self) -> Option<(u64, &C)> {
         self.ring.as_ref()?.failed.last().map(|(call, _)| (call.reads.start, &call.note))
     }

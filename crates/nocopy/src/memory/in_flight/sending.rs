@@ -85,8 +85,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Filling { kept: self, burst, to }
     }
 
-    /// Queues a message of datagrams with the ring.
-    /// Fails if the ring is full, if there is none, and in a forked child.
+    /// Queues a message of datagrams with the ring. Fails if the ring is full, if there is none, and in a forked child.
     pub(crate) fn queue_by_ring(
         &mut self,
         span: Span,
@@ -115,8 +114,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
     }
 
-    /// Sends on a stream, by one call, and returns how many bytes the kernel copied.
-    /// On an error of the kernel no byte was taken.
+    /// Sends on a stream, by one call, and returns how many bytes the kernel copied. On an error of the kernel no byte was taken.
     pub(crate) fn send_copied(&self, span: Span, waits: bool) -> io::Result<usize> {
         // SAFETY: the loads are borrowed for the call, which copies.
         unsafe { stream::send(self.socket(), &self.slices(span), waits, false) }
@@ -184,8 +182,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         of.push((span, note));
     }
 
-    /// Sends the messages with a copy; returns how many the kernel accepted.
-    /// Returns the kernel's error for the first message.
+    /// Sends the messages with a copy; returns how many the kernel accepted. Returns the kernel's error for the first message.
     pub(crate) fn send_copied(self, flags: i32) -> io::Result<usize> {
         // SAFETY: the pieces were just made of held loads, and stay until the call was made, which copies.
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }

@@ -45,7 +45,7 @@ impl Front {
         }
     }
 
-    /// Notes that it waits, and returns whether it has before.
+    /// Notes that the unit waits; returns whether it has waited before.
     pub(in crate::message) fn wait(&mut self) -> bool {
         std::mem::replace(&mut self.has_waited, true)
     }
@@ -63,7 +63,7 @@ impl Front {
         }
         let needed = match self.bytes[HEADER_BYTES..have.max(HEADER_BYTES)].first_chunk::<4>() {
             None => HEADER_BYTES + 4,
-            // A request and a response have a number, too; what is neither needs no more to be known as such.
+            // Requests and responses have a number after the first word; any other message is recognised without one.
             Some(word) => match whole_header(&[&word[..], &[0; 4]].concat()) {
                 Some((kind, _)) => HEADER_BYTES + whole_header_bytes(kind),
                 None => have,

@@ -51,7 +51,6 @@ impl Posted {
         self.with(|buffers| buffers.push_back(buffer));
     }
 
-    /// Whether buffers are posted.
     #[inline]
     pub(in crate::message) fn has_any(&self) -> bool {
         self.count.load(Relaxed) > 0

@@ -20,7 +20,6 @@ use crate::message::endpoint::EVENTS_MAX;
 use crate::message::{Endpoint, Payload};
 
 counters! {
-    /// Counters of puts.
     pub(in crate::message) struct PutCounters {
         /// Puts that were accepted for sending.
         puts_sent,
@@ -42,9 +41,9 @@ pub(in crate::message) struct Puts {
     ways: HashMap<Peer, Way>,
     /// Peers that have refused such a connection since the last put to them.
     refused: Vec<Peer>,
-    /// Answers for which there was no room, one of a connection at most: no other put of it is looked at until then.
+    /// Answers without room, at most one per connection: until it is sent, no other put of the connection is handled.
     answers: Vec<Answer>,
-    /// Whose packet has answers that were not sent.
+    /// The peer for which answers lie in an unsent packet.
     answered: Option<Peer>,
     next: u32,
     pub(in crate::message) counters: PutCounters,

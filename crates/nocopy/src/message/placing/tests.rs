@@ -53,12 +53,12 @@ fn counter(endpoint: &Endpoint, name: &str) -> u64 {
     endpoint.stats().unwrap()[name]
 }
 
-/// Bytes that follow from a number.
+/// Bytes that depend on a number.
 fn bytes_of(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ number) as u8).collect()
 }
 
-/// Sends a message, and gives it to `read` when it has come.
+/// Sends a message, and gives it to `read` once it has arrived.
 fn deliver<T>(
     left: &mut Endpoint,
     to_right: Peer,
@@ -181,7 +181,7 @@ fn every_long_message_is_placed_and_no_other() {
             received == 100
         });
         let placed = counter(&right, "messages_placed") + counter(&right, "messages_gathered");
-        // Those for which a buffer is long enough; where several came before the first was read, one of them may have found none.
+        // Messages for which a buffer was long enough. If several arrived before the first was read, one may have found none.
         assert!(placed > 25, "{}", right.stats().unwrap());
         drop(right);
         assert_eq!((short.at_home(), long.at_home()), (1, 1), "dropped with the endpoint");
@@ -223,7 +223,7 @@ fn a_taken_message_keeps_its_buffer_and_a_dropped_one_posts_it() {
     assert_eq!(pool.at_home(), 1);
 }
 
-/// A stream that is cut in the middle of a message leaves the buffer to the same message, which comes again by datagrams.
+/// A stream that is cut in the middle of a message keeps its buffer for the same message, which is sent again by datagrams.
 #[test]
 fn a_cut_stream_leaves_the_buffer_to_what_is_sent_again() {
     const LONG: usize = 16 << 20; // more than the kernel holds on its way

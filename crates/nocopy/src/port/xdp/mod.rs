@@ -1,8 +1,7 @@
 //! XDP programs, assembled here from a few instructions, so that neither clang nor an ELF loader is needed.
 //!
-//! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason, the kernel
-//! detaches the program. A program that is already attached is displaced only on request
-//! ([`Program::displace`]), and restored afterwards.
+//! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason, the kernel detaches the
+//! program. A program that is already attached is displaced only on request ([`Program::displace`]), and restored afterwards.
 
 mod attachment;
 mod generator;

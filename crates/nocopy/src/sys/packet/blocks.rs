@@ -146,7 +146,7 @@ impl Announcer {
         if self.rx.in_flight() > 0 {
             return;
         }
-        // SAFETY: what was announced was read, and who read it has borrowed none of it (above).
+        // SAFETY: what was announced was read, and the reader has borrowed none of it (above).
         if self.next.is_none() && !unsafe { self.blocks.turn() } {
             return;
         }

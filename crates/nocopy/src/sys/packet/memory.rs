@@ -135,8 +135,7 @@ impl BlockMemory {
     }
 
     fn status(&self, block: u32) -> &AtomicU32 {
-        // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
-        // atomically only.
+        // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it atomically only.
         unsafe { AtomicU32::from_ptr(self.pointer(block, self.status_at).cast().as_ptr()) }
     }
 

@@ -282,7 +282,6 @@ impl PacketSocket {
         option::filter(&self.fd, filter)
     }
 
-    /// Stops receiving.
     pub(crate) fn deafen(&self) -> io::Result<()> {
         option::deafen(&self.fd)
     }
@@ -344,8 +343,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Sends packets from the front of `batch`, and returns how many.
-    /// Errors: the kernel's, for the first packet, which was not sent.
+    /// Sends packets from the front of `batch`, and returns how many. Errors: the kernel's, for the first packet, which was not sent.
     pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
         batch.send(self.fd.as_fd())
     }

@@ -59,8 +59,7 @@ impl Arrived {
 }
 
 impl Window {
-    /// Reserves address space for `slots` slots.
-    /// Errors: the kernel's error; `Unsupported` on a machine with another page size.
+    /// Reserves address space for `slots` slots. Errors: the kernel's error; `Unsupported` on a machine with another page size.
     pub(crate) fn new(slots: usize) -> io::Result<Self> {
         assert!(slots > 0, "a window of no slots");
         if rustix::param::page_size() != PAGE_BYTES {
@@ -81,8 +80,7 @@ impl Window {
     }
 
     /// Continues in a slot whose pages were all dropped, and returns the bytes that had to be unmapped; `None` while the program holds
-    /// pages of every slot.
-    /// Errors: the kernel's, to unmap.
+    /// pages of every slot. Errors: the kernel's, to unmap.
     pub(crate) fn make_room(&mut self) -> io::Result<Option<usize>> {
         // The same slot again if possible: its page table is in the cache, and the other slots stay empty.
         let mut order = [self.current].into_iter().chain(0..self.filled.len());
@@ -145,8 +143,7 @@ impl Shared {
     }
 }
 
-/// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even after the connection was
-/// closed.
+/// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even after the connection was closed.
 pub(crate) struct Pages {
     shared: Arc<Shared>,
     first: NonNull<u8>,

@@ -54,7 +54,6 @@ pub(crate) struct Receiver {
 /// How much of the last call's datagrams was returned; the rest is in the next batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
-    /// Whole runs.
     pub(super) runs: usize,
     /// Datagrams of the following run.
     pub(super) datagrams: usize,
@@ -66,7 +65,6 @@ impl Given {
 }
 
 counters! {
-    /// Counters other than datagrams and bytes.
     pub(crate) struct Counters {
         /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64 KiB.
         truncated,
@@ -364,9 +362,8 @@ impl Receiver {
 
     /// The kernel's drops at this socket since it was made.
     ///
-    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next
-    /// one arrives.
-    /// Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
+    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next one
+    /// arrives. Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
         let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);

@@ -238,8 +238,7 @@ impl Receiver {
         }
     }
 
-    /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see
-    /// [`nocopy::Receiver::arm`].
+    /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see [`nocopy::Receiver::arm`].
     ///
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
     /// Errors: the interface is down or was removed.

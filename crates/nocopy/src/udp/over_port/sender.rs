@@ -70,7 +70,6 @@ impl Sent {
         unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
     }
 
-    /// The number as a counter.
     pub(in crate::udp) fn all_through_kernel(&self) -> Counter {
         let meaning = "Datagrams through the kernel, for all of these reasons.";
         Counter { name: Cow::Borrowed("through_kernel"), meaning, value: self.through_kernel() }
@@ -169,8 +168,7 @@ impl Sender {
         self.counts_elsewhere
     }
 
-    /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are in use (flush,
-    /// and try again).
+    /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are in use (flush, and try again).
     #[inline]
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         self.port.buffer()
@@ -277,9 +275,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. Benches
-    /// compare that with sending without a copy.
-    /// Errors: no room (flush first), or it cannot be sent at all.
+    /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. Benches compare that
+    /// with sending without a copy. Errors: no room (flush first), or it cannot be sent at all.
     pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {

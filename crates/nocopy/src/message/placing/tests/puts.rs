@@ -5,7 +5,7 @@ use super::*;
 use crate::facts::rejected::Reason;
 use crate::message::{PutRefusal, Region};
 
-/// Two endpoints that know each other: the left one, what it calls the right one, the right one, what it calls the left one.
+/// Two connected endpoints, left and right, each followed by its handle of the other.
 fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer) {
     let builder = || Endpoint::builder().streams(streams).max_message_bytes(message_bytes);
     let bind = || builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -24,7 +24,7 @@ fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer)
     (left, to_right, right, to_left.unwrap())
 }
 
-/// Puts, and what became of them on both sides.
+/// Puts, and their results on both sides.
 #[derive(Default)]
 struct Exchange {
     to_put: VecDeque<(Region, u64, Vec<u8>)>,
@@ -40,7 +40,7 @@ impl Exchange {
         self.to_put.push_back((region, offset, bytes));
     }
 
-    /// Both ends work once.
+    /// Runs both endpoints once.
     fn step(&mut self, left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
         while let Some((region, offset, bytes)) = self.to_put.pop_front() {
             match left.put(bytes, to_right, region, offset) {
@@ -138,7 +138,7 @@ fn puts_are_done_in_order_by_streams_and_datagrams() {
     }
 }
 
-/// A stream is read straight into the region: the ledger has nothing that was copied besides.
+/// A stream is read straight into the region: the ledger shows no further copy.
 #[test]
 fn long_puts_are_not_copied_in_user_space() {
     let (mut left, to_right, mut right, to_left) = pair(true, 2 * BYTES);
@@ -234,7 +234,7 @@ fn what_cannot_be_put_is_refused_with_the_reason() {
     let reason = refused(&mut left, region, 4_000, 97).unwrap_err();
     assert!(matches!(reason, Reason::OutOfRange { start: 4_000, end: 4_097, bytes: 4_096 }), "{reason}");
     assert!(matches!(refused(&mut left, region, u64::MAX, 97), Err(Reason::OutOfRange { .. })));
-    // What this end was told may be wrong: the peer looks, too.
+    // This end may send a wrong region: the peer checks it, too.
     let mut lie = <[u8; 16]>::from(region);
     lie[8..].fill(255);
     let mut exchange = Exchange::default();
@@ -261,7 +261,7 @@ fn what_cannot_be_put_is_refused_with_the_reason() {
     assert!(matches!(rejected.reason, Reason::Gone) && right.withdraw(region).is_some());
 }
 
-/// Many short puts go by the stream, and so does an empty one behind them, which is all there is of its unit.
+/// Many short puts go by the stream, and so does an empty put that is alone in its unit.
 #[test]
 fn an_empty_put_alone_in_its_unit_is_done() {
     let (mut left, to_right, mut right, to_left) = pair(true, BYTES);
@@ -279,7 +279,7 @@ fn an_empty_put_alone_in_its_unit_is_done() {
     assert_eq!(counter(&right, "malformed"), 0);
 }
 
-/// What is left in a stream that its sender has cut is not written over what was put since.
+/// The unread rest of a stream that its sender has cut does not overwrite later puts.
 #[test]
 fn the_rest_of_a_cut_stream_is_not_written() {
     const LONG: usize = 15 << 20;
@@ -306,7 +306,7 @@ fn the_rest_of_a_cut_stream_is_not_written() {
     assert!(right.read_region(region, |there| there.iter().all(|byte| *byte == 6)).unwrap());
 }
 
-/// A connection whose answers find no room does not keep others from theirs.
+/// A connection without room for its answers does not delay the answers of others.
 #[test]
 fn a_connection_that_waits_is_passed_over() {
     let (mut left, to_right, mut right, to_left) = pair(false, BYTES);
@@ -351,7 +351,7 @@ fn a_connection_that_waits_is_passed_over() {
     });
 }
 
-/// An end that has as many connections as it may says so, instead of having the program wait.
+/// At the limit of connections a put is refused at once, instead of letting the program wait.
 #[test]
 fn a_put_without_a_place_for_its_connection_is_refused() {
     let address = "127.0.0.1:0".parse().unwrap();
