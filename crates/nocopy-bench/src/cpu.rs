@@ -45,8 +45,7 @@ pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
 /// Time since boot that the processors were idle or taken away by another machine, in total; and the number of processors.
 ///
 /// Busy time is the rest of the elapsed time. The kernel's own busy columns are samples taken at timer ticks, which are wrong for work in
-/// short bursts; idle time is measured.
-/// It is measured in steps of 10 ms: sum many windows before dividing.
+/// short bursts; idle time is measured. It is measured in steps of 10 ms: sum many windows before dividing.
 pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
     let text = fs::read_to_string("/proc/stat")?;
     let (ticks, processors) = idle_ticks(&text)

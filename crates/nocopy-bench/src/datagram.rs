@@ -38,7 +38,6 @@ impl Datagrams {
         self.bytes * self.a_burst
     }
 
-    /// Datagrams in the whole source.
     pub(crate) fn in_source(self) -> usize {
         self.a_burst * BURSTS
     }

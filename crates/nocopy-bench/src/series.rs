@@ -343,7 +343,6 @@ mod tests {
         Trial { method, variant: variant.map(str::to_owned), baselines, run }
     }
 
-    /// A second of a stream.
     fn sample(bytes: u64) -> Sample {
         let elapsed = Duration::from_secs(1);
         let reading = Reading { packets: bytes, elapsed, cpu: elapsed / 2, packets_total: bytes };

@@ -15,7 +15,6 @@ use nocopy_transfer::arguments::LOOPBACK;
 /// The largest frame that fits the usual MTU.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// Ethernet's usual MTU.
 pub const USUAL_MTU_BYTES: u32 = 1500;
 
 /// The MTU of stages for long frames.

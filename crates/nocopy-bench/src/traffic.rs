@@ -36,7 +36,6 @@ pub struct Traffic {
     pub stream: StreamFacts,
 }
 
-/// Further properties of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamFacts {
     /// The times of the proxy's process.

@@ -108,8 +108,7 @@ impl Wanted {
         Self::of(Choice::Xdp(waiting))
     }
 
-    /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait as long as the
-    /// baseline's.
+    /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait as long as the baseline's.
     pub(crate) const fn ring(load: Load) -> Self {
         let waiting = match load {
             Load::Full => Waiting::Poll,

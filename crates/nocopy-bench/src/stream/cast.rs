@@ -16,7 +16,6 @@ use nocopy_report::result::Evidence;
 /// Long enough for TCP to adapt its buffers, and for methods that measure first.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// The roles of the processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Cast {
     pub send: SendWay,

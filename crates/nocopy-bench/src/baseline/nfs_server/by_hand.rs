@@ -1,5 +1,4 @@
-//! Two servers that know one file and one call: one copies through its own buffer, the other lets the kernel
-//! send the file.
+//! Two servers that know one file and one call: one copies through its own buffer, the other lets the kernel send the file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSlice, Write};

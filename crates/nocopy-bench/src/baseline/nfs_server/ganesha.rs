@@ -62,7 +62,6 @@ impl Running {
         Ok(running)
     }
 
-    /// The id of the process that serves.
     pub(super) fn process(&self) -> u32 {
         self.programs.last().map_or(0, Child::id)
     }

@@ -37,11 +37,7 @@ pub(crate) enum Task {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    Serving {
-        port: u16,
-        /// The process that serves.
-        process: u32,
-    },
+    Serving { port: u16, process: u32 },
     Failed(String),
 }
 

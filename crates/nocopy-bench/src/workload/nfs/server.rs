@@ -60,7 +60,6 @@ impl Way {
     }
 }
 
-/// Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Server {
     way: Way,

@@ -21,7 +21,6 @@ const COPY_MAX: Duration = Duration::from_secs(120);
 /// The interval of measurements of its memory.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
