@@ -62,9 +62,8 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
 pub(crate) enum Command {
     /// Compare nocopy with other ways to move data on this machine, with real packets.
     ///
-    /// Sends over a private network (a veth pair between two network namespaces of its own, which end with the
-    /// process), runs every method in turn, many times, and prints medians, and each ratio with its 95 %
-    /// confidence interval. Needs root.
+    /// Sends over a private network (a veth pair between two network namespaces of its own, which end with the process), runs every method
+    /// in turn, many times, and prints medians, and each ratio with its 95 % confidence interval. Needs root.
     Bench(BenchArguments),
     /// Part of `bench`: one side of a stream.
     #[command(hide = true)]
@@ -107,12 +106,10 @@ pub(crate) enum Command {
     /// One file: the tables that were printed when it was measured. Two files: for each row in both, the ratio
     /// of the medians, and whether it differs significantly from 1.
     Report(ReportArguments),
-    /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to
-    /// enable the others.
+    /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to enable the others.
     ///
-    /// Changes nothing: it prints the commands that would. A port is how nocopy sends and
-    /// receives the packets of an interface. Exit code 1 if no port can be opened on INTERFACE, or without
-    /// INTERFACE on any interface of this machine.
+    /// Changes nothing: it prints the commands that would. A port is how nocopy sends and receives the packets of an interface. Exit code 1
+    /// if no port can be opened on INTERFACE, or without INTERFACE on any interface of this machine.
     Doctor(DoctorArguments),
     /// Show the counters of interfaces, live: packets, drops, and AF_XDP sockets of every process.
     ///
@@ -127,9 +124,8 @@ pub(crate) enum Command {
     Sniff(SniffArguments),
     /// Record the packets of an interface into a file, without loss.
     ///
-    /// The host keeps its traffic. The memory that the kernel writes packets to is written to the disk as a
-    /// pcapng file, without another copy. Ends when interrupted, and prints what was received, written and
-    /// lost. Exit code 1 if packets were lost.
+    /// The host keeps its traffic. The memory that the kernel writes packets to is written to the disk as a pcapng file, without another
+    /// copy. Ends when interrupted, and prints what was received, written and lost. Exit code 1 if packets were lost.
     Record(RecordArguments),
     /// Part of `record`: cuts its file back if it is killed.
     #[command(hide = true)]
@@ -151,14 +147,12 @@ pub(crate) enum Command {
     /// 'nocopy serve' must run at the other end. One message is in flight at a time. Ends after a count or a time, or when interrupted, and prints
     /// percentiles and a histogram. Exit code 1 if an answer is missing or changed. Nothing is encrypted: there is no TLS.
     Ping(PingArguments),
-    /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or serve
-    /// a directory by NFS.
+    /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or serve a directory by NFS.
     ///
     /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered, and nothing is encrypted.
     /// 'nocopy serve nfs DIR' serves a directory instead.
     Serve(ServeChoice),
-    /// Send a request to 'nocopy serve', or to any program that speaks nocopy's message protocol, and print the
-    /// response.
+    /// Send a request to 'nocopy serve', or to any program that speaks nocopy's message protocol, and print the response.
     Call(CallArguments),
     /// List directories of an NFS server, without a mount: nfs://HOST/PATH.
     ///
@@ -176,9 +170,8 @@ pub(crate) enum Command {
     Cp(CpArguments),
     /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.
     ///
-    /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs
-    /// unchanged. Ends after a time, with the command, or when interrupted. Measures and prints its own cost,
-    /// too. Needs root.
+    /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs unchanged. Ends after a time, with
+    /// the command, or when interrupted. Measures and prints its own cost, too. Needs root.
     Profile(ProfileArguments),
     /// Part of `profile`: waits until it is watched, and becomes the command.
     #[command(hide = true)]

@@ -137,7 +137,6 @@ impl Files {
         self.listed.back_mut().expect("the first is opened before anything is written")
     }
 
-    /// The file that an error is about.
     pub(super) fn path(&self) -> &Path {
         let last = self.listed.back().map_or(&self.output, |file| &file.path);
         self.refused.as_ref().unwrap_or(last)

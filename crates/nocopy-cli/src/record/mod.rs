@@ -69,7 +69,6 @@ trait Recording {
     fn describe(&mut self) -> Description;
 }
 
-/// How packets were received.
 #[derive(Debug)]
 struct Description {
     mode: String,
@@ -160,7 +159,6 @@ fn gone(arguments: &RecordArguments, source: io::Error) -> Failure {
     Failure::RecordSource { interface: arguments.interface.clone(), source }
 }
 
-/// The first block of each file.
 fn head(arguments: &RecordArguments) -> Vec<u8> {
     let application = concat!("nocopy ", env!("CARGO_PKG_VERSION"));
     let words = arguments.filter.words();

@@ -82,7 +82,6 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
     buffer_fill_highest: f64,
-    /// The latest files.
     files: Vec<File>,
     files_deleted: Tally,
     files_unlisted: Tally,

@@ -13,7 +13,6 @@ use super::kind::Kind;
 const OWN_FAILURE: u8 = 125;
 /// The command is there and cannot be run.
 const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command.
 const NOT_FOUND: u8 = 127;
 
 #[derive(Debug, thiserror::Error)]

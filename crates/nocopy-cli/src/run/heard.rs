@@ -22,7 +22,6 @@ pub(super) struct Process {
     pub(super) program: String,
 }
 
-/// What is known of a handle.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     /// Which channel it is of: handles of different processes have the same numbers.

@@ -2,7 +2,6 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// In front of libpcap.
     Pcap,
     /// In front of the C library: it joins datagrams to bursts.
     Sockets,

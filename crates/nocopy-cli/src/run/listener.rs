@@ -39,7 +39,6 @@ pub(super) struct Listener {
     pub(super) heard: Heard,
 }
 
-/// The connection to one process.
 #[derive(Debug)]
 struct Channel {
     number: u64,
@@ -71,7 +70,6 @@ impl Listener {
         Ok((listener, theirs))
     }
 
-    /// The descriptors to poll.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.shared.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }
@@ -191,8 +189,8 @@ impl Channel {
     }
 }
 
-/// Who has joined. The kernel knows the number of the process that made the socket, and counts as we do, while the process may be in
-/// a namespace where it has another one.
+/// The process that has joined, by the kernel's number for the maker of the socket: it is that of this PID namespace, while the process may
+/// know itself by another one.
 fn process(socket: &OwnedFd, join: Join) -> Process {
     let maker = sockopt::socket_peercred(socket).ok().map(|maker| maker.pid.as_raw_nonzero().get());
     Process { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }

@@ -35,7 +35,6 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
-/// The report of one handle.
 #[derive(Debug, Serialize)]
 struct Row {
     process: u32,

@@ -76,7 +76,6 @@ impl<'a> Sniffing<'a> {
         Ok(ended)
     }
 
-    /// Whether `--count` packets were seen.
     fn is_enough(&self) -> bool {
         self.arguments.count.is_some_and(|enough| self.count.packets >= enough)
     }

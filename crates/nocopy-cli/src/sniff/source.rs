@@ -86,7 +86,6 @@ impl Wish {
     }
 }
 
-/// All queues of an interface.
 pub(super) struct Source {
     queues: Queues,
     wish: Wish,

@@ -19,7 +19,6 @@ impl Watch {
         Self { interface, before: Vec::new(), owners: Owners::default() }
     }
 
-    /// Whether one interface was named.
     pub(super) fn is_named(&self) -> bool {
         self.interface.is_some()
     }

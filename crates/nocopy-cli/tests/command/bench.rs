@@ -827,8 +827,8 @@ fn is_peer(process: u32) -> bool {
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-peer"))
 }
 
-/// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its
-/// namespaces any more, and the host's interfaces are as before.
+/// Proves that a bench killed in the middle leaves no namespace, interface or program: nothing refers to its namespaces any more, and
+/// the host's interfaces are as before.
 #[test]
 fn a_killed_bench_leaves_nothing() {
     if nocopy_lab::lab_or_skip().is_none() {

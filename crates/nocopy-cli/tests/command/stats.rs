@@ -83,8 +83,7 @@ fn known_traffic_shows_in_every_form() {
     }
 }
 
-/// The sum of the rates is the growth of the totals, whenever the
-/// traffic arrived between the refreshes.
+/// The sum of the rates is the growth of the totals, whenever the traffic arrived between the refreshes.
 #[test]
 fn rates_add_up_to_what_the_totals_grew_by() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

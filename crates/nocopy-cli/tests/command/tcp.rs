@@ -178,7 +178,7 @@ fn other_programs_are_sent_to_and_received_from() {
     assert!(fs::read(target.path()).unwrap() == content);
 
     let (receiver, at) = recv("127.0.0.1", &["--raw", "--json", "--idle", "2s"]);
-    // Nobody was there to be silent: that time does not count.
+    // The time before the first connection does not count as silence.
     thread::sleep(Duration::from_secs(2));
     let connection = while_stopped(receiver.pid(), || {
         let mut connection = TcpStream::connect(at).unwrap();

@@ -46,7 +46,6 @@ pub(super) struct Terminal {
     has_colours: bool,
 }
 
-/// The terminal, and its original settings.
 #[derive(Debug)]
 struct State {
     output: File,
@@ -127,7 +126,6 @@ impl Terminal {
         Ok(typed)
     }
 
-    /// Stops reading the keyboard.
     pub(super) fn forget_keyboard(&mut self) {
         self.has_keys = false;
     }

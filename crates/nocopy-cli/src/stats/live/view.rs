@@ -32,7 +32,6 @@ impl Key {
 const KEYS: &str = "s next column   r reverse   a all or active   q quit";
 const NO_KEYS: &str = "Ctrl-C quits";
 
-/// The column by which lines are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     /// The following variants are parts of the first column.
