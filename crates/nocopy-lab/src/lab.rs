@@ -34,8 +34,7 @@ pub struct End {
     neighbour: (Ipv4Addr, [u8; 6]),
 }
 
-/// Two namespaces joined by a veth pair, or by [`Lab::of_interfaces`]. Dropped, or its process killed, nothing of it
-/// remains.
+/// Two namespaces joined by a veth pair, or by [`Lab::of_interfaces`]. Dropped, or its process killed, nothing of it remains.
 #[derive(Debug)]
 pub struct Lab {
     left: End,
