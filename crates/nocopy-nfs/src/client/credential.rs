@@ -1,4 +1,4 @@
-//! Who this client says that it is (AUTH_SYS). Nothing proves it.
+//! The user that this client claims to be (AUTH_SYS), without a proof.
 
 use rustix::process::{getegid, geteuid, getgroups};
 

@@ -7,7 +7,6 @@ use crate::wire::mount;
 use crate::wire::nfs3::Status;
 use nocopy_proto::errno::Why;
 
-/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -16,13 +15,10 @@ pub enum ClientError {
     Transport(#[from] TransportError),
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The host name has no address.
     #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = Why(.source))]
     Host { host: String, source: std::io::Error },
-    /// The export cannot be mounted.
     #[error("{export}: cannot be mounted ({}); {}; {}", mount_words(*status)[0], mount_words(*status)[1], mount_advice(*status))]
     Mount { export: String, status: mount::Status },
-    /// The server returned an error.
     #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]
     Status { subject: String, what: &'static str, status: Status },
     /// The server returned an error, but the call was sent more than once, and an earlier copy may have succeeded.

@@ -64,7 +64,6 @@ const SHORT_BYTES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Client {
     transport: Transport,
-    /// The name in errors.
     export: String,
     root: FileHandle,
     /// For how long to repeat a call to a server that is not ready; `None`: forever.
@@ -78,7 +77,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// Settings, to connect with.
     pub fn builder() -> Builder {
         Builder::default()
     }

@@ -176,7 +176,6 @@ impl Client {
         self.transport.core.uncommitted_bytes()
     }
 
-    /// Calls without a reply.
     pub fn in_flight(&self) -> usize {
         self.transport.core.in_flight()
     }

@@ -12,7 +12,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Source ports that need privileges; a server with the option `secure` accepts no others.
 const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
 
-/// Connects a non-blocking socket.
 pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration) -> io::Result<TcpStream> {
     let mut word = [0; 2];
     // A random start, so that clients rarely try the same ports.

@@ -84,7 +84,6 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// The URL with `below` added to the path.
     #[must_use]
     pub fn join(&self, below: &Path) -> Self {
         Self { path: self.path.join(below), ..self.clone() }

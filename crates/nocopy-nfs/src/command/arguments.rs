@@ -17,8 +17,7 @@ pub struct NfsArguments {
     /// Where to listen; port 0 takes a free port. The default is reachable from this host only.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
     pub listen: SocketAddr,
-    /// Serve only clients in this network, such as 10.0.0.0/8; may be given again (default: every host that
-    /// reaches the address).
+    /// Serve only clients in this network, such as 10.0.0.0/8; may be given again (default: every host that reaches the address).
     #[arg(long, value_name = "NETWORK", value_parser = network)]
     pub allow: Vec<IpNet>,
     /// Where to keep what makes file handles valid after a restart, so that clients continue (default: a

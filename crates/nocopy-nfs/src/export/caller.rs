@@ -61,15 +61,13 @@ impl User {
 }
 
 impl Caller {
-    /// Makes system calls for this caller.
-    /// Errors: errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
+    /// Makes system calls for this caller. Errors: errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
     pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
         let _acting = Acting::begin(user)?;
         action()
     }
 
-    /// Whether this process may act for other users.
     pub fn can_be_acted_for() -> bool {
         Self::User(User::NOBODY).act(|| Ok(())).is_ok()
     }

@@ -1,5 +1,4 @@
-//! Changes of files and directories, each with the attributes before and after, by which a client checks its
-//! cache.
+//! Changes of files and directories, each with the attributes before and after, by which a client checks its cache.
 //!
 //! Changes of one file are made one after the other, so the attributes before and after are those of this change; if another program of
 //! this host changes the same file at the same moment, that is not noticed.
@@ -60,7 +59,6 @@ impl WriteVerifier {
 #[derive(Debug)]
 pub(super) struct Locks {
     locks: [Mutex<()>; LOCKS],
-    /// The number of changes begun under each lock.
     changes: [AtomicU64; LOCKS],
 }
 

@@ -154,10 +154,9 @@ impl OpenFile {
         caller.act(|| accessat(CWD, &self.link, access, AtFlags::EACCESS).map_err(refused)).is_ok()
     }
 
-    /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is opened.) NFS does not report when
-    /// a file is opened, and clients continue to read and write open files: so a file's owner always may, and users who may execute it may
-    /// read it.
-    /// Errors: the caller may not.
+    /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is opened.) NFS does not report
+    /// when a file is opened, and clients continue to read and write open files: so a file's owner always may, and users who may execute it
+    /// may read it. Errors: the caller may not.
     pub(super) fn check(&self, caller: &Caller, access: Access) -> Result<(), Status> {
         let Caller::User(user) = caller else { return Ok(()) };
         let about = self.attributes()?;

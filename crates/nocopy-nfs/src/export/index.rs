@@ -94,8 +94,7 @@ impl Index {
         self.places.insert(identity, place);
     }
 
-    /// Writes new entries.
-    /// Errors: writing failed; after that, [`restore`](Self::restore) has to succeed first.
+    /// Writes new entries. Errors: writing failed; after that, [`restore`](Self::restore) has to succeed first.
     pub(super) fn save(&mut self) -> io::Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());

@@ -1,11 +1,10 @@
 //! The exported directory: handles, files, attributes and listings; nothing outside of it is accessible.
 //!
-//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. The index has the file's place: its
-//! parent's identity and its name. A file opened there must have the identity of the handle, or the handle is stale. So neither a
-//! forged handle, nor a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root
-//! (`openat2(2)`, `RESOLVE_BENEATH`), and the path of an open file is checked again before each use. With the right to open files by
-//! the kernel's own handles (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index
-//! says.
+//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. The index has the file's place: its parent's
+//! identity and its name. A file opened there must have the identity of the handle, or the handle is stale. So neither a forged handle, nor
+//! a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root (`openat2(2)`, `RESOLVE_BENEATH`),
+//! and the path of an open file is checked again before each use. With the right to open files by the kernel's own handles
+//! (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index says.
 
 mod caller;
 mod changes;

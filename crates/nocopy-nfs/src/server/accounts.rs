@@ -66,7 +66,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Bytes of files that were read.
     pub fn bytes(&self) -> u64 {
         self.spliced + self.copied.iter().sum::<u64>()
     }
@@ -139,7 +138,6 @@ impl ClientCounts {
     }
 }
 
-/// All clients.
 #[derive(Debug, Default)]
 pub struct Accounts {
     clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounts>>>,
@@ -152,7 +150,6 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Notes a new connection; returns its client's counts.
     pub(super) fn connected(&self, address: IpAddr) -> Arc<ClientCounts> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = clients.len() >= CLIENTS_MAX && !clients.contains_key(&address);

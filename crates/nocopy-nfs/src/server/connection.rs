@@ -47,7 +47,6 @@ const UNREAD_MS_MAX: u32 = 120_000;
 pub(super) enum End {
     /// The client has closed it, or it broke.
     Closed,
-    /// The received bytes are not a call.
     Malformed,
 }
 
@@ -77,7 +76,6 @@ pub(super) struct Connection {
     jobs: usize,
     /// A call whose data are written into a file as they arrive, before any other call is read.
     long: Long,
-    /// The client sends no more.
     is_finished: bool,
     /// The last turn ended before everything possible was done.
     is_cut: bool,
@@ -160,8 +158,7 @@ impl Connection {
         self.jobs > 0
     }
 
-    /// Reads calls and writes replies, as far as possible without waiting.
-    /// Errors: the connection ends.
+    /// Reads calls and writes replies, as far as possible without waiting. Errors: the connection ends.
     pub(super) fn turn(
         &mut self,
         shared: &Shared,
@@ -285,8 +282,7 @@ impl Connection {
         Ok(written)
     }
 
-    /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only
-    /// time.
+    /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only time.
     fn read(&mut self, shared: &Shared, call: ReadCall) {
         if !shared.core.is_at_hand(&call) {
             return self.work.push_back(Work::Read(call));

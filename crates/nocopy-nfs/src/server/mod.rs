@@ -18,8 +18,7 @@
 //! The socket is not a [`nocopy::tcp`] stream, because that keeps a pipe for its whole life, while pipes here return to a pool; its ledger does not
 //! distinguish the replies of several clients; and it takes ownership of sent buffers, while a header here is 132 bytes of a vector.
 //!
-//! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable`
-//! copies instead.
+//! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable` copies instead.
 
 mod accounts;
 mod connection;
@@ -89,9 +88,7 @@ pub struct Settings {
     pub allow: Vec<IpNet>,
     /// Copy what is read, so that later changes of the file do not change the reply.
     pub is_stable: bool,
-    /// Let clients change files.
     pub is_writable: bool,
-    /// The users for whom calls are made.
     pub callers: Callers,
     /// Answer port requests at port 111.
     pub is_portmapper: bool,
@@ -196,7 +193,6 @@ impl Server {
     }
 }
 
-/// A server at work.
 #[allow(missing_debug_implementations)]
 pub struct Progress<'a> {
     shared: &'a Shared,

@@ -52,7 +52,6 @@ fn is_read_at_once(file: impl AsFd, offset: u64) -> Option<bool> {
     }
 }
 
-/// A read whose file is open.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) call: ReadCall,

@@ -29,7 +29,6 @@ impl Turns {
         }
     }
 
-    /// Whether more than one connection is being served.
     pub(super) fn alternate(&self, now: Instant) -> bool {
         let since_ms = self.ms(now).saturating_sub(self.changed_ms.load(Ordering::Relaxed));
         Duration::from_millis(since_ms) < PRESENT

@@ -63,7 +63,6 @@ pub(super) enum Done {
     /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
     WriteWaits(Box<LongWrite>),
-    /// A long write whose connection has ended.
     Ended,
 }
 
@@ -134,8 +133,7 @@ impl LongWrite {
         }
     }
 
-    /// Writes the rest of the data.
-    /// Errors: not all of the write has arrived yet (`AGAIN`), or the connection ended.
+    /// Writes the rest of the data. Errors: not all of the write has arrived yet (`AGAIN`), or the connection ended.
     fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
         if self.write.is_none() {
             self.write = Some(self.begin(shared));

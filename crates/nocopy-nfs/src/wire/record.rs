@@ -43,7 +43,6 @@ pub type Taken<'a> = (Cow<'a, [u8]>, usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun<'a> {
     pub begin: &'a [u8],
-    /// The length of the whole record.
     pub bytes: usize,
 }
 
@@ -61,7 +60,6 @@ impl Records {
         Self { max, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
     }
 
-    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         if let Some(Long { bytes: long, whole, moved }) = &mut self.long {

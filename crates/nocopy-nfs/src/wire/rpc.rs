@@ -21,7 +21,6 @@ pub const AUTH_NONE: u32 = 0;
 pub const AUTH_SYS: u32 = 1;
 
 xdr_enum! {
-    /// Why a credential is refused.
     AuthError, "an authentication error" {
         BadCredential = 1,
         TooWeak = 5,
@@ -68,7 +67,6 @@ pub struct SystemCredential<'a> {
     pub machine: &'a [u8],
     pub user: u32,
     pub group: u32,
-    /// Further groups.
     pub groups: Vec<u32>,
 }
 

@@ -13,7 +13,6 @@ pub enum XdrError {
     Value { what: &'static str, value: u32 },
 }
 
-/// A value with a representation.
 pub trait Xdr<'a>: Sized {
     fn encode(&self, out: &mut Vec<u8>);
 
@@ -87,7 +86,6 @@ pub fn parse<'a, T: Xdr<'a>>(bytes: &'a [u8]) -> Result<T, XdrError> {
     Ok(value)
 }
 
-/// The padding of that many bytes.
 pub const fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() & 3
 }

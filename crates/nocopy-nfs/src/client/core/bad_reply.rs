@@ -19,28 +19,13 @@ pub enum BadReply {
     EmptyFragment,
     /// A read returned more than it was to read.
     #[error("the reply has {bytes} bytes of the file, more than the {asked} asked for")]
-    MoreThanAsked {
-        /// Bytes of the file in it.
-        bytes: usize,
-        /// Bytes asked for.
-        asked: usize,
-    },
+    MoreThanAsked { bytes: usize, asked: usize },
     /// The two counts of a read.
     #[error("the reply counts {count} bytes read, and has {data_bytes} bytes of data")]
-    Counts {
-        /// The first.
-        count: u32,
-        /// The second.
-        data_bytes: u32,
-    },
+    Counts { count: u32, data_bytes: u32 },
     /// The record ends elsewhere.
     #[error("the reply announces {data_bytes} bytes of the file, and {behind} follow")]
-    Length {
-        /// The length that was announced.
-        data_bytes: usize,
-        /// Bytes that follow in the record.
-        behind: usize,
-    },
+    Length { data_bytes: usize, behind: usize },
     /// A read of no bytes before the end of the file, or a write of none or of too many.
     #[error(
         "the reply counts {bytes} bytes read or written of the {asked} asked for, and the file does not end there"
@@ -54,8 +39,5 @@ pub enum BadReply {
     EndlessDirectory,
     /// At each commit the server reports that it was restarted.
     #[error("the server lost written data {rounds} times (each reply has a different write verifier)")]
-    NeverCommitted {
-        /// How often it was sent.
-        rounds: u32,
-    },
+    NeverCommitted { rounds: u32 },
 }

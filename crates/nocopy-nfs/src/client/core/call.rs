@@ -32,7 +32,6 @@ impl Place {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The server returned an error.
     #[error("NFS call: failed {0}; look at the log of the server")]
     Status(StatusText),
     /// The server did not accept the call, whatever its arguments.
@@ -40,10 +39,8 @@ pub enum CallError {
         "NFS call: not accepted; the server replied {0:?}; check that it serves NFS version 3 to this user"
     )]
     Refused(Reply),
-    /// The client stopped waiting for the reply.
     #[error("NFS call: not answered; the client stopped waiting for the server; try again")]
     Unanswered,
-    /// The reply is wrong.
     #[error("NFS call: not answered correctly; {0}; check that the server speaks NFS version 3")]
     BadReply(#[from] BadReply),
 }
@@ -293,7 +290,6 @@ impl Call {
     }
 }
 
-/// The end of a request.
 #[derive(Debug)]
 pub enum Done {
     /// The results of a call, not decoded.
@@ -305,7 +301,6 @@ pub enum Done {
         /// The call was sent again after a connection was lost. A server that had executed it and does not remember may now return an error.
         is_repeated: bool,
     },
-    /// The end of a read.
     Filled {
         /// What [`Core::post`](super::Core::post) returned.
         ticket: Ticket,
@@ -314,7 +309,6 @@ pub enum Done {
         place: Place,
         outcome: Result<ReadEnd, CallError>,
     },
-    /// The end of a commit.
     Committed {
         /// What [`Core::commit`](super::Core::commit) returned.
         ticket: Ticket,

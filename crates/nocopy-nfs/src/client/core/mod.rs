@@ -89,7 +89,6 @@ pub struct Counts {
     pub replies: u64,
     /// Replies that no correct server gives.
     pub bad_replies: u64,
-    /// Finished reads.
     pub reads: u64,
     /// Bytes of files that were received.
     pub read_bytes: u64,
@@ -576,7 +575,6 @@ impl Core {
         self.calls.values().map(|call| call.count()).sum::<usize>() + self.delayed.len()
     }
 
-    /// Calls that wait to be sent.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -612,7 +610,6 @@ impl Core {
         }
     }
 
-    /// Bytes of acknowledged writes that are not committed.
     pub fn uncommitted_bytes(&self) -> usize {
         self.uncommitted.bytes()
     }

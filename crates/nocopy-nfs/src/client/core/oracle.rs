@@ -76,7 +76,6 @@ struct World<'a> {
     core: Core,
     /// Requests without a result; for reads, with the number of bytes.
     asked: BTreeMap<Ticket, usize>,
-    /// End of the last read.
     behind: u64,
     /// Calls in flight, by connection.
     sent: [Vec<u32>; CONNECTIONS],

@@ -15,8 +15,7 @@ pub struct Reach {
     /// Connections to the server, among which reads and writes are distributed.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
-    /// How long to wait for a reply before the calls are sent again over a new connection; four times as long
-    /// without a reply is an error.
+    /// How long to wait for a reply before the calls are sent again over a new connection; four times as long without a reply is an error.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::duration)]
     pub timeout: Duration,
     /// Wait for the server forever.

@@ -28,7 +28,6 @@ use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
 use crate::wire::{mount, nfs3, portmap, record};
 
-/// The longest call that is accepted without writing.
 pub const CALL_BYTES_MAX: usize = 40 << 10;
 
 #[derive(Debug)]
@@ -95,7 +94,6 @@ impl Core {
         Self { callers, ..self }
     }
 
-    /// The longest call that is accepted.
     pub fn call_bytes_max(&self) -> usize {
         if self.is_writable { CALL_BYTES_MAX + WRITE_BYTES_MAX } else { CALL_BYTES_MAX }
     }

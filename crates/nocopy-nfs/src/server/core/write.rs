@@ -119,7 +119,6 @@ impl Core {
         (success(xid, &written), count)
     }
 
-    /// A write with all its data.
     pub(super) fn write(
         &self,
         xid: u32,

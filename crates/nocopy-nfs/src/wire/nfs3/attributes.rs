@@ -36,7 +36,6 @@ xdr_struct! {
         used: u64,
         device_major: u32,
         device_minor: u32,
-        /// The number of its file system.
         file_system: u64,
         /// Its number on that file system.
         file_id: u64,

@@ -61,7 +61,6 @@ struct World {
     core: Core,
     links: Vec<Link>,
     pool: Pool,
-    /// End of the last read.
     behind: u64,
     /// The committed bytes of the written file.
     stable: Vec<u8>,

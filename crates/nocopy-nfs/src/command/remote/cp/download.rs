@@ -107,7 +107,6 @@ impl Partial {
         })
     }
 
-    /// Renames a complete file to its final name.
     pub(super) fn finish(self, copying: &mut Copying<'_>) -> Result<(), Failure> {
         let Self { wanted: Wanted { found, to }, file, path, .. } = self;
         let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);

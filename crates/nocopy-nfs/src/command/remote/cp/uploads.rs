@@ -134,8 +134,7 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    /// Begins a file, once few enough are in progress.
-    /// Errors: an error that prevents further copying. Errors of single files are noted.
+    /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors of single files are noted.
     pub(super) fn begin(
         &mut self,
         copying: &mut Copying<'_>,
