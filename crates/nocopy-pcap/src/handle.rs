@@ -27,7 +27,6 @@ const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// The handle's number in the report.
     pub(crate) number: u64,
     device: CString,
     settings: Mutex<Settings>,
@@ -68,8 +67,7 @@ impl Handle {
         self.live().is_some() || self.is_theirs.load(Ordering::Relaxed)
     }
 
-    /// Opens our capture.
-    /// The error is the reason why the system's libpcap has to capture instead.
+    /// Opens our capture. The error is the reason why the system's libpcap has to capture instead.
     pub(crate) fn open(&self) -> Result<Opened, Refusal> {
         let settings = self.settings();
         Capture::open(&self.device, &settings)

@@ -29,7 +29,6 @@ const MULTIARCH: [&str; 2] = if cfg!(target_arch = "aarch64") {
 /// Functions of the library, by name: a pointer to each, or to one that ends the program and names the missing function.
 macro_rules! functions {
     ($($name:ident($($type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of the system's libpcap.
         #[derive(Debug)]
         pub(crate) struct System {
             $(pub(crate) $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*

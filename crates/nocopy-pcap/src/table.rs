@@ -1,7 +1,6 @@
 //! The table from a program's `pcap_t` pointers to the state that this library keeps for each of them.
 //!
-//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never
-//! freed.
+//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never freed.
 
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -17,8 +17,7 @@ pub(super) struct InterfaceKind {
 }
 
 impl InterfaceKind {
-    /// Queries an interface to capture on.
-    /// Errors: there is no such interface, or its packets do not begin with an Ethernet header.
+    /// Queries an interface to capture on. Errors: there is no such interface, or its packets do not begin with an Ethernet header.
     pub(super) fn of(device: &CStr) -> Result<Self, Refusal> {
         let name = device.to_string_lossy();
         if name == "any" {
@@ -114,8 +113,7 @@ pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
     if result == 0 { io::Error::from_raw_os_error(error) } else { io::Error::last_os_error() }
 }
 
-/// Whether an interface that went down is up again.
-/// Errors: it was removed, or cannot be queried; in libpcap's words.
+/// Whether an interface that went down is up again. Errors: it was removed, or cannot be queried; in libpcap's words.
 pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
     const GONE: &str = "The interface disappeared";
     // SAFETY: numbers.

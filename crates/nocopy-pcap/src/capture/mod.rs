@@ -35,7 +35,6 @@ use crate::report::{CaptureMode, FilterPlace, Library};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Its length on the wire.
     pub(crate) original_bytes: u32,
     /// When it arrived, since 1970.
     pub(crate) time_ns: u64,
@@ -64,8 +63,7 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// Why nocopy cannot capture, and the system's libpcap has to: the end of a sentence that begins "the system's libpcap captures,
-/// because".
+/// Why nocopy cannot capture, and the system's libpcap has to: the end of a sentence that begins "the system's libpcap captures, because".
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
 
@@ -217,8 +215,7 @@ impl Control {
         }
     }
 
-    /// The counts so far. May be called in a signal handler.
-    /// Errors are in libpcap's words.
+    /// The counts so far. May be called in a signal handler. Errors are in libpcap's words.
     pub(crate) fn counts(&self) -> Result<Counts, String> {
         match self {
             Self::Passive(control) => control.counts(),

@@ -20,7 +20,6 @@ impl Stop {
         Self { asked: AtomicBool::new(false), wakeup }
     }
 
-    /// Requests a stop.
     pub(crate) fn ask(&self) {
         // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
         self.asked.store(true, Ordering::Release);

@@ -38,9 +38,8 @@ impl Place {
         if self.address + Footing::BYTES <= footing {
             return false; // further down the same stack, or on another one
         }
-        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call further up is enough,
-        // because that stack grows downward (on all processors that Linux supports XDP on): code above a call runs only after that call
-        // is over.
+        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call further up is enough, because
+        // that stack grows downward (on all processors that Linux supports XDP on): code above a call runs only after that call is over.
         self.address < footing + Footing::BYTES
             || own_stack().is_some_and(|stack| stack.contains(&footing) && stack.contains(&self.address))
     }
@@ -117,8 +116,7 @@ impl<T> Exclusive<T> {
         Self { state: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE), value: UnsafeCell::new(value) }
     }
 
-    /// Claims the value until [`Self::give_back`]. Returns `None` if another call has it, unless the program has provably left that
-    /// call.
+    /// Claims the value until [`Self::give_back`]. Returns `None` if another call has it, unless the program has provably left that call.
     #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
     pub(super) fn claim(&self, footing: &Footing) -> Option<&mut T> {
         // Acquire: pairs with the release in `give_back`.

@@ -44,7 +44,6 @@ const MANY_WITHIN: Duration = Duration::from_micros(3200);
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The sending side of a handle.
 pub(crate) struct Injector {
     /// The interface, by its number in the namespace of `socket`.
     index: u32,
@@ -127,7 +126,6 @@ thread_local! {
     static SENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets [`SENDING`] until dropped.
 struct Sending;
 
 impl Sending {

@@ -33,7 +33,7 @@ fn a_system_without_libpcap_is_told_when_something_is_called() {
     std::fs::write(&no_library, "not a library").unwrap();
     let output = with_ours(&program).arg("version").env(VARIABLE, &no_library).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
-    // Whoever calls nothing does without.
+    // A program that calls no function needs no library.
     let (said, error) = with(Path::new("/nonexistent/libpcap.so"), "nothing");
     assert_eq!((said.as_str(), error.as_str()), ("nothing was called\n", ""));
     let (said, error) = with(&crate::common::system_library(), "version");

@@ -32,7 +32,6 @@ impl Descriptor {
         })
     }
 
-    /// The descriptor that the program may poll.
     pub(super) fn watch(&self) -> BorrowedFd<'_> {
         let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
         if is_first && self.is_left.load(Ordering::Relaxed) {

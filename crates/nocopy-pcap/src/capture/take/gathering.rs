@@ -160,7 +160,6 @@ mod tests {
         longest_s: f64,
     }
 
-    /// Gathers for `seconds`.
     fn gather(mut gathering: Gathering, start: Instant, seconds: f64, came: impl Fn(f64) -> u64) -> Fared {
         let (mut fared, mut read, mut now) = (Fared::default(), 0, start);
         let at = |now: Instant| now.duration_since(start).as_secs_f64();
