@@ -70,7 +70,6 @@ impl Command {
         self.child.id()
     }
 
-    /// Lets the process become the command.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         let sent =
             self.connection.take().map_or(Ok(()), |mut connection| connection.write_all(&[START_BYTE]));

@@ -90,7 +90,6 @@ pub struct PlaceTime {
     pub seconds: f64,
     /// Half of the 95 % interval.
     pub error_seconds: f64,
-    /// Share of the time of all places.
     pub share: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// All measurements of one window.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub elapsed: Duration,
@@ -30,7 +29,6 @@ pub struct Measured {
 #[derive(Debug, Clone)]
 pub struct Absent {
     pub what: &'static str,
-    /// The kernel's reason.
     pub why: String,
 }
 
@@ -40,7 +38,6 @@ pub(crate) const RECEIVED_BY_SOCKET: &str =
 pub(crate) const SENT_BY_SOCKET: &str =
     "bytes sent as the socket layer counts them; for sendmmsg, all bytes sent";
 
-/// The target's threads.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     pub threads: u32,
@@ -51,7 +48,6 @@ pub struct Tasks {
     pub switches: u64,
 }
 
-/// How time was sampled.
 #[derive(Debug, Clone, Default)]
 pub struct Sampling {
     pub period: Duration,
@@ -77,7 +73,6 @@ pub enum Owner {
     Stranger,
 }
 
-/// Samples with the same stack.
 #[derive(Debug, Clone)]
 pub struct Stack {
     pub owner: Owner,

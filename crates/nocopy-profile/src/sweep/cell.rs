@@ -39,7 +39,6 @@ pub(super) struct Trial {
     pub measured: Option<Measured>,
 }
 
-/// Results of one cell, round by round.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     without_gbit_per_s: Vec<f64>,

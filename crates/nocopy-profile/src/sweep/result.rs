@@ -19,7 +19,6 @@ pub struct Sweep {
     /// UTC, to the second.
     pub measured_at: String,
     pub machine: Machine,
-    /// The amount that each transfer moved.
     pub bytes: u64,
     pub rounds: u32,
     pub congestion_control: String,
