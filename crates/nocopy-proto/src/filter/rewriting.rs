@@ -57,7 +57,6 @@ impl Rewriting {
         self.items.push(Item::Jump(to));
     }
 
-    /// Jumps on the condition of `test`.
     pub(super) fn branch(&mut self, test: Instruction, if_true: Label, if_false: Label) {
         self.items.push(Item::Branch { test, if_true, if_false, wide: false });
     }

@@ -255,7 +255,6 @@ impl Admission {
         }
     }
 
-    /// Removes a connection.
     pub(super) fn left(&mut self, index: u32) {
         if self.has_turn(index) {
             self.turn = None;
@@ -345,7 +344,7 @@ mod tests {
     #[test]
     fn an_address_keeps_at_most_as_many_packets_as_are_left() {
         let mut admission = admission(10, 100);
-        // Its turn is another's, so it has its share alone.
+        // Another connection has the turn, so this one has only its share.
         admission.turn = Some(Turn { index: 9, since: at(0), kept: 0, has_whole: false, is_ending: false });
         let mut taken = |index| (0..100).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
         assert_eq!([1, 2, 3, 4].map(&mut taken), [50, 25, 13, 2], "the rest is the reserve");

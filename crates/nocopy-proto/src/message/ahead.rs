@@ -77,12 +77,10 @@ impl<R> Ahead<R> {
         self.runs.iter().map(|(start, run)| *start..start + run.len() as u64)
     }
 
-    /// Removes and returns all packets.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = R> + use<R> {
         std::mem::take(&mut self.runs).into_values().flatten().flatten()
     }
 
-    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.runs.values().map(VecDeque::capacity).sum()

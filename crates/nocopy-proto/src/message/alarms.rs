@@ -122,7 +122,6 @@ impl Alarms {
         soon != NEVER || far.is_some()
     }
 
-    /// Clears the alarms of a connection.
     pub(super) fn clear(&mut self, index: u32) {
         self.take_soon(index);
         self.wheel.clear(index);
@@ -205,7 +204,7 @@ mod tests {
                         while let Some(index) = alarms.pop(now) {
                             let wanted = &mut wanted[index as usize];
                             prop_assert!(wanted.is_some(), "nothing was set for {}", index);
-                            // As a connection does that is looked at too early.
+                            // A connection that is checked too early sets its alarm again.
                             match wanted.take_if(|wanted| *wanted > now) {
                                 Some(time) => {
                                     *wanted = Some(time);

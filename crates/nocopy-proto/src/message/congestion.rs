@@ -38,7 +38,6 @@ struct Round {
     in_flight_most: usize,
 }
 
-/// What an acknowledgement reports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acknowledged {
     /// Packets that were not acknowledged before.
@@ -71,14 +70,13 @@ impl Congestion {
         self.window
     }
 
-    /// Packets have arrived.
     #[inline(always)] // with nearly each packet
     pub(super) fn acknowledged(&mut self, seen: Acknowledged) {
         self.round.packets += seen.packets;
         self.round.marked += seen.marked;
         self.round.in_flight_most = self.round.in_flight_most.max(seen.in_flight);
         if seen.marked > 0 && seen.arrived > self.paid {
-            // Rounded up: otherwise a short window would never make way.
+            // Rounded up: otherwise a short window would never be reduced.
             self.reduce((self.window as u64 * self.share).div_ceil(2 * ALL) as usize, seen.transmissions);
         } else if seen.arrived > self.paid && self.is_used() {
             self.grow(seen.packets);

@@ -56,7 +56,7 @@ impl Cookies {
         match client {
             SocketAddr::V4(client) => hasher.write(&client.ip().octets()),
             SocketAddr::V6(client) => {
-                // By its length told from IPv4.
+                // The length distinguishes it from IPv4.
                 hasher.write(&client.ip().octets());
                 hasher.write_u32(client.scope_id());
             }

@@ -12,9 +12,8 @@
 //! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets. Units (`units`): messages by a stream beside the datagrams.
 //! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
 //!
-//! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in
-//! front. In a run of packets, those that merely continue the one before are not checked one by one; `twins` tests that this changes
-//! nothing.
+//! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in front. In
+//! a run of packets, those that merely continue the one before are not checked one by one; `twins` tests that this changes nothing.
 
 mod admission;
 mod ahead;

@@ -73,8 +73,8 @@ impl Pacer {
             let (window, round_trip) = rate;
             let round_trip_ns = round_trip.ns().min(1 << 40);
             self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
-            // The bucket is full at most, and what is in it takes its time at the new rate: or a round trip that took long just once would
-            // hold back what goes long after it.
+            // The time for what was sent is limited to that of a full bucket at the new rate: otherwise a single long round trip would
+            // delay packets long after it.
             let full_ns = self.burst_ns(BURST_PACKETS - 1) + self.interval_ns;
             self.full_ns = self.full_ns.min(now.ns().saturating_add(full_ns));
         }

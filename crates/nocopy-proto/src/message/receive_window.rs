@@ -162,7 +162,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.ready
     }
 
-    /// Messages that can be read, and were not placed elsewhere as they came.
+    /// Messages that can be read, except those whose bytes were written to their final place on arrival.
     pub(super) fn unplaced(&self) -> usize {
         self.ready - self.placed
     }
@@ -356,7 +356,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.has_gap() || self.first + self.slots.len() as u64 > sequence + 1
     }
 
-    /// Skips packets without payload.
     #[inline]
     fn skip_empty(&mut self) {
         while self.cursor.sequence < self.expected {
@@ -438,7 +437,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         let mut behind_first = self.cursor;
         let (chunk, _) = self.chunk_and_rest(&mut behind_first)?;
-        // What lies between was looked at when it came.
+        // The packets between were checked when they arrived.
         let mut end = Cursor { sequence: *self.ends.front()?, at: 0 };
         let (_, has_more_behind) = self.chunk_and_rest(&mut end)?;
         let (bytes, first) = (chunk.total_bytes as u32, (chunk.range.start as u32, chunk.range.end as u32));
@@ -530,7 +529,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.placed -= usize::from(message.is_placed());
         if self.slots.len() == 1 && message.is_whole() && !message.has_more_behind {
-            // Nothing else is here, which is nearly always so where messages come one by one.
+            // The usual case where messages arrive one by one: there is no other packet.
             if let Some(datagram) = self.slots.pop_front().flatten() {
                 released.push(datagram);
                 self.kept -= 1;
@@ -557,7 +556,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.release(released);
     }
 
-    /// Releases packets that were read.
     #[inline]
     pub(super) fn release(&mut self, released: &mut Vec<R>) {
         let read = (self.cursor.sequence - self.first) as usize;
@@ -565,7 +563,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             return;
         }
         for _ in 0..read {
-            // One that was taken is not there any more.
+            // The slot of a packet that was taken is empty.
             if let Some(datagram) = self.slots.pop_front().flatten() {
                 self.kept -= 1;
                 released.push(datagram);
@@ -574,7 +572,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         (self.first, self.passed) = (self.cursor.sequence, 0);
     }
 
-    /// Returns all packets.
     pub(super) fn clear(&mut self, released: &mut Vec<R>) {
         released.extend(self.slots.drain(..).flatten().chain(self.ahead.drain()));
         (self.kept, self.ready, self.placed) = (0, 0, 0);
@@ -591,7 +588,6 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.slots.capacity() + self.ahead.capacity()

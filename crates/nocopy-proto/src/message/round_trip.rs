@@ -41,7 +41,6 @@ impl RoundTrip {
         self.smoothed_ns = ((7 * self.smoothed_ns + sample) / 8).max(1);
     }
 
-    /// The smoothed round-trip time.
     #[inline]
     pub(super) fn smoothed(&self) -> Span {
         Span::from_nanos(self.smoothed_ns)

@@ -69,7 +69,6 @@ enum State {
     Unit,
 }
 
-/// The result of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Acknowledged {
     /// Packets that were not acknowledged before.
@@ -200,7 +199,6 @@ impl<S> SendWindow<S> {
         }
     }
 
-    /// The allocated slots.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         let slots = self.slots.capacity() + self.units.capacity();
@@ -478,7 +476,6 @@ impl<S> SendWindow<S> {
         losses
     }
 
-    /// Returns all packets, acknowledged or not.
     pub(super) fn clear(&mut self, free: &mut Vec<S>) {
         free.extend(self.slots.drain(..).filter_map(|slot| slot.packet));
         (self.first, self.in_flight) = (self.fresh, 0);

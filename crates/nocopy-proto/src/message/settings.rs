@@ -29,9 +29,9 @@ pub struct Settings {
     pub peers_max: usize,
     /// How long an acknowledgement waits for a packet that takes it along (default: 500 us).
     pub ack_delay: Duration,
-    /// After how long without a word a peer is asked whether it is there (default: 10 s).
+    /// After how long without a datagram a peer is asked for a sign of life (default: 10 s).
     pub keep_alive: Duration,
-    /// After how long without a word a peer is lost (default: 30 s).
+    /// After how long without a datagram a peer counts as lost (default: 30 s).
     pub dead_after: Duration,
 }
 

@@ -18,7 +18,6 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// The time of this clock.
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.clock

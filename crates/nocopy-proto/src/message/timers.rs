@@ -92,7 +92,7 @@ impl Timers {
             }
             self.unlink(index);
         }
-        // Nothing lies between, so the place of nothing changes.
+        // No alarm lies between, so none changes its list.
         if self.next.is_none_or(|next| next > now) {
             self.turned = self.turned.max(tick(now));
         }
@@ -114,7 +114,6 @@ impl Timers {
         }
     }
 
-    /// Clears the alarm of a connection.
     pub(super) fn clear(&mut self, index: u32) {
         if self.of(index).is_some() {
             self.unlink(index);
@@ -144,7 +143,6 @@ impl Timers {
         (alarm.list, alarm.before, alarm.behind) = (list, NOWHERE, behind);
     }
 
-    /// Removes an alarm from its list.
     #[inline]
     fn unlink(&mut self, index: u32) {
         let Alarm { list, before, behind, .. } = self.alarms[index as usize];

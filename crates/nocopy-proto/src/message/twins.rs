@@ -151,7 +151,7 @@ impl Twins {
                 Some(datagram.clone())
             };
             if host.handle_in_place(now, from, marked, datagram, &mut keep) {
-                // One that was only looked at was never given.
+                // A datagram that was read in place was never handed over.
                 host.released.extend((!is_kept).then(|| datagram.clone()));
                 return;
             }

@@ -62,7 +62,6 @@ impl Waiting {
         self.later.retain(|place| place.index != index);
     }
 
-    /// Allocated entries.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
         self.round.capacity() + self.later.capacity()

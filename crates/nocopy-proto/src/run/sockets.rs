@@ -72,14 +72,14 @@ pub mod word {
     const _: () = assert!(PLAIN_AT + Plain::ALL.len() <= super::WORDS && Alone::ALL.len() < 256);
 }
 
-/// Reasons, each a number in the file with a name for people and JSON.
+/// Reasons, each a number in the file with a text for people and JSON, which documents it, too.
 macro_rules! reasons {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $reason:ident = $text:literal,)* }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum $name {
-            $($(#[$doc])* $reason,)*
+            $(#[doc = $text] $(#[$doc])* $reason,)*
         }
 
         impl $name {
@@ -109,11 +109,9 @@ reasons! {
         Wait = "a wait",
         /// The settings of a descriptor are read or changed.
         Settings = "settings",
-        /// A descriptor is closed or duplicated.
         Close = "close or dup",
-        /// The process forks, executes, ends, or signals another.
         Process = "fork, exec, exit or signal",
-        /// It had waited for company long enough.
+        /// It waited for further datagrams as long as is allowed.
         Deadline = "the deadline",
     }
 }
@@ -127,7 +125,6 @@ reasons! {
         First = "the first of a burst",
         /// Its flags, control data, length or address.
         Unfit = "flags, control data or size",
-        /// The socket is left alone.
         Alone = "the socket is left alone",
         /// To compare what the two ways cost.
         Measured = "to measure",
@@ -137,39 +134,26 @@ reasons! {
 reasons! {
     /// Why a socket is left alone.
     Alone {
-        /// It is not.
         Not = "not left alone",
-        /// It rarely sends equal datagrams quickly.
         NoRuns = "it sends no quick runs of equal datagrams to one destination",
-        /// Bursts ended with few datagrams in them.
         ShortBursts = "something else, or the deadline, ended most bursts after a few datagrams",
-        /// Measured.
         Slower = "bursts were not faster than plain sends",
         /// SO_TIMESTAMPING and its relatives.
         Timestamps = "it asks for timestamps of what it sends",
-        /// SO_TXTIME.
         TransmitTime = "it sets times of transmission (SO_TXTIME)",
-        /// SO_MAX_PACING_RATE.
         Pacing = "it is paced (SO_MAX_PACING_RATE)",
-        /// UDP_CORK.
         Cork = "it is corked (UDP_CORK)",
         /// SO_NO_CHECK, UDP_NO_CHECK6_TX.
         NoChecksum = "it sends without checksum",
-        /// IP_RECVERR, IPV6_RECVERR.
         ErrorQueue = "it reads the error of each datagram (IP_RECVERR)",
-        /// UDP_SEGMENT.
         OwnBursts = "the program makes bursts itself (UDP_SEGMENT)",
-        /// UDP_ENCAP.
         Encapsulation = "it encapsulates (UDP_ENCAP)",
-        /// A queueing discipline.
         Discipline = "a queueing discipline of an interface does more than queue",
         /// RTM_GETQDISC.
         UnknownDiscipline = "whether a queueing discipline does more than queue cannot be read",
         /// EIO, EINVAL, EMSGSIZE.
         Route = "the route takes no bursts of this size",
-        /// No thread for the deadline.
         NoThread = "no thread can be started for the deadline",
-        /// Options that cannot be read.
         UnknownOptions = "its options cannot be read",
     }
 }

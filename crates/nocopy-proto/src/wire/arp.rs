@@ -87,7 +87,6 @@ impl<'a> Packet<'a> {
     /// Checks that `bytes` start with ARP for IPv4 over Ethernet. What follows is padding.
     ///
     /// # Errors
-    ///
     /// When the packet is cut, or about other kinds of addresses.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let header: &[u8; HEADER_BYTES] =
@@ -167,7 +166,6 @@ impl Repr {
     /// Writes the packet into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
         let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;

@@ -98,7 +98,6 @@ impl<'a> Frame<'a> {
     /// Checks that `bytes`, a whole frame, are as long as the header declares.
     ///
     /// # Errors
-    ///
     /// The frame is shorter than its header or than its 802.3 length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let frame = Self::parse_cut(bytes)?;
@@ -114,7 +113,6 @@ impl<'a> Frame<'a> {
     /// Checks the header of a frame that may be cut after it; its payload is then shorter than declared.
     ///
     /// # Errors
-    ///
     /// When the bytes end inside the header.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let frame_bytes = bytes.len();
@@ -172,7 +170,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

@@ -50,7 +50,6 @@ impl<const AT: usize> Field<AT, 8> {
         u64::from_be_bytes(Self::get(header))
     }
 
-    /// Overwrites the field with a number.
     #[inline]
     pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u64) {
         Self::put(header, value.to_be_bytes());

@@ -93,7 +93,6 @@ impl<'a> Message<'a> {
     /// Checks that `bytes`, the payload of an IPv4 packet, contain the header. The checksum is not checked.
     ///
     /// # Errors
-    ///
     /// The message is shorter than its header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TooShort> {
         let (header, payload) = bytes.split_first_chunk().ok_or(TooShort { message_bytes: bytes.len() })?;
@@ -184,7 +183,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

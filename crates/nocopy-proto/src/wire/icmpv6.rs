@@ -116,7 +116,6 @@ impl<'a> Message<'a> {
     /// Checks that `bytes`, the upper layer of an IPv6 packet, contain the header. The checksum is not checked.
     ///
     /// # Errors
-    ///
     /// The message is shorter than its header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TooShort> {
         let (header, payload) = bytes.split_first_chunk().ok_or(TooShort { message_bytes: bytes.len() })?;
@@ -152,7 +151,6 @@ impl<'a> Message<'a> {
     /// The content of the message.
     ///
     /// # Errors
-    ///
     /// The message is shorter than its type requires.
     pub fn body(&self) -> Result<Body<'a>, TooShort> {
         let body = match self.message_type() {
@@ -234,7 +232,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

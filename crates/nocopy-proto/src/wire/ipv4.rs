@@ -119,7 +119,6 @@ impl<'a> Packet<'a> {
     /// The header checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid).
     ///
     /// # Errors
-    ///
     /// The packet is cut, its lengths contradict each other, or it is not version 4.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_cut(bytes)?;
@@ -134,7 +133,6 @@ impl<'a> Packet<'a> {
     /// [`total_bytes`](Self::total_bytes) tells what there was.
     ///
     /// # Errors
-    ///
     /// The bytes end inside the header, its lengths contradict each other, or it is not version 4.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
@@ -286,7 +284,6 @@ impl Repr {
     /// Writes the header with its checksum into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that or the payload too long to declare; `buffer` is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), EmitError> {

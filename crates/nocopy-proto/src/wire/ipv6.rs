@@ -91,7 +91,6 @@ impl<'a> Packet<'a> {
     /// Extension headers count as payload here: see [`upper_layer`](Self::upper_layer).
     ///
     /// # Errors
-    ///
     /// When the packet is cut, a jumbogram, or not version 6.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_cut(bytes)?;
@@ -106,7 +105,6 @@ impl<'a> Packet<'a> {
     /// [`payload_bytes`](Self::payload_bytes) tells what there was.
     ///
     /// # Errors
-    ///
     /// When the bytes end inside the header, the packet is a jumbogram, or not version 6.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
@@ -183,7 +181,6 @@ impl<'a> Packet<'a> {
     /// Skips the extension headers.
     ///
     /// # Errors
-    ///
     /// An extension header is cut or out of place, or there are more than [`EXTENSIONS_MAX`].
     pub fn upper_layer(&self) -> Result<UpperLayer<'a>, ExtensionError> {
         UpperLayer::parse(self.next_header(), self.payload)
@@ -420,7 +417,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

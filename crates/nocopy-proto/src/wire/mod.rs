@@ -1,9 +1,8 @@
 //! Packet headers: read them in place, write them in place.
 //!
-//! Every format has two types. The **view** (`ethernet::Frame`, `ipv4::Packet`, …) borrows the bytes. Its `parse`
-//! checks every length the format has, once; after that no accessor can fail, and `payload()` ends where the
-//! header says it does, without link-layer padding. The **repr** (`ethernet::Repr`, …) is an owned plain struct
-//! that `emit` writes as a header.
+//! Every format has two types. The **view** (`ethernet::Frame`, `ipv4::Packet`, …) borrows the bytes. Its `parse` checks every length the
+//! format has, once; after that no accessor can fail, and `payload()` ends where the header says it does, without link-layer padding. The
+//! **repr** (`ethernet::Repr`, …) is an owned plain struct that `emit` writes as a header.
 //!
 //! `parse` does not check values that a receiver may tolerate: checksums (a device may have checked them, or may still have to compute
 //! them) and other fields. These checks have methods of their own.

@@ -14,7 +14,6 @@ use super::{
 /// Reads `bytes` as every format, follows nested formats, and calls every accessor.
 ///
 /// # Panics
-///
 /// When a view shows bytes that it was not given, or disagrees with itself.
 pub fn walk_views(bytes: &[u8]) {
     walk_frame(bytes);
@@ -241,11 +240,9 @@ fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
 
 /// Reads `bytes` as every format, writes the result, and compares.
 ///
-/// Formats whose repr holds everything must come out byte for byte; IPv4 must if it has no options and a valid
-/// checksum.
+/// Formats whose repr holds everything must come out byte for byte; IPv4 must if it has no options and a valid checksum.
 ///
 /// # Panics
-///
 /// The written bytes differ from the read ones.
 pub fn check_round_trips(bytes: &[u8]) {
     if let Ok(frame) = ethernet::Frame::parse(bytes) {
@@ -349,7 +346,6 @@ fn check_rebuilt_udp_frame(frame: &ethernet::Frame<'_>) {
 /// Reads a frame that was written from `template` in front of `payload`; it may be padded.
 ///
 /// # Panics
-///
 /// When any field of the template, or the payload, does not arrive.
 pub fn check_udp_frame(template: &UdpFrame, payload: &[u8], bytes: &[u8]) {
     let frame = ethernet::Frame::parse(bytes).expect("Ethernet");

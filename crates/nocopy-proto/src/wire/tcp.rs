@@ -103,11 +103,9 @@ pub enum ParseError {
 impl<'a> Segment<'a> {
     /// Checks that `bytes`, the payload of an IP packet, contain the declared header.
     ///
-    /// The checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid). Options may be malformed: see
-    /// [`Options`].
+    /// The checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid). Options may be malformed: see [`Options`].
     ///
     /// # Errors
-    ///
     /// The header is cut, or its length contradicts it.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let segment = Self::parse_cut(bytes)?;
@@ -122,7 +120,6 @@ impl<'a> Segment<'a> {
     /// [`header_bytes`](Self::header_bytes) tells what there was.
     ///
     /// # Errors
-    ///
     /// When the fixed header is cut or declares less than itself.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let segment_bytes = bytes.len();
@@ -387,7 +384,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

@@ -76,7 +76,7 @@ pub enum ChecksumError {
         computed: u16,
     },
     /// IPv6 has no header checksum and so demands UDP's (RFC 8200 section 8.1). Tunnels may be exempted
-    /// (RFC 6936); who runs one can accept this.
+    /// (RFC 6936): their receivers can ignore this error.
     #[error("the datagram has no UDP checksum, which IPv6 demands")]
     MissingOnIpv6,
 }
@@ -88,7 +88,6 @@ impl<'a> Datagram<'a> {
     /// datagram is refused, because its length is the whole datagram's.
     ///
     /// # Errors
-    ///
     /// The datagram is cut, or its length contradicts the header or is 0.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let datagram = Self::parse_cut(bytes)?;
@@ -103,7 +102,6 @@ impl<'a> Datagram<'a> {
     /// [`length_bytes`](Self::length_bytes) tells what there was.
     ///
     /// # Errors
-    ///
     /// When the bytes end inside the header, or the length contradicts it or is 0.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let datagram_bytes = bytes.len();
@@ -145,7 +143,6 @@ impl<'a> Datagram<'a> {
     /// Compares the checksum with the bytes.
     ///
     /// # Errors
-    ///
     /// When it is wrong, or absent on IPv6.
     pub fn verify_checksum(&self, addresses: &IpAddresses) -> Result<Integrity, ChecksumError> {
         let Some(found) = self.checksum() else {
@@ -192,8 +189,7 @@ fn checksum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[
 
 /// A UDP header.
 ///
-/// [`with_checksum`](Self::with_checksum) and [`without_checksum`](Self::without_checksum) make one that fits a
-/// payload.
+/// [`with_checksum`](Self::with_checksum) and [`without_checksum`](Self::without_checksum) make one that fits a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
     /// The sender's port; 0 if it expects no answer.
@@ -221,7 +217,6 @@ impl Repr {
     /// The header for `payload`, with its checksum.
     ///
     /// # Errors
-    ///
     /// When the payload has more than 65,527 bytes.
     #[inline]
     pub fn with_checksum(
@@ -239,7 +234,6 @@ impl Repr {
     /// The header for a payload of `payload_bytes`, without checksum.
     ///
     /// # Errors
-    ///
     /// When that is more than 65,527.
     #[inline]
     pub fn without_checksum(
@@ -256,7 +250,6 @@ impl Repr {
     /// pseudo-header, to be completed at [`CHECKSUM_OFFSET`] bytes from the header's start.
     ///
     /// # Errors
-    ///
     /// When that is more than 65,527.
     pub fn with_partial_checksum(
         source_port: u16,
@@ -274,7 +267,6 @@ impl Repr {
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that or the payload too long to declare; `buffer` is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), EmitError> {

@@ -1,4 +1,4 @@
-//! The headers of a flow as they arrive, remembered: whoever sends one datagram sends more, and comparing costs less than parsing.
+//! The headers of a flow as they arrive, remembered: a sender of one datagram usually sends more, and comparing costs less than parsing.
 
 use super::checksum::Sum;
 use super::{IpAddresses, IpProtocol, UdpPacket, ethernet, ipv4, udp};

@@ -41,7 +41,7 @@ pub enum UdpChecksum {
     /// Left out, which only IPv4 permits.
     Omitted,
     /// Left to the device that sends the frame: only the part of it that needs no payload is there, to be completed where
-    /// [`UdpFrame::checksum_place`] says. Nobody accepts the frame as it is.
+    /// [`UdpFrame::checksum_place`] says. No receiver accepts the frame as it is.
     Offloaded,
 }
 
@@ -91,17 +91,13 @@ impl UdpFrame {
         u16::MAX as usize - counted - udp::HEADER_BYTES
     }
 
-    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`, and returns how many
-    /// that are.
+    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`, and returns how many that are.
     ///
-    /// `payload` is what follows them; usually both are one frame, split at `header_bytes`. It is read for its
-    /// length, and for its bytes only if the checksum is computed. A frame below 60 bytes is not padded here: the
-    /// device does that.
+    /// `payload` is what follows them; usually both are one frame, split at `header_bytes`. It is read for its length, and for its bytes
+    /// only if the checksum is computed. A frame below 60 bytes is not padded here: the device does that.
     ///
     /// # Errors
-    ///
-    /// When `headers` is too small, the payload too long, or the checksum omitted on IPv6; `headers` is then
-    /// unchanged.
+    /// When `headers` is too small, the payload too long, or the checksum omitted on IPv6; `headers` is then unchanged.
     pub fn emit_headers(&self, headers: &mut [u8], payload: &[u8]) -> Result<usize, UdpFrameError> {
         let (needed_bytes, buffer_bytes) = (self.header_bytes(), headers.len());
         let Some((headers, _)) = headers.split_at_mut_checked(needed_bytes) else {

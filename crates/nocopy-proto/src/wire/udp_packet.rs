@@ -42,8 +42,7 @@ impl<'a> UdpPacket<'a> {
     /// Checks all headers and lengths of a frame; of checksums only that of the IPv4 header.
     ///
     /// # Errors
-    /// The frame holds no whole UDP datagram, or one in a way that is not looked into: behind a VLAN tag or IPv6 extension
-    /// headers.
+    /// The frame holds no whole UDP datagram, or one in a way that is not looked into: behind a VLAN tag or IPv6 extension headers.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, NotUdp> {
         let ethernet = ethernet::Frame::parse(frame)?;

@@ -46,7 +46,6 @@ impl TagControl {
     /// A control field from its parts. VLAN 0 means "priority only", 4095 is reserved (IEEE 802.1Q, table 9-2).
     ///
     /// # Errors
-    ///
     /// When `priority` is above 7 or `vlan_id` above 4095.
     pub const fn new(vlan_id: u16, priority: u8, drop_eligible: bool) -> Result<Self, TagControlError> {
         if vlan_id > Self::VLAN_ID_MAX {
@@ -102,11 +101,9 @@ pub enum ParseError {
 }
 
 impl<'a> Tag<'a> {
-    /// Checks the tag at the start of `bytes`, the payload of a frame or tag whose type
-    /// [`is_vlan`](EtherType::is_vlan).
+    /// Checks the tag at the start of `bytes`, the payload of a frame or tag whose type [`is_vlan`](EtherType::is_vlan).
     ///
     /// # Errors
-    ///
     /// When the bytes are fewer than a tag, or than the 802.3 length in it.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let tag = Self::parse_cut(bytes)?;
@@ -122,7 +119,6 @@ impl<'a> Tag<'a> {
     /// Checks a tag of a frame that may be cut after it; its payload is then shorter than declared.
     ///
     /// # Errors
-    ///
     /// When the bytes are fewer than a tag.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) =
@@ -164,7 +160,6 @@ impl<'a> Stack<'a> {
     /// Walks over the tags of a frame. The number of tags is limited only by the frame, 4 bytes each.
     ///
     /// # Errors
-    ///
     /// The frame ends inside a tag, or before the end of an 802.3 length in the last one.
     pub fn parse(frame: &Frame<'a>) -> Result<Self, ParseError> {
         let first = frame.ether_type();
@@ -239,7 +234,6 @@ impl Repr {
     /// Writes the tag into the first [`TAG_BYTES`] of `buffer`.
     ///
     /// # Errors
-    ///
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {

@@ -9,7 +9,6 @@ pub(super) struct Label(usize);
 #[derive(Debug)]
 pub(super) struct TooFar;
 
-/// Instructions, and the labels of their jumps.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     instructions: Vec<Instruction>,

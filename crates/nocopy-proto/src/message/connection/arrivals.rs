@@ -87,7 +87,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// What follows from packets that have arrived.
+    /// Handles newly acknowledged packets: round trip, losses, congestion.
     #[inline(always)] // with each acknowledgement
     fn take_news(
         &mut self,
@@ -97,7 +97,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         acknowledged: Acknowledged,
         counters: &mut Counters,
     ) {
-        // Of units it is not known how long they were in their stream.
+        // There is no echo for units: how long they waited in their stream is unknown.
         if acknowledged.packets > 0 && header.flags.contains(Flags::ECHO) {
             let round_trip = between_ticks(header.echo, now.ticks());
             if round_trip <= ROUND_TRIP_MAX {
@@ -190,7 +190,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(None)
     }
 
-    /// Whether nothing is to be told the caller when a packet comes, its messages are for the program, and it needs no checksum.
+    /// Whether a packet causes no event, holds messages for the program, and needs no check of a checksum.
     #[inline]
     pub(in crate::message) fn is_settled(&self) -> bool {
         self.announced && self.refused == 0 && !self.agreed.crc && !self.is_beside

@@ -27,7 +27,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Whether an alarm is so early that it need not be moved.
     #[inline]
     pub(in crate::message) fn is_early_enough(&self, alarm: Time) -> bool {
-        // What is looked for in the whole deadline, but that of the probe: that comes later than what it waits for may be delayed.
+        // As `deadline`, without the probe: its time is later than that of the first check after sending.
         self.linger.is_none()
             && alarm <= self.heard + self.ack_delay
             && self.acks.due.is_none_or(|due| alarm <= due)
@@ -59,7 +59,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.ack_delay.min(PROBE_FIRST)
     }
 
-    /// The same if everything was said and acknowledged in both directions: then nothing is due for long.
+    /// The same if both directions are acknowledged completely: then nothing is due for long.
     #[inline(always)] // where peers are many, for each message
     pub(in crate::message) fn deadline_at_rest(&self) -> Option<Time> {
         let is_at_rest = self.send.len() == 0
@@ -73,7 +73,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         is_at_rest.then(|| self.quiet_until())
     }
 
-    /// When the peer's silence calls for a question, or has lasted too long.
+    /// When a silent peer must be asked for a sign of life, or counts as lost.
     #[inline]
     fn quiet_until(&self) -> Time {
         let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
@@ -116,8 +116,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.linger.is_none()
     }
 
-    /// Does what is due.
-    /// Errors: the connection has come to its end.
+    /// Does what is due. Errors: the connection has ended.
     pub(in crate::message) fn handle_timeout(
         &mut self,
         now: Time,
@@ -137,7 +136,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
                 return Err(Some(LostReason::Silent));
             }
         }
-        // What is due before long goes with this alarm, or it would need another one.
+        // What is due soon is done now: it would need another alarm.
         let before_long = now + self.look_delay().half();
         self.first_look = self.first_look.filter(|look| before_long < *look);
         if self.acks.due.is_some_and(|due| before_long >= due) {
@@ -185,8 +184,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         counters.probes += 1;
         self.probes += 1;
         self.asked = now;
-        // Also later: of what is sent again then, the first has to get through, since a peer with little memory takes no other
-        // (docs/protocol.md §8), and the newest alone would be asked for in vain for ever.
+        // Also after later probes: then the first packet is sent again, the only one that a peer with little memory accepts
+        // (docs/protocol.md §8). A probe with the newest packet alone could fail for ever.
         if self.probes >= PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
             counters.lost += self.send.lose_all().packets as u64;
             if self.probes == PROBES_TO_COLLAPSE {
@@ -204,7 +203,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
 
     /// Begins the time in which the closed connection still answers, in case its last acknowledgement is lost.
     pub(in crate::message) fn linger(&mut self, now: Time) {
-        // The probe timeout follows from what the peer says of times, so it has a bound.
+        // The probe timeout depends on times that the peer reports, so it is limited.
         let span = LINGER.max(self.probe_timeout().times(3).min(self.dead_after));
         self.linger = Some(Linger { since: now, until: now + span });
     }

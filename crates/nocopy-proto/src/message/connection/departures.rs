@@ -45,7 +45,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             None => self.send.next_fresh()?,
         };
         self.pacer.sent(now);
-        // The last one for now asks for word, since otherwise it would wait for a late acknowledgement.
+        // The last packet for now asks for an acknowledgement at once, because sending can only continue after it.
         let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
     }
@@ -74,8 +74,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Sends a packet that was not queued, as [`next`](Self::next) would if it were, if nothing else is to be sent. Calls back with the
-    /// packet and its header.
-    /// Returns the packet if something else must be sent.
+    /// packet and its header. Returns the packet if something else must be sent.
     #[inline]
     pub(in crate::message) fn send_at_once(
         &mut self,
@@ -91,13 +90,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(())
     }
 
-    /// The header of the acknowledgement that [`next`](Self::next) would give, if that is all there is to say and it is nothing but its header.
+    /// The header of the acknowledgement that [`next`](Self::next) would return, if it has no ranges and nothing else is to be sent.
     #[inline]
     pub(in crate::message) fn plain_ack(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
         (self.acks.now && self.says_no_more()).then(|| self.emit_plain_ack(now))
     }
 
-    /// The same of an acknowledgement that is due now, if nothing else is, as [`handle_timeout`](Self::handle_timeout) would have it sent.
+    /// The same for an acknowledgement whose time has come, as after [`handle_timeout`](Self::handle_timeout), if nothing else is due.
     #[inline(always)] // where peers are many, for each message
     pub(in crate::message) fn plain_ack_when_due(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
         (self.owes_only_an_ack(now) && self.says_no_more()).then(|| self.emit_plain_ack(now))
@@ -173,7 +172,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if !is_plain {
             return 0;
         }
-        // The last one that window or credit let go asks for word, and is not like the others.
+        // The last packet that window or credit allow asks for an acknowledgement at once, so its header differs from the others.
         let by_credit = self.credit.saturating_sub(fresh + 1);
         let by_window = self.congestion.window().saturating_sub(in_flight + 1) as u64;
         let most = by_credit.min(by_window).min(most.into()) as u32;
@@ -218,7 +217,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         };
         let credit = self.receive.credit();
         self.acks.credit_told = credit;
-        // A packet does not say what came behind a missing one: for that an acknowledgement stays due.
+        // A packet cannot report what arrived after a missing one: the acknowledgement that does stays due.
         if kind == HeaderKind::Ack || !self.receive.has_gap() {
             (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);
         }

@@ -85,7 +85,7 @@ pub(super) struct Connection<S, R> {
     probe_due: bool,
     /// When something was last sent that asks for an acknowledgement.
     asked: Time,
-    /// When to look first after that.
+    /// When to check for the first time after that whether the acknowledgement has arrived.
     first_look: Option<Time>,
 
     acks: Acks,
@@ -93,7 +93,7 @@ pub(super) struct Connection<S, R> {
     marks_told: u16,
 
     pub(super) heard: Time,
-    /// How often something was sent or asked since the peer was last heard.
+    /// How often something was sent, or a sign of life requested, since a datagram of the peer arrived last.
     keep_alives: u32,
     /// The peer has sent something on the connection, so it knows that the connection exists.
     pub(super) confirmed: bool,
@@ -217,7 +217,6 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         shortage.since(since)
     }
 
-    /// Packets that may be queued now.
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.is_finished() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
@@ -259,13 +258,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.last.is_some_and(|last| self.send.first() >= last)
     }
 
-    /// Something is to be told, or may have come to its end.
+    /// Whether an acknowledgement is due at once, or a direction may have ended.
     #[inline(always)] // with each packet
     pub(super) fn wants_attention(&self) -> bool {
         self.acks.now || self.receive.is_finished()
     }
 
-    /// Something is to be told at once, or waits to be sent.
+    /// Whether an acknowledgement or a probe is due at once, or packets wait to be sent.
     #[inline(always)] // with each packet
     pub(super) fn wants_to_send(&self) -> bool {
         self.wants_attention() || self.probe_due || !self.send.has_nothing_to_send()

@@ -14,7 +14,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     pub(in crate::message) fn next_unit(&mut self, now: Time) -> Option<Unit> {
         let place = self.send.next_unit()?;
         let end = place.sequence + u64::from(place.span);
-        // What is to be told at once goes by a datagram, since a unit may wait in its stream; and so does what a probe asks.
+        // An urgent acknowledgement and a probe go by datagram, because a unit may wait in its stream.
         let says_first = self.acks.now || self.probe_due;
         if !self.has_stream || !self.confirmed || end > self.credit || says_first {
             return None;
@@ -24,7 +24,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let flags = Flags::NONE.with_if(stops, Flags::ANSWER);
         let acks = self.acks;
         let header = self.header(now, HeaderKind::Data, flags, place.sequence);
-        self.acks = acks; // it is not told until it is told by a datagram
+        self.acks = acks; // still due: only a datagram counts as having acknowledged
         let header = Header { to: 0, ..header };
         Some(Unit { header, bytes: place.bytes, span: place.span })
     }
@@ -60,7 +60,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Handles the acknowledgement that a unit carries. It may be old, since units wait in their stream: it gives no round-trip sample and
-    /// no sign of life, and a question that is due stays due.
+    /// no sign of life, and a probe that is due stays due.
     pub(in crate::message) fn handle_word_of_unit(
         &mut self,
         now: Time,
@@ -74,7 +74,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.probe_due = probe_due;
     }
 
-    /// Whether such a unit is possible: its bytes can be messages that take as many numbers, none longer than this end accepts.
+    /// Whether a unit is valid: its bytes can be messages that need so many sequence numbers, none longer than this end accepts.
     pub(in crate::message) fn may_be_unit(&self, unit: &Unit) -> bool {
         let payload_bytes_max = self.agreed.payload_bytes_max() as u64;
         let (bytes, span) = (u64::from(unit.bytes), u64::from(unit.span));

@@ -61,7 +61,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     fn sign_of_life_at(&self, index: usize) -> Option<SignOfLife> {
         match &self.entries[index].state {
-            // Before its first word, a client is sent nothing but the Accept (§3.4).
+            // A client from which nothing has arrived yet is sent only the Accept (§3.4).
             State::Open(connection)
                 if connection.announced && connection.ended.is_none() && connection.linger.is_none() =>
             {

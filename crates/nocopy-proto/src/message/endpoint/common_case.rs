@@ -16,7 +16,7 @@ pub enum Fresh {
     None,
     /// Packets.
     Some,
-    /// Packets, and there is nothing more to send to anybody: [`Endpoint::rest_after_last`] is to follow.
+    /// Packets, and there is nothing more to send to any peer: [`Endpoint::rest_after_last`] is to follow.
     Last,
 }
 
@@ -74,8 +74,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Handles a packet that is the next one of its connection and holds nothing but whole messages, as
-    /// [`handle_datagram`](Self::handle_datagram) does.
-    /// Gives any other datagram back; then nothing has changed.
+    /// [`handle_datagram`](Self::handle_datagram) does. Gives any other datagram back; then nothing has changed.
     pub(super) fn handle_next(
         &mut self,
         now: Time,

@@ -185,7 +185,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.touch_or_rest(now, index, wants_to_send);
     }
 
-    /// Handles datagrams that are not packets.
     #[cold]
     fn handle_control(&mut self, now: Time, from: SocketAddr, datagram: &Result<Datagram<'_>, Malformed>) {
         match datagram {

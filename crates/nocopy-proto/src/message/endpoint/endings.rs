@@ -113,7 +113,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     #[cold]
     pub(super) fn end_stalled(&mut self) {
         for index in self.admission.overdue() {
-            // Where there is something to read, it is the program that does not go on.
+            // If a message can be read, the delay is the program's, not the peer's.
             if let State::Open(connection) = &self.entries[index as usize].state
                 && connection.receive.ready() == 0
                 && connection.receive.is_unfinished()
@@ -191,12 +191,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.events.push(is_beside, Event::Closed(peer));
     }
 
-    /// Ends a connection because the peer said so, unless both directions have ended already.
+    /// Ends a connection because the peer has ended it, unless both directions have ended already.
     pub(super) fn end_by_peer(&mut self, index: u32, reason: LostReason) {
         match &mut self.entries[index as usize].state {
             State::Open(connection) if connection.linger.is_some() => self.remove(index),
             State::Open(connection) if connection.ended.is_some() => {}
-            // The peer knows that all it said is here, so it may well go: that is read first.
+            // Everything the peer sent has arrived, as the peer knows: it is read before the end is reported.
             State::Open(connection) if connection.receive.is_whole_but_unread() => {
                 connection.ended = Some((!connection.has_said_all()).then_some(reason));
                 connection.send.clear(&mut self.acknowledged);

@@ -122,7 +122,7 @@ fn said_of_placement(settings: &Settings) -> Placement {
     if settings.placement { Placement::Known } else { Placement::None }
 }
 
-/// What follows from the words of both.
+/// The settings of a connection, from the parameters of both ends.
 fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
     let crc = ours.crc || theirs.crc;
     Agreed {
@@ -134,7 +134,7 @@ fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters
         first_sent: ours.first_sequence,
         first_received: theirs.first_sequence,
         credit: theirs.initial_credit,
-        // A stream has no checksums.
+        // Streams are not used with checksums: units have none.
         stream_key: theirs.stream_key.filter(|_| !crc),
         knows_placement: theirs.placement == Placement::Known,
     }
@@ -215,7 +215,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if connecting.cookie.is_none() {
             connecting.tries = 0;
         }
-        // Also a later one: the first may have got too old.
+        // A later cookie replaces the first, which may have expired.
         (connecting.cookie, connecting.due) = (Some(cookie.cookie), now);
         self.urgent = true;
         self.touch(index);

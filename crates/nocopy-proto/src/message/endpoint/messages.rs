@@ -12,7 +12,7 @@ pub struct Next {
 }
 
 impl Next {
-    /// Whose it is, and what.
+    /// Its peer and kind.
     #[inline]
     pub fn is_of(&self) -> (Peer, Kind) {
         (self.peer, self.complete.kind)

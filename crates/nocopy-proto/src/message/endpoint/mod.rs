@@ -80,7 +80,7 @@ pub struct Endpoint<S, R> {
     /// Connections with messages to be read.
     readable: VecDeque<u32>,
     timers: Alarms,
-    /// Who has puts to be placed, or answers to them.
+    /// Connections for puts on which puts or their answers wait to be handled.
     readable_beside: VecDeque<u32>,
     /// Memory was registered for a peer at some time.
     takes_puts: bool,
@@ -107,9 +107,9 @@ struct Entry<S, R> {
     state: State<S, R>,
     is_sending: bool,
     is_readable: bool,
-    /// The connection that it is beside: it is for puts.
+    /// For a connection for puts: the connection to which it belongs.
     beside: Option<Beside>,
-    /// Those that are beside it, made from here and from there.
+    /// Its connections for puts: the one that this end made, and the one that the peer made.
     companions: [Option<u32>; 2],
     /// Memory was registered for the peer.
     takes_puts: bool,
@@ -122,7 +122,7 @@ enum State<S, R> {
     Open(Box<Connection<S, R>>),
 }
 
-/// Random numbers that nobody can guess.
+/// Random numbers that cannot be guessed.
 #[derive(Debug)]
 struct Ids {
     secret: [u8; 16],
@@ -244,7 +244,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         entry.id = self.ids.next() << INDEX_BITS | u64::from(index);
         (entry.beside, entry.takes_puts) = (None, false);
         if std::mem::take(&mut entry.is_readable) {
-            // By the connection that had the place before. This one may be of the other kind.
+            // The connection that had this index before was in a list; the new one may belong in the other.
             self.readable.retain(|other| *other != index);
             self.readable_beside.retain(|other| *other != index);
         }
@@ -299,7 +299,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.events.of_program.pop_front()
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }

@@ -58,8 +58,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         !self.sending.is_empty() || !self.answers.is_empty()
     }
 
-    /// Whether a datagram came that asks for one in return, or lets more go: what [`Endpoint::poll_transmit`] gives should not wait for
-    /// the reader of a message.
+    /// Whether a datagram has arrived that wants an answer at once, or allows more to be sent: then [`Endpoint::poll_transmit`] should be
+    /// called before the received messages are read.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         self.urgent || !self.answers.is_empty()
@@ -203,7 +203,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Makes sure that a connection is asked for what it has to send, and that its alarm is set.
+    /// Has a connection checked for packets to send; its alarm is set then.
     #[inline]
     pub(super) fn touch(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
@@ -213,7 +213,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// After a packet: makes sure that the connection is asked for what it has to send, or that its alarm is set if there is nothing.
+    /// After a packet: has the connection checked for packets to send, or sets its alarm if there are none.
     #[inline]
     pub(super) fn touch_or_rest(&mut self, now: Time, index: u32, wants_to_send: bool) {
         if wants_to_send {

@@ -17,7 +17,7 @@ pub enum Arriving {
     Later,
     /// Skip its bytes: it has arrived already, or arrives by datagrams.
     Passed,
-    /// It cannot be: the stream is of no use.
+    /// Invalid: the stream cannot be used any more.
     Impossible,
 }
 
@@ -57,7 +57,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The peer of a stream that came from this address and begins with these bytes, and the answer to send; `None`: the stream belongs to
     /// no peer.
     ///
-    /// Who says the key has the Accept that it was in: the connection is set up, if it was not before.
+    /// A peer that sends the right key has received the Accept that contained it, so the connection counts as confirmed from then on.
     pub fn attach(&mut self, from: IpAddr, attach: &Attach) -> Option<(Peer, Attached)> {
         let index = index_of(attach.to);
         let key = self.stream_key(attach.to);

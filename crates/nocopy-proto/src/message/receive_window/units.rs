@@ -132,8 +132,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 }
 
-/// The kind and length of the message of a unit that is placed elsewhere: what is here ends in front of its bytes. A unit that is here has
-/// all of its bytes, which was looked at when it came.
+/// The kind and length of a message whose bytes were placed elsewhere: then `received` ends before them. A unit that was kept whole has all
+/// its bytes, which was checked when it arrived.
 pub(in crate::message) fn placed(received: &[u8]) -> Option<(Kind, usize)> {
     let (header, rest) = received.split_first_chunk::<HEADER_BYTES>()?;
     let unit = Unit::parse(header).ok()?;

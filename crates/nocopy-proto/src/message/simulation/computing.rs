@@ -47,7 +47,7 @@ fn without_a_thread_a_computing_program_is_lost() {
         let (mut world, client, server) = server_computes(seed, absence * SECOND, 0.0, false);
         assert!(world.run(900 * SECOND), "something still happens");
         assert_eq!(world.ends(client), [Some(End::Lost(LostReason::Silent))], "{absence}");
-        // The client's word comes first of what waited.
+        // Of the datagrams that waited, the client's Abort is handled first.
         assert!(
             matches!(world.ends(server)[..], [Some(End::Lost(LostReason::Aborted { code: 2 }))]),
             "{absence}"

@@ -19,7 +19,6 @@ pub(super) struct Heard<'a> {
 pub enum End {
     /// Both sides had sent everything.
     Closed,
-    /// For another reason.
     Lost(LostReason),
     /// By us, at once.
     Aborted,
@@ -30,13 +29,11 @@ pub(super) struct Conversation {
     pub(super) peer: Peer,
     pub(super) connected: bool,
     pub(super) end: Option<End>,
-    /// What this end sends.
     speech: Option<Speech>,
     /// The seed of the messages from the peer.
     hears: Option<u64>,
     /// Responses to be sent.
     responses: VecDeque<(u64, u64)>,
-    /// The peer has sent everything.
     peer_finished: bool,
     finished: bool,
     packer: Packer,

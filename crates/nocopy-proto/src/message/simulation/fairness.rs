@@ -102,8 +102,8 @@ fn all_heard(world: &World) -> bool {
     world.flows().all(|flow: &Flow| flow.finished)
 }
 
-/// Peers that fill the memory with parts of messages and send signs of life stop no other peer: from one address or many, whatever is
-/// forged meanwhile.
+/// Peers that fill the memory with parts of messages and send signs of life do not stop others: from one address or many, and while
+/// datagrams are forged.
 #[test]
 fn parts_of_messages_stop_no_other_peer() {
     for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 2, 8].map(|count| (memory, count)))
@@ -148,7 +148,7 @@ fn who_comes_again_stops_no_other_peer() {
             world.connect(client, server, Some(Traffic::of(5, Sizes::UpTo(100_000))));
         }
         println!("{memory} packets, {addresses} addresses");
-        // Nobody is dead so soon.
+        // Within 12 s no peer counts as lost for its silence.
         assert_heard_within(12, &mut world, server, &clients, fill);
     }
 }

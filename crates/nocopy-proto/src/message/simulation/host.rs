@@ -15,10 +15,8 @@ use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, SignOfLife, 
 /// How far ahead of the wire a host fills the queue of its interface.
 const INTERFACE_AHEAD: Duration = Duration::from_micros(100);
 
-/// How a host is.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
-    /// Its endpoint's.
     pub endpoint: Settings,
     /// Datagrams for which it has memory.
     pub memory_packets: usize,
@@ -57,7 +55,6 @@ pub struct HostCounts {
 #[derive(Debug, Default)]
 pub(super) struct Truth {
     pub(super) flows: Flows,
-    /// Violations that were found.
     pub(super) faults: Vec<String>,
 }
 
@@ -72,7 +69,6 @@ impl Truth {
     }
 }
 
-/// A datagram that leaves a host.
 #[derive(Debug)]
 pub(super) struct Departure {
     pub(super) at: Time,
@@ -106,7 +102,6 @@ pub(super) struct Host {
     pub(super) counts: HostCounts,
     pub(super) inbox: Inbox,
     pub(super) puts: Puts,
-    /// Peers to which a stream is to be opened.
     pub(super) wants_streams: Vec<Peer>,
     /// Datagrams that the endpoint keeps.
     pub(super) kept: usize,
@@ -114,7 +109,6 @@ pub(super) struct Host {
     pub(super) queued: usize,
     /// Signs of life that a thread sends while the program computes, by connection index.
     pub(super) signs_of_life: BTreeMap<usize, SignOfLife>,
-    /// Set while the program computes and does not call the endpoint.
     pub(super) away: Option<Away>,
     /// When the interface will have sent everything.
     interface_free: Time,
@@ -218,7 +212,7 @@ impl Host {
         if is_unit(&datagram) {
             datagram[0] = 0; // by damage: as malformed as that, and not to be counted as a unit that comes back
         }
-        // A program that reads all that comes may read a message where it arrives.
+        // A program that reads everything at once may read a message in its datagram.
         if self.settings.reading.is_none()
             && let Some((peer, kind, range)) = self.endpoint.receive_in_place(now, from, congested, &datagram)
         {
@@ -431,7 +425,6 @@ impl Host {
     }
 }
 
-/// Whether received bytes are a unit.
 fn is_unit(received: &[u8]) -> bool {
     received.first_chunk().is_some_and(|header| Unit::parse(header).is_ok())
 }

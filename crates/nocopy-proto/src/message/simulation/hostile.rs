@@ -67,7 +67,6 @@ impl Hostile {
         self.send(world, HeaderKind::Ack, 0, &[]);
     }
 
-    /// Sends packets with these numbers and payload.
     pub(super) fn send_packets(&self, world: &mut World, numbers: std::ops::Range<u32>, payload: &[u8]) {
         for (count, number) in numbers.enumerate() {
             self.send(world, HeaderKind::Data, number, payload);

@@ -25,17 +25,15 @@ pub struct LinkSettings {
     pub queue_packets: usize,
     /// A datagram that finds as many waiting is marked as having met congestion (RFC 3168).
     pub mark_packets: Option<usize>,
-    /// Fraction that is lost.
     pub loss: f64,
     /// Fraction that arrives twice, the second time up to `reordered_by` later.
     pub duplication: f64,
-    /// Fraction that is overtaken.
     pub reordering: f64,
     /// How much later than in order a datagram that is overtaken arrives, at most.
     pub reordered_by: Duration,
     /// Fraction of which some bits are flipped.
     pub corruption: f64,
-    /// Delay that comes and goes, at most; the order stays.
+    /// The most additional delay, which varies; the order stays.
     pub jitter: Duration,
     /// When nothing passes, from the start of the simulation.
     pub partitions: Vec<Range<Duration>>,
@@ -101,7 +99,6 @@ pub(super) struct Arrival {
     pub(super) congested: bool,
 }
 
-/// A link and the datagrams on it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) settings: LinkSettings,

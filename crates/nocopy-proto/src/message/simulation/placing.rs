@@ -1,4 +1,4 @@
-//! Simulations of puts: they are placed in their order, and where they may be, whatever happens to datagrams and streams.
+//! Simulations of puts: they are done in order, and only where they may be, whatever happens to datagrams and streams.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn streams(cut_after: Option<Duration>, stall: Duration) -> StreamSettings {
     StreamSettings { from_bytes: 4_000, memory_units: 16, cut_after, stall }
 }
 
-/// Two hosts, connected, and what each calls the other.
+/// Two connected hosts, with the handle that each has of the other.
 fn connected(seed: u64, settings: [HostSettings; 2], says: Traffic) -> (World, [HostId; 2], [Peer; 2]) {
     let [client, server] = settings;
     let (mut world, client, server) = pair(seed, client, server);
@@ -35,7 +35,7 @@ fn is_accepted(event: &Event) -> bool {
     matches!(event, Event::Accepted(..))
 }
 
-/// A put of bytes that follow from its number, which may overlap those before it.
+/// Puts bytes that depend on `number`; puts may overlap.
 fn put(world: &mut World, host: HostId, to: Peer, region: Region, number: usize) -> (usize, Vec<u8>) {
     let length = [10, 100, 1_500, 4_000, 9_000, 20_000][number % 6] + number;
     let offset = number * 7_919 % (REGION_BYTES - length);
@@ -59,7 +59,7 @@ fn run_until_answered(world: &mut World, host: HostId, count: usize) {
     assert!(done, "{} of {count} are answered: {:?}", world.puts(host).results.len(), world.counts(host));
 }
 
-/// Ends the connection from one side: nothing is left of it on either, nor of what was beside it.
+/// Ends the connection from one side, and checks that neither side keeps anything of it or of its connection for puts.
 #[track_caller]
 fn assert_leaves_nothing(world: &mut World, [client, server]: [HostId; 2], peer: Peer) {
     world.abort(client, peer);
@@ -86,7 +86,7 @@ fn puts_are_done_in_order() {
             let mut expected = vec![0; REGION_BYTES];
             for number in 0..60 {
                 if number == 5 {
-                    run_until_answered(&mut world, client, number); // there is a stream, if there is to be one
+                    run_until_answered(&mut world, client, number); // a stream, if there are streams, is open by then
                 }
                 let (offset, bytes) = put(&mut world, client, to_server, region, number);
                 expected[offset..offset + bytes.len()].copy_from_slice(&bytes);
@@ -105,7 +105,7 @@ fn puts_are_done_in_order() {
     assert!(straight > 100 && placed > straight + 100 && cut > 20, "{straight} of {placed}, {cut} cut");
 }
 
-/// Proves that a region that is withdrawn while puts flow is not changed any more, though its place is used again.
+/// Proves that a region withdrawn during puts is not changed any more, also when its index is used again.
 #[test]
 fn a_withdrawn_region_refuses_what_comes() {
     let mut refused = 0;
@@ -138,14 +138,14 @@ fn a_withdrawn_region_refuses_what_comes() {
         let there = world.puts(server);
         assert!(there.regions.memory(again) == Some(&vec![0; REGION_BYTES]), "nothing is in its successor");
         assert_eq!(there.regions.memory(region), None);
-        // Bytes of a put that was read, and not yet answered, may be there, too: it was refused.
+        // The bytes of a put that was read but not answered may have been written, although it was refused.
         assert!(there.straight > placed || memory == expected, "what was placed is there");
         assert_leaves_nothing(&mut world, hosts, to_server);
     }
     assert!(refused > 100, "{refused}");
 }
 
-/// Proves that a put outside its region, to that of another peer, or by a name of before is refused, and the next one is done.
+/// Proves that a put outside its region, to the region of another peer, or to a withdrawn region is refused, and the next one is done.
 #[test]
 fn puts_elsewhere_are_refused() {
     for ways in [None, Some(streams(None, Duration::ZERO))] {
@@ -208,7 +208,7 @@ fn a_message_does_not_wait_for_puts() {
     }
 }
 
-/// Proves that a peer that knows no puts, or has registered nothing, gets none, and the program is told nothing but that.
+/// Proves that no put is sent to a peer that does not know puts or has registered no memory, and that only this is reported.
 #[test]
 fn puts_need_a_peer_that_takes_them() {
     let link = LinkSettings::gigabit();

@@ -10,30 +10,30 @@ use crate::message::{
     parse_put_answer, put_answer,
 };
 
-/// What precedes the bytes of a put that is alone in its unit.
+/// Bytes in front of those of a put that is alone in its unit.
 const FRONT_BYTES: usize = HEADER_BYTES + 8 + PUT_HEADER_BYTES;
 
 /// A host's memory for others, and what it writes to theirs.
 #[derive(Debug, Default)]
 pub(super) struct Puts {
     pub(super) regions: Regions<Vec<u8>>,
-    /// What was placed here, in its order.
+    /// Puts of peers that were done here, in order.
     pub(super) placed: Vec<(Peer, PutHeader, usize)>,
-    /// Of those, how many were written as they came.
+    /// How many of those were written to their place on arrival.
     pub(super) straight: usize,
-    /// What is to be put, and to whom.
+    /// Puts to be sent, with their peers.
     pub(super) to_put: VecDeque<(Peer, PutHeader, Vec<u8>)>,
-    /// The numbers of those that were not answered.
+    /// Numbers of puts without an answer yet.
     asked: VecDeque<u32>,
     next: u32,
     /// How each put was answered, in their order, and when.
     pub(super) results: Vec<(Time, Result<(), PutRefusal>)>,
-    /// Why none was sent, last.
+    /// Why the last attempt to send a put failed.
     pub(super) refused: Option<BesideError>,
 }
 
 impl Puts {
-    /// Writes a put as it comes, where nothing precedes it that was not written, and returns what is kept of its unit.
+    /// Writes a put to its place on arrival, if none before it waits to be written; returns the part of its unit that is kept.
     pub(super) fn place_straight(
         &mut self,
         endpoint: &Endpoint<Vec<u8>, Vec<u8>>,
@@ -68,7 +68,7 @@ impl Puts {
 }
 
 impl Host {
-    /// Places what came, answers it, notes answers, and puts what there is room for. Whether something came of it.
+    /// Writes and answers arrived puts, records arrived answers, and sends puts while there is room. Whether anything was done.
     pub(super) fn see_to_puts(&mut self, now: Time, truth: &mut Truth) -> bool {
         let mut news = false;
         while let Some(event) = self.endpoint.poll_event_beside() {
@@ -171,7 +171,6 @@ impl Host {
         news
     }
 
-    /// Connections for puts that there are.
     pub(super) fn beside(&self) -> Vec<Peer> {
         self.endpoint.all_peers().filter(|peer| self.endpoint.main_of(*peer).is_some()).collect()
     }

@@ -24,14 +24,14 @@ const CAPACITY_MAX: usize = PEERS_MAX * (16 * WINDOW_PACKETS + 8 * IDLE_SLOTS);
 const STEPS_TO_CUT: u32 = 5_000;
 const MESSAGE_BYTES_MAX: usize = 20_000;
 const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)];
-/// An address from which nobody connects.
+/// The address of no peer.
 const STRANGER: ([u8; 4], u16) = ([10, 0, 0, 3], 3);
 
 /// Performs the operations of `schedule`.
 ///
 /// # Panics
-/// When something is not as it has to be: a message arrives that was not said, or twice, or out of order, although nobody forged
-/// datagrams; an endpoint keeps more than its settings allow, or gives back more than it got; or sends without end.
+/// A message arrives that was not sent, or twice, or out of order, although no datagram was forged; or an endpoint keeps more than its
+/// settings allow, gives back more than it got, or sends without end.
 pub fn run(schedule: &[u8]) {
     let mut bytes = Bytes(schedule);
     let crc = bytes.next() % 2 == 1;
@@ -49,7 +49,7 @@ pub fn run(schedule: &[u8]) {
 /// As [`run`]; and when the memory of an endpoint is not bounded by its settings at every step, or an endpoint has not forgotten
 /// everything once the network was cut for long enough, or is of no use afterwards.
 ///
-/// Returns how many messages were heard.
+/// Returns how many messages arrived.
 pub fn run_random(seed: u64, steps: u32) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut pair = Pair::new(seed % 2 == 1);
@@ -186,7 +186,6 @@ impl Pair {
         pair
     }
 
-    /// Performs one operation.
     fn happen(&mut self, bytes: &mut Bytes<'_>) {
         let operation = bytes.next();
         let side = usize::from(operation >> 7);

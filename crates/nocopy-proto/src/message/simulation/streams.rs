@@ -13,7 +13,6 @@ use crate::message::framing::lay_unit;
 use crate::message::wire::{HEADER_BYTES, Unit};
 use crate::message::{Arriving, Endpoint, Peer, Time};
 
-/// How a host uses streams.
 #[derive(Debug, Clone)]
 pub struct StreamSettings {
     /// Messages from that length on go by the stream, when there is one.
@@ -53,7 +52,7 @@ impl Streams {
         self.all[stream].ends
     }
 
-    /// Cuts a stream: what comes after a while is lost.
+    /// Cuts a stream: units that would arrive later than a short time after that are lost.
     pub(super) fn cut(&mut self, stream: usize, until: Time) {
         self.all[stream].until = Some(until);
     }

@@ -245,7 +245,7 @@ fn a_restarted_peer_is_noticed() {
             let told = world.run_until(20 * SECOND, |world| world.ends(other)[0].is_some());
             assert!(told, "seed {seed}, client {client_restarts}");
             assert_eq!(world.ends(other)[0], Some(End::Lost(LostReason::Restarted)), "seed {seed}");
-            // The server has nothing to send: it asks when nothing comes any more.
+            // The server has nothing to send: it asks for a sign of life when nothing arrives any more.
             let most = if client_restarts { settings().keep_alive + SECOND } else { SECOND };
             assert!(
                 world.now().since(restarted_at) < most,
@@ -391,7 +391,7 @@ fn many_peers_share_little_memory() {
 #[test]
 fn an_idle_peer_does_not_hold_the_reserve() {
     let link = LinkSettings::gigabit();
-    // All memory is reserve: whoever comes first has it.
+    // All memory is reserve: the peer that needs it first gets it.
     let server = HostSettings {
         memory_packets: 256,
         says: Some(Traffic { burst: Some((1, SECOND)), ..Traffic::of(20, Sizes::Bytes(10)) }),
@@ -417,7 +417,7 @@ fn strangers_get_no_more_than_they_send() {
     let (mut world, client, server) = both_ways(11, &LinkSettings::gigabit());
     world.keep = 10_000;
     let address = |number: usize| std::net::SocketAddr::from(([192, 0, 2, 1], number as u16 + 1));
-    // While the connection is there: what is right but comes from elsewhere is not answered at all.
+    // During a connection, its datagrams from another address are not answered at all.
     for _ in 0..100 {
         world.run(Duration::from_micros(50));
         if let Some((_, to, datagram)) =
@@ -435,7 +435,7 @@ fn strangers_get_no_more_than_they_send() {
     let before = [client, server].map(|host| world.events(host).len());
     let mut random = fastrand::Rng::with_seed(12);
     for (number, (_, to, datagram)) in recorded.iter().enumerate() {
-        // As it was; as garbage behind its first bytes; with any first byte; cut.
+        // Four ways: unchanged, garbage after the first byte, a random first byte as well, and cut.
         let mut garbled = datagram.clone();
         random.fill(&mut garbled[1..]);
         let mut other = garbled.clone();

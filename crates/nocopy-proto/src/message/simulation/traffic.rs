@@ -10,9 +10,7 @@ use crate::message::Kind;
 /// The messages of one direction of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Traffic {
-    /// How many.
     pub messages: u64,
-    /// How long.
     pub sizes: Sizes,
     /// This many at a time, with a pause between; without it, as fast as possible.
     pub burst: Option<(u64, Duration)>,
@@ -69,7 +67,6 @@ impl Sizes {
 /// A direction of a connection, as both of its ends know it.
 #[derive(Debug)]
 pub struct Flow {
-    /// What is sent.
     pub traffic: Traffic,
     /// Its greeting has arrived.
     pub begun: bool,

@@ -18,7 +18,6 @@ use crate::message::{Event, Peer, Time};
 const WAKES_AT_ONCE_MAX: u32 = 1_000;
 const PORT: u16 = 7_000;
 
-/// The number of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostId(usize);
 
@@ -27,11 +26,9 @@ pub struct HostId(usize);
 pub struct Stranger {
     /// Datagrams it has sent.
     pub sent: u64,
-    /// Their bytes.
     pub sent_bytes: u64,
     /// Datagrams that it got.
     pub got: u64,
-    /// Their bytes.
     pub got_bytes: u64,
 }
 
@@ -53,7 +50,6 @@ pub struct World {
     fingerprint: u64,
     /// Datagrams delivered to hosts, for a test to repeat; as many as `keep`.
     pub recording: Vec<(SocketAddr, HostId, Vec<u8>)>,
-    /// How many to keep.
     pub keep: usize,
 }
 
@@ -117,7 +113,6 @@ enum Happening {
 }
 
 impl World {
-    /// Without hosts.
     pub fn new(seed: u64) -> Self {
         Self {
             now: Time::default(),
@@ -146,7 +141,7 @@ impl World {
         HostId(number as usize)
     }
 
-    /// Has `from` connect to `to` and say that, if anything.
+    /// Connects `from` to `to`, and has it send these messages, if any.
     pub fn connect(&mut self, from: HostId, to: HostId, says: Option<Traffic>) -> Peer {
         let seed = self.random.u64(..);
         if let Some(traffic) = says {
@@ -235,7 +230,6 @@ impl World {
         true
     }
 
-    /// Executes the next event.
     fn step(&mut self) {
         let Some(Reverse(Scheduled { at, happening, .. })) = self.schedule.pop() else { return };
         self.now = at;
@@ -385,7 +379,6 @@ impl World {
         self.fingerprint
     }
 
-    /// The time.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -400,22 +393,18 @@ impl World {
         self.truth.flows.values()
     }
 
-    /// Where a host is.
     pub fn address(&self, host: HostId) -> SocketAddr {
         self.hosts[host.0].host.address
     }
 
-    /// What a host has sent.
     pub fn counts(&self, host: HostId) -> HostCounts {
         self.hosts[host.0].host.counts
     }
 
-    /// What became of the datagrams on the link towards a host.
     pub fn link_counts(&self, host: HostId) -> LinkCounts {
         self.hosts[host.0].link.counts
     }
 
-    /// The events of a host, with their times.
     pub fn events(&self, host: HostId) -> &[(Time, Event)] {
         &self.hosts[host.0].host.events
     }
@@ -425,7 +414,6 @@ impl World {
         self.hosts[host.0].host.ends().collect()
     }
 
-    /// The host's endpoint.
     pub fn endpoint(&self, host: HostId) -> &crate::message::Endpoint<Vec<u8>, Vec<u8>> {
         &self.hosts[host.0].host.endpoint
     }
@@ -435,7 +423,7 @@ impl World {
         &mut self.hosts[host.0].host.endpoint
     }
 
-    /// The host, to be changed; it goes on with the next step.
+    /// The host, to be changed; it continues with the next step.
     #[cfg(test)]
     pub(super) fn host_mut(&mut self, host: HostId) -> &mut Host {
         self.schedule(self.now, Happening::Wake { host: host.0 });
@@ -443,18 +431,16 @@ impl World {
         &mut self.hosts[host.0].host
     }
 
-    /// What a host puts and what is put to it.
     #[cfg(test)]
     pub(super) fn puts(&self, host: HostId) -> &super::puts::Puts {
         &self.hosts[host.0].host.puts
     }
 
-    /// What address has sent and was sent, that is no host's.
+    /// Counts of an address that no host has.
     pub fn stranger(&self, address: SocketAddr) -> Stranger {
         self.strangers.get(&address).copied().unwrap_or_default()
     }
 
-    /// Changes the link towards a host from now on.
     pub fn change_link(&mut self, host: HostId, change: impl FnOnce(&mut super::LinkSettings)) {
         change(&mut self.hosts[host.0].link.settings);
     }

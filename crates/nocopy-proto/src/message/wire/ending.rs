@@ -21,7 +21,7 @@ impl AbortReason {
     pub const ABORTED: Self = Self(0);
     /// The endpoint was closed.
     pub const CLOSED: Self = Self(1);
-    /// The peer was not heard for too long.
+    /// No datagram of the peer arrived for too long.
     pub const SILENT: Self = Self(2);
     /// What the peer sent contradicts the protocol.
     pub const VIOLATION: Self = Self(3);

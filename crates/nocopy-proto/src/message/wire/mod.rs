@@ -180,7 +180,6 @@ impl<'a> Datagram<'a> {
     /// Checks a datagram, the payload of a UDP datagram.
     ///
     /// # Errors
-    ///
     /// When it is of no kind, does not have the form of its kind, or its checksum is wrong.
     #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {

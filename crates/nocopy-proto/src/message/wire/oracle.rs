@@ -7,7 +7,6 @@ use super::*;
 /// Reads `bytes`, as they are and again with a correct checksum appended, and writes what was read: the same bytes, except for padding.
 ///
 /// # Panics
-///
 /// When they are not, or when what was written reads differently.
 pub fn check_round_trip(bytes: &[u8]) {
     check(bytes);

@@ -21,7 +21,6 @@ impl<'a> Ranges<'a> {
     /// Checks the bytes after the header of an Ack.
     ///
     /// # Errors
-    ///
     /// When these are not whole ranges, more than [`RANGES_MAX`], or when one is empty or adjoins the one before.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {

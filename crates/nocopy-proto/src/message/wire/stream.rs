@@ -1,4 +1,4 @@
-//! The bytes of a stream beside the datagrams of a connection (docs/protocol.md §16): the first words of both ends, then units.
+//! The bytes of a stream beside the datagrams of a connection (docs/protocol.md §16): a first message of each end, then units.
 
 use std::num::NonZeroU64;
 
@@ -74,7 +74,7 @@ pub(in crate::message) fn span_of_unit(received: &[u8]) -> Option<u64> {
     (header[0] == UNIT).then(|| UnitSpan::number(header).into())
 }
 
-/// The first words on a stream, of the end that opened it: which connection it is for.
+/// The first message on a stream, from the end that opened it: which connection it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attach {
     /// The id of the end that listens.
@@ -107,7 +107,7 @@ impl Attach {
     }
 }
 
-/// The answer to it, and the first words in the other direction: units may follow in both.
+/// The answer to it, the first message in the other direction: units may follow in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attached {
     /// The id of the end that opened the stream.
