@@ -65,7 +65,6 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// The compared quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
@@ -78,7 +77,6 @@ pub enum What {
 pub struct Compared<'a> {
     #[serde(flatten)]
     pub row: Identity<'a>,
-    /// Title of the series.
     #[serde(skip)]
     pub name: String,
     pub figure: Figure,

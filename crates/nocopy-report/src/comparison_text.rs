@@ -54,7 +54,6 @@ pub fn differences(comparison: &Comparison<'_>) -> Table {
     Table::new(&["", "A", "B"], 0..0, rows.collect())
 }
 
-/// Title of a series.
 pub fn heading(row: &Identity<'_>) -> String {
     let sink = row.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
     format!("{}{sink}", row.series)

@@ -48,7 +48,6 @@ impl Figure {
         }
     }
 
-    /// The unit of [`Figure::shown`].
     pub fn unit(self) -> &'static str {
         match self {
             Figure::PacketsPerSecond => "packets/s",

@@ -45,7 +45,6 @@ pub use interrupt::Interrupt;
 pub use result_file::{ResultFile, json};
 pub use summary::{Ended, Summary};
 
-/// The result of a command that ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Exit code 0.

@@ -13,7 +13,6 @@ const OWN: u32 = 0o600;
 /// How files of packets and received bytes are made: readable only by their owner, unless the user asks for other permissions.
 #[derive(Debug, Clone, Copy)]
 pub struct PrivateFile {
-    /// Whether an existing file is overwritten.
     pub force: bool,
     /// Permissions that the user asked for.
     pub permissions: Option<u32>,

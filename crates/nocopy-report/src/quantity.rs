@@ -5,12 +5,9 @@ use std::time::Duration;
 
 pub use nocopy_proto::quantity::time;
 
-/// A packet or bit rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// Packets a second.
     Packets(f64),
-    /// Bits of frames a second.
     Bits(f64),
 }
 

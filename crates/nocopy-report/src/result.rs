@@ -276,7 +276,6 @@ impl Row {
 }
 
 impl Figure {
-    /// The median of a row.
     pub fn of(self, row: &Row) -> Option<f64> {
         match self {
             Figure::PacketsPerSecond => row.packets_per_s,

@@ -42,14 +42,12 @@ impl Header {
         Self { schema: SCHEMA.into(), command, arguments, measured_at, machine }
     }
 
-    /// Adds the results of the run.
     pub fn report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
         let Self { schema, command, measured_at, machine, .. } = self;
         Report { schema, command, measured_at, machine, notes, results, receive_analysis: None }
     }
 }
 
-/// The selected measurements.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arguments {
     pub workloads: Vec<String>,

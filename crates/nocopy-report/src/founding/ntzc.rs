@@ -26,7 +26,6 @@ const PUBLISHED_TWO_QUEUES: f64 = 1.5;
 /// A source that is paced by bursts may be slower than requested by this factor.
 const PACED: f64 = 0.97;
 
-/// The baseline.
 const DROP: &str = "xdp-drop";
 const LIBPCAP: &str = "packet-send";
 

@@ -13,7 +13,6 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
-/// The baseline.
 const SOCKET: &str = "socket";
 const SOCKET_PUBLISHED: f64 = 25.9;
 

@@ -42,7 +42,6 @@ pub fn document(title: &str, body: &Markup) -> String {
     print::printable(&page.into_string())
 }
 
-/// Names and their values.
 pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! {
         dl {
