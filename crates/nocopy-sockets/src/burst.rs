@@ -331,7 +331,6 @@ fn stuck() -> Handed {
     Handed::Rest
 }
 
-/// A part of the burst's bytes.
 fn payload(at: usize, bytes: usize) -> &'static [u8] {
     // SAFETY: the lock is held, and these bytes were written before the datagrams joined.
     let buffer: &'static [u8; BUFFER_BYTES] = unsafe { &*BUFFER.0.get() };

@@ -56,7 +56,6 @@ impl Shape {
         self.bytes == bytes && self.destination.is(address)
     }
 
-    /// How many datagrams fit into a burst.
     #[inline]
     pub(crate) fn segments_max(&self) -> usize {
         BURST_BYTES_MAX.checked_div(self.bytes).unwrap_or(0).min(SEGMENTS_MAX)

@@ -144,7 +144,6 @@ impl Word {
     }
 }
 
-/// Whether a burst is under way.
 #[inline]
 pub(crate) fn is_queued() -> bool {
     // Relaxed: a thread that must see the burst of another has synchronised with it since.

@@ -16,7 +16,6 @@ const SLOTS: usize = 1024;
 
 /// The states of a descriptor. This one: not examined yet.
 const UNKNOWN: u32 = 0;
-/// Not a UDP socket.
 const OTHER: u32 = 1;
 const ACTIVE: u32 = 2;
 /// A UDP socket that is left alone for a number of datagrams.
@@ -72,7 +71,6 @@ pub(crate) fn of(descriptor: i32) -> Option<&'static Slot> {
     ALL.get(usize::try_from(descriptor).ok()?)
 }
 
-/// Forgets what is known about a descriptor.
 #[inline]
 pub(crate) fn forget(descriptor: i32) {
     if let Some(slot) = of(descriptor) {

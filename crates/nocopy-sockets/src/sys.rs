@@ -343,14 +343,12 @@ pub(crate) fn write_all(descriptor: i32, bytes: &[u8]) -> bool {
         == bytes.len() as isize
 }
 
-/// Reads without waiting.
 pub(crate) fn receive(descriptor: i32, buffer: &mut [u8]) -> isize {
     let (address, bytes) = (buffer.as_mut_ptr() as usize, buffer.len());
     let flags = libc::MSG_DONTWAIT as usize;
     plain(libc::SYS_recvfrom, [descriptor as usize, address, bytes, flags, 0, 0])
 }
 
-/// Calls `prctl`.
 pub(crate) fn process_control(operation: i32, argument: usize) -> isize {
     plain(libc::SYS_prctl, [operation as usize, argument, 0, 0, 0])
 }

@@ -186,7 +186,6 @@ unsafe extern "C" fn begin(
     ))
 }
 
-/// The thread's function.
 unsafe extern "C" fn run() -> ! {
     sys::process_control(libc::PR_SET_NAME, c"nocopy-deadline".as_ptr() as usize);
     // Otherwise every wait is 50 us longer.

@@ -9,7 +9,6 @@ function!(SOCKET = socket);
 /// `socket(2)`
 ///
 /// # Safety
-///
 /// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {

@@ -282,7 +282,6 @@ unsafe fn parts_of<'a>(message: *const msghdr) -> &'a [iovec] {
 }
 
 /// # Safety
-///
 /// `first` points to `count` parts.
 unsafe fn parts<'a>(first: *const iovec, count: usize) -> &'a [iovec] {
     if first.is_null() || count > PARTS_MAX {

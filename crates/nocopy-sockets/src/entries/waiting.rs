@@ -242,7 +242,6 @@ const LOOK_AGAIN_MS: i32 = 1;
 /// `poll` by one of its names.
 ///
 /// # Safety
-///
 /// `all` points to `count` entries.
 unsafe fn poll_by(all: *mut pollfd, count: libc::nfds_t, timeout: i32, real: impl Fn(i32) -> i32) -> i32 {
     let started_ns = sys::now_ns();
