@@ -23,8 +23,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most half of all
-    /// values.
+    /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most half of all values.
     ///
     /// Values before the first count as received, because it is not known whether they were sent.
     pub fn new(bits: u32, window: u64, next: u64) -> Self {
@@ -32,7 +31,6 @@ impl Arrivals {
         Self { mask: u64::MAX >> (64 - bits), next, seen: vec![true; window as usize].into() }
     }
 
-    /// Restarts at `next`.
     pub fn restart(&mut self, next: u64) {
         self.seen.fill(true);
         self.next = next & self.mask;

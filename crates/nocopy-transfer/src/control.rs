@@ -20,7 +20,6 @@ pub(crate) struct Control {
 pub(crate) enum Incoming {
     Message(Result<Message, Malformed>),
     Nothing,
-    /// The connection is closed, or broken.
     End,
 }
 

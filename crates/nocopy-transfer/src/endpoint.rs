@@ -27,7 +27,6 @@ impl Scheme {
         }
     }
 
-    /// The name without `://`.
     pub fn name(self) -> &'static str {
         self.prefix().trim_end_matches("://")
     }
@@ -86,13 +85,11 @@ impl Endpoint {
         }
     }
 
-    /// Parses the target of `ping`.
     pub fn parse_round(text: &str) -> Result<Self, String> {
         let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
         Self::read_peer(text, ROUNDS, said)
     }
 
-    /// Parses the target of `call`.
     pub fn parse_call(text: &str) -> Result<Self, String> {
         Self::read_peer(text, &[Scheme::Message], "message://HOST:PORT")
     }
@@ -147,7 +144,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The address families of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Any,

@@ -9,7 +9,6 @@ use serde::Serialize;
 pub(crate) struct LedgerResult {
     pub datagrams: u64,
     pub zero_copy_bytes: u64,
-    /// By cause.
     pub copied_bytes: BTreeMap<String, u64>,
     pub unknown_bytes: u64,
     #[serde(skip)]
@@ -17,7 +16,6 @@ pub(crate) struct LedgerResult {
 }
 
 impl LedgerResult {
-    /// The sum of several connections.
     pub(crate) fn together(all: impl Iterator<Item = Ledger>) -> Self {
         all.sum::<Ledger>().into()
     }

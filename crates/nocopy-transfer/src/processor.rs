@@ -18,7 +18,6 @@ pub(crate) struct Start {
 pub(crate) struct Use {
     pub user_seconds: f64,
     pub system_seconds: f64,
-    /// Share of one processor.
     pub percent: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_per_datagram: Option<f64>,

@@ -25,13 +25,11 @@ pub struct SendArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the bytes
-    /// that --size counts.
+    /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the bytes that --size counts.
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     pub rate: Option<Rate>,
-    /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To
-    /// udp://: bytes of a datagram's payload, with nocopy's header of 40 bytes (default 1400). To tcp://: bytes
-    /// handed to TCP in one call (default 64KiB).
+    /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To udp://: bytes of a datagram's
+    /// payload, with nocopy's header of 40 bytes (default 1400). To tcp://: bytes handed to TCP in one call (default 64KiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     pub size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.

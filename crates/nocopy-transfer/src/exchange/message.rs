@@ -53,7 +53,6 @@ pub struct Message {
     endpoint: Endpoint,
     /// `None` until one has connected.
     peer: Option<Peer>,
-    /// The peer has ended its direction.
     is_ended: bool,
     publishes: Publishes,
     /// Long messages are received into posted buffers.
@@ -68,7 +67,6 @@ enum Publishes {
 }
 
 impl Message {
-    /// Connects to the endpoint at that address.
     pub fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
         let peer = endpoint.connect(to, CONNECT_MAX)?;
         Ok(Self::new(endpoint, Some(peer)))

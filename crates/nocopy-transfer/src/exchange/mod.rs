@@ -31,8 +31,7 @@ pub const MARK: u8 = 0x80;
 
 /// One end of a conversation.
 pub trait Exchange: Send {
-    /// Sends a message now.
-    /// Errors: the kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
+    /// Sends a message now. Errors: the kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.

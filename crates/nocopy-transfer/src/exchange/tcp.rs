@@ -53,7 +53,6 @@ impl Tcp {
         Ok(Self { stream, waiting, several: Several::Alone, reader: Reader::new(), joined: Vec::new() })
     }
 
-    /// Sends several messages by one `writev`.
     pub fn batched(self) -> Self {
         Self { several: Several::Batched, ..self }
     }

@@ -42,7 +42,6 @@ impl Waiting {
         }
     }
 
-    /// The corresponding wait of a port.
     pub fn of_port(self) -> Wait {
         match self {
             Self::Spinning => Wait::Spin,

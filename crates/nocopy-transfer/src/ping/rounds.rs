@@ -23,7 +23,6 @@ const SLEEP_SLACK: Duration = Duration::from_micros(150);
 /// While spinning, polls between two reads of the clock.
 const LOOKS_A_CLOCK: u32 = 64;
 
-/// The request, and its results.
 pub(super) struct Rounds<'a> {
     arguments: &'a PingArguments,
     interrupt: Interrupt,
@@ -184,7 +183,6 @@ impl<'a> Rounds<'a> {
 
 enum Awaited {
     Came(Instant),
-    /// No answer in time.
     Lost,
     Interrupted,
 }

@@ -58,7 +58,6 @@ pub enum Error {
     SpeedOfFlatOut,
     #[error("send: cannot send; {0}")]
     Rejected(#[from] Reason),
-    /// An error of a port.
     #[error("{0}")]
     Port(#[source] io::Error),
 }

@@ -29,11 +29,9 @@ pub(super) struct Tally {
     pub bytes: u64,
     /// Frames of these packets.
     pub frames: u64,
-    /// Length of the last packet.
     pub last_bytes: u64,
     /// Packets longer than the port sends.
     pub too_long: u64,
-    /// Packets shorter than an Ethernet header.
     pub too_short: u64,
 }
 
@@ -42,14 +40,13 @@ pub(super) enum Step {
     /// A packet was sent; the next may be due at once.
     Sent,
     /// The next packet is due at `due_ns`.
-    Early { due_ns: u64 },
+    Early {
+        due_ns: u64,
+    },
     /// The next packets are due soon, and should be sent together.
     Batch,
-    /// The source has no packet yet.
     Silence,
-    /// All frames are in flight.
     NoRoom,
-    /// Everything was handed over.
     Done,
 }
 

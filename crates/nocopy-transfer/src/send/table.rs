@@ -115,7 +115,6 @@ pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The counters that are not 0.
 fn list(counts: &Counts) -> String {
     let some: Vec<_> = counts
         .iter()

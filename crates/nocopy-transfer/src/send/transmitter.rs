@@ -12,7 +12,6 @@ use crate::Failure;
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Sends packets, step by step.
 pub(super) trait Transmitter {
     /// Hands over due packets, up to a batch.
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure>;

@@ -60,7 +60,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// Advice if no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program uses it; name another port",

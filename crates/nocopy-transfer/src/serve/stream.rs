@@ -181,7 +181,6 @@ struct Connection {
     stream: TcpStream,
     network: IpAddr,
     kept: Kept,
-    /// The peer sends no more.
     is_ended: bool,
     /// Whether it may be readable or writable.
     is_ready: bool,

@@ -23,9 +23,7 @@ pub(super) struct Served {
     /// Messages or datagrams that were answered; absent for TCP, where messages cannot be distinguished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
-    /// Bytes of the answers.
     pub bytes: u64,
-    /// Connections accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u64>,
     /// Connections refused or broken off, and datagrams not answered.

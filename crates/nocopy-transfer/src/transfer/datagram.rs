@@ -27,7 +27,6 @@ pub(crate) struct Received {
     pub checksum: u64,
     /// Datagrams received after later ones.
     pub reordered: u64,
-    /// Received again.
     pub duplicate: u64,
     /// Received with changed content, not counted as received. Includes questions.
     pub corrupt: u64,

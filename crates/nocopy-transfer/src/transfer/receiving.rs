@@ -31,7 +31,6 @@ const GIVE_UP_NS: u64 = SILENCE_NS + LINGER_NS;
 #[derive(Debug)]
 pub(crate) struct Receiving {
     wants_checksums: bool,
-    /// How long the sender may be silent.
     idle_ns: u64,
     foreign: u64,
     run: Option<Run>,
@@ -75,12 +74,10 @@ pub(crate) enum Handled<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No sender has begun yet.
     Waiting,
     Running,
     /// The sender has the counts, or had enough time to ask for them.
     Over,
-    /// The sender was silent for too long.
     Silent,
 }
 

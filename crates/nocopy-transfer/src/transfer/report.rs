@@ -12,7 +12,6 @@ pub(crate) struct Findings {
     pub sent: Option<Sent>,
     /// Whether these are all sent datagrams, not only those before the receiver's limit.
     pub is_whole: bool,
-    /// Whether the receiver has stopped counting.
     pub is_final: bool,
 }
 

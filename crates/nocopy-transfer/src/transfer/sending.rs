@@ -32,7 +32,6 @@ pub(crate) struct Sending {
 enum Stage {
     Connecting,
     Running,
-    /// All data were sent.
     Finishing,
     /// The last answer has arrived; and whether that was before all data were sent, and whether thanks were sent.
     Over {
@@ -43,15 +42,12 @@ enum Stage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No answer has arrived yet.
     Connecting,
-    /// The receiver has answered.
     Running,
     /// The receiver has ended it, before all data were sent.
     EndedEarly,
     /// The receiver is asked for its final answer.
     Finishing,
-    /// The last answer has arrived.
     Agreed,
     /// No answer has arrived for too long, or none at all.
     Silent,
@@ -117,7 +113,6 @@ impl Sending {
         };
     }
 
-    /// Notes that all data were sent.
     pub(crate) fn finish(&mut self, now_ns: u64) {
         if self.stage == Stage::Running {
             self.stage = Stage::Finishing;

@@ -99,12 +99,9 @@ pub(super) enum Packet<'a> {
     Control(Control),
 }
 
-/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// From another program or version.
     Foreign,
-    /// From this run, but changed.
     Corrupt { run: u64 },
 }
 
@@ -171,8 +168,7 @@ impl Control {
     }
 }
 
-/// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum, if one is
-/// requested.
+/// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum, if one is requested.
 /// Panics if `buffer` has no room for the header.
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
@@ -198,7 +194,6 @@ fn seal(bytes: &mut [u8]) -> u32 {
     checksum
 }
 
-/// The checksum that [`seal`] writes.
 fn sum(header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
     let mut header = *header;
     header[CHECKSUM_AT..LENGTH_AT].fill(0);

@@ -30,7 +30,6 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<SocketAddr>,
     ended: Ended,
-    /// The fault of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +42,6 @@ pub(super) struct Summary {
     /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
     findings: Option<Findings>,
-    /// Connections of other senders.
     foreign: u64,
     evidence: LedgerResult,
     /// The methods used, and why, in lines.
@@ -112,7 +110,6 @@ impl Summary {
         }
     }
 
-    /// Adds the counts that both ends exchanged.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
         Self { total: findings.and_then(|findings| findings.total), findings, has_checksums, ..self }
     }

@@ -59,11 +59,9 @@ impl WorkerEnd {
 
 #[derive(Debug)]
 pub(super) enum Why {
-    /// The sender ended it.
     End,
     Stopped,
     Broken(io::Error),
-    /// More arrived than announced.
     TooMuch,
     /// Reading or writing failed at this end.
     Failed(Failure),

@@ -10,7 +10,6 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Order<W> {
     output: W,
-    /// Expected offset of the next piece.
     next: u64,
     held: BTreeMap<u64, Vec<u8>>,
     held_bytes: usize,
@@ -61,7 +60,6 @@ impl<W: Write> Order<W> {
         self.follow()
     }
 
-    /// Passes on held-back pieces that are next.
     fn follow(&mut self) -> io::Result<()> {
         while let Some(first) = self.held.first_entry().filter(|first| *first.key() <= self.next) {
             let (offset, bytes) = first.remove_entry();

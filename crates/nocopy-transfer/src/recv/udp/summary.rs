@@ -20,7 +20,6 @@ pub(super) struct Summary {
     /// All datagrams, with headers.
     pub packets: u64,
     pub bytes: u64,
-    /// Time from the first to the last.
     pub seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<f64>,

@@ -20,7 +20,6 @@ pub(super) struct Tally {
     /// When the first and the last data datagram arrived.
     times_ns: Option<(u64, u64)>,
     last_bytes: u64,
-    /// The source of the last datagram.
     from: Option<SocketAddr>,
     kernel_dropped: u64,
     /// Datagrams from addresses that may not send.

@@ -84,7 +84,6 @@ pub(super) struct Capture<R> {
 }
 
 impl<R: Read> Capture<R> {
-    /// Reads the file's header.
     pub(super) fn open(input: R) -> Result<Self, Damage> {
         let mut window = Window::new(input);
         let (format, header_bytes) = recognize(&mut window)?;
@@ -316,7 +315,6 @@ impl<R: Read> Capture<R> {
 }
 
 impl<R: Read + Seek> Capture<R> {
-    /// Starts again at the first packet.
     pub(super) fn rewind(&mut self) -> Result<(), Damage> {
         self.input().rewind().map_err(Damage::Rewind)?;
         self.window.restart();

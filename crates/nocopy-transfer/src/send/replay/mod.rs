@@ -60,8 +60,7 @@ impl Replay {
         self.playback.rounds == Rounds::Forever
     }
 
-    /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors there no longer
-    /// matter.
+    /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors there no longer matter.
     pub(super) fn rounds_done(&mut self) -> u64 {
         let _ = self.playback.ahead();
         self.playback.rounds_done

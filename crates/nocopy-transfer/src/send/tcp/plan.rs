@@ -40,7 +40,6 @@ pub(super) struct Plan {
     pub piece_bytes: u64,
     /// One for each stream, if its end is known.
     pub ranges: Vec<Option<Range<u64>>>,
-    /// Their total.
     pub total: Option<u64>,
     pub pace: Pace,
     pub goal: Goal,

@@ -48,7 +48,6 @@ pub(super) struct Summary {
     /// The bytes to be sent, if known from the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
-    /// Handed to the kernel.
     bytes: u64,
     seconds: f64,
     #[serde(flatten)]
@@ -114,7 +113,6 @@ impl Summary {
         }
     }
 
-    /// Adds the receiver's last report.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
         Self { findings, has_checksums, ..self }
     }

@@ -22,7 +22,6 @@ use crate::transfer::stream::Count;
 
 #[derive(Debug)]
 pub(super) enum Content {
-    /// Pieces by their number.
     Pattern(Arc<Pattern>),
     /// A pattern, by reference to published pages.
     Published(Arc<Pattern>, Published),
@@ -58,14 +57,12 @@ pub(super) struct Worker {
 
 enum Taken {
     Piece(usize),
-    /// All memory is in flight.
     NoRoom,
     Nothing,
     /// Everything was sent.
     End,
 }
 
-/// State shared with the waiting thread.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
@@ -97,7 +94,6 @@ impl WorkerEnd {
     }
 }
 
-/// Why a stream ends early.
 enum Stop {
     /// The other end does not accept it.
     Connection(io::Error),

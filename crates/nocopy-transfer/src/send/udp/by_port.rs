@@ -86,7 +86,6 @@ impl ByPort {
         }
     }
 
-    /// Takes up to that many free frames.
     fn frames(&mut self, count: usize) -> Vec<Buffer> {
         let Memory::Frames(home) = &mut self.memory else { return Vec::new() };
         let mut frames = std::mem::take(home);

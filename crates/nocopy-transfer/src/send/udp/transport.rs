@@ -32,7 +32,6 @@ pub(super) trait Transport: Debug {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendResult {
     Sent,
-    /// All memory is in flight.
     NoRoom,
     /// The input has nothing yet.
     Nothing,

@@ -48,7 +48,6 @@ pub(super) struct Done {
 #[derive(Default)]
 pub(super) struct Jobs {
     queue: Mutex<Queue>,
-    /// The queue has changed.
     changed: Condvar,
 }
 

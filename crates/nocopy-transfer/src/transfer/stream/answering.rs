@@ -64,7 +64,6 @@ impl Answering {
         }
     }
 
-    /// The sender has closed the connection.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }

@@ -14,7 +14,6 @@ const SILENCE_NS: u64 = 10_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No answer has arrived yet.
     Connecting,
     Running,
     /// The receiver has stopped counting, before everything was sent.
@@ -28,7 +27,6 @@ pub(crate) enum State {
     Malformed,
     /// The receiver has closed the connection without a last answer.
     Gone,
-    /// No answer arrived in time.
     Silent,
 }
 
@@ -111,7 +109,6 @@ impl Asking {
         }
     }
 
-    /// The receiver has closed the connection.
     pub(crate) fn end(&mut self) {
         self.broken = self.broken.or(Some(State::Gone));
     }

@@ -78,7 +78,6 @@ pub(crate) struct Ask {
     pub verify: bool,
 }
 
-/// Why a receiver refuses a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It has a run already.
@@ -211,7 +210,6 @@ impl Answer {
     }
 }
 
-/// Assembles messages from received pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageBuffer {
     message: [u8; CONTROL_BYTES],

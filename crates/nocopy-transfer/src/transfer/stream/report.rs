@@ -13,7 +13,6 @@ pub(crate) struct Findings {
     pub sent: Option<Count>,
     /// The receiver's latest reported count.
     pub received: Option<Count>,
-    /// Whether the receiver has stopped counting.
     pub is_final: bool,
     /// Whether it counted everything, instead of stopping at its limit.
     pub is_whole: bool,
@@ -48,7 +47,6 @@ impl Findings {
         Some(sent.bytes.saturating_sub(received.bytes))
     }
 
-    /// Whether more was announced than arrived.
     pub(crate) fn is_short(&self) -> bool {
         self.total.is_some_and(|total| self.received.is_none_or(|received| received.bytes < total))
     }
