@@ -99,8 +99,7 @@ impl FromStr for Seed {
 }
 
 impl RandomArguments {
-    /// The arguments with a seed: of the command line, of the environment, or the fixed one.
-    /// Fails if the environment's seed is not valid.
+    /// The arguments with a seed: of the command line, of the environment, or the fixed one. Fails if the environment's seed is not valid.
     pub(crate) fn settled(self) -> Result<Self, String> {
         let of_environment = || match std::env::var(SEED_VARIABLE) {
             Ok(text) => text

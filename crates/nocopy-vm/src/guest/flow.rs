@@ -76,7 +76,6 @@ impl Flow {
     }
 }
 
-/// The result of both directions.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
     sent: u32,

@@ -82,7 +82,6 @@ impl KernelServer {
         Ok(())
     }
 
-    /// Ends the server's threads and connections.
     pub(crate) fn stop(&self) -> Result<(), Failure> {
         self.ask("threads", "0\n").map(drop)
     }

@@ -39,8 +39,7 @@ impl Reads {
         Ok(Self { programs })
     }
 
-    /// The calls that have returned so far, on all processors.
-    /// Fails if the kernel skipped the program: then no figure is true.
+    /// The calls that have returned so far, on all processors. Fails if the kernel skipped the program: then no figure is true.
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
         let map = self.programs.map("counts").expect("the programs have one map");
         let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;

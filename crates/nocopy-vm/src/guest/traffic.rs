@@ -85,8 +85,7 @@ pub(crate) fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"))
 }
 
-/// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives, in order and
-/// with its bytes.
+/// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives, in order and with its bytes.
 pub(crate) fn cross(
     from: &mut Port,
     to: &mut Port,

@@ -30,7 +30,6 @@ const PACKETS: u32 = 1024;
 const WINDOW: u32 = 32;
 const SIZES_BYTES: [usize; 3] = [64, 1000, 1514];
 
-/// The program, running; killed when dropped.
 struct Client {
     process: Child,
     stream: UnixStream,

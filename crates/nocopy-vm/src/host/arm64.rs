@@ -38,7 +38,6 @@ const PROCESSOR: &str = "cortex-a72";
 /// Twice the size of the file system, which is in memory twice while it is unpacked, and room for tests.
 const MEMORY: &str = "4G";
 
-/// The file system of an arm64 machine.
 pub(crate) struct Image {
     /// Removed with it.
     directory: tempfile::TempDir,

@@ -3,7 +3,6 @@ use std::path::PathBuf;
 
 use nocopy_proto::errno::Why;
 
-/// Why the lab cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("test '{name}': not found; the lab has no such test; 'nocopy-vm list' lists them")]

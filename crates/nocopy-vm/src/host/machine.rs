@@ -52,7 +52,6 @@ pub(crate) struct Outcome {
     pub(crate) version: String,
     pub(crate) boot_seconds: Option<f64>,
     pub(crate) seconds: f64,
-    /// Every test of `boot`.
     pub(crate) rows: Vec<Row>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
@@ -64,7 +63,6 @@ pub(crate) struct Outcome {
     is_excused: bool,
 }
 
-/// An unexpected end of a machine.
 pub(super) enum Ending {
     /// It never booted: no test has run.
     NeverUp(String),

@@ -30,7 +30,6 @@ use tools::Tools;
 use crate::arguments::RunArguments;
 use crate::registry::{self, Architecture, Kernel};
 
-/// Fetches and installs what the lab needs.
 pub(crate) fn prepare() -> Result<bool, Error> {
     let cache = Cache::locked()?;
     let tools = Tools::prepare(&cache)?;

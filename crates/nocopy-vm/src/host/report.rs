@@ -165,7 +165,6 @@ impl Report {
     }
 }
 
-/// A JSON value as plain text.
 fn plain(value: Option<&Value>) -> String {
     match value {
         None => String::new(),
