@@ -24,7 +24,6 @@ fn formatting() -> Result<(), Failed> {
     Step::new("formatting of the VM lab's tests", "rustfmt", &all).run()
 }
 
-/// Also compiles the fuzz targets.
 fn lints() -> Step {
     let what = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
     Step::cargo("lints", &what)

@@ -244,7 +244,6 @@ pub(crate) fn commit() -> String {
     if changed.trim().is_empty() { commit } else { format!("{commit} and changes") }
 }
 
-/// Writes the verdict into its row.
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
     let path = root().join(VERDICTS);
     let failed = |error: std::io::Error| Failed(format!("{}: {error}", path.display()));

@@ -32,7 +32,6 @@ impl Unpacked {
         Ok(Self { root })
     }
 
-    /// A file or directory of theirs.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }

@@ -25,7 +25,6 @@ struct Found {
     joined: u64,
 }
 
-/// A test suite of another project.
 trait Tests: Sync {
     /// Parts that run by themselves.
     fn parts(&self) -> Vec<String>;

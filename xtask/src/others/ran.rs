@@ -88,7 +88,6 @@ pub(crate) fn read_report(report: &File) -> Sockets {
     read.unwrap_or_default()
 }
 
-/// The last lines of a program's output.
 pub(crate) fn end_of(said: &Path) -> String {
     let text = fs::read(said).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();

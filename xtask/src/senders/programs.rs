@@ -1,6 +1,5 @@
 //! The measured programs, and their tasks: small and bounded.
 
-/// A program of a package of Debian.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,

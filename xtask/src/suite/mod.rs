@@ -74,7 +74,6 @@ struct Ran {
     again: Option<Attempt>,
 }
 
-/// One test in the file of results.
 #[derive(Serialize)]
 struct Row {
     test: String,
@@ -91,7 +90,6 @@ impl<'a> Suite<'a> {
         Self { name, built, filters: &[], seed: None, retry: true, instrument: Instrument::Nothing }
     }
 
-    /// Builds the tests and runs them.
     pub(crate) fn outcome(&self) -> Outcome {
         match build(self.built, self.instrument.variables()) {
             Ok(binaries) => self.run(binaries).unwrap_or_else(Outcome::from),
