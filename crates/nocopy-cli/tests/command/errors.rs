@@ -415,15 +415,15 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "ip link add one type veth peer name two; $nocopy ping xdp://10.0.0.1:9 --interface=one",
-        "10.0.0.1:9: cannot be reached through one (ENETUNREACH); network is unreachable; 'ip route get 10.0.0.1' shows the way there",
+        "10.0.0.1:9: cannot be reached through one (ENETUNREACH); network is unreachable; 'ip route get 10.0.0.1' shows the route",
     ),
     (
         "ip link add three type veth peer name four; $nocopy send udp://10.0.0.1:9 --method=xdp-udp --interface=three",
-        "10.0.0.1:9: no way there through three (ENETUNREACH); network is unreachable; look at 'ip route get 10.0.0.1 oif three'",
+        "10.0.0.1:9: no route there through three (ENETUNREACH); network is unreachable; look at 'ip route get 10.0.0.1 oif three'",
     ),
     (
         "for file in /usr/lib/*/libpcap.so.*; do mount --bind /dev/null $file; done; $nocopy sniff lo udp",
-        "filter 'udp': cannot be compiled; libpcap, which does it, cannot be loaded (…); install it ('apt install libpcap0.8'), or give the filter as bytecode",
+        "filter 'udp': cannot be compiled; libpcap, which compiles filters, cannot be loaded (…); install it ('apt install libpcap0.8'), or give the filter as bytecode",
     ),
     (
         "setpriv --bounding-set=-bpf,-sys_admin $nocopy sniff lo --take",

@@ -164,7 +164,7 @@ fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
     let (copied, code) = json(&words);
     assert_eq!((code, &copied["files"], &copied["ended"]), (1, &0.into(), &"done".into()), "{copied}");
     let error = copied["failed"][0]["error"].as_str().unwrap();
-    let differs = "the copy differs from byte 1100077 on; the file was changed meanwhile, or the server or disk is faulty; copy it again";
+    let differs = "the copy differs from byte 1100077 on; the file was changed during the copy, or the server or disk is faulty; copy it again";
     assert_eq!(error, format!("{}: {differs}", part.display()));
     assert!(!to.exists() && !part.exists());
     // Without the earlier copy nothing is wrong.

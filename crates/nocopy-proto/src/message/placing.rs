@@ -282,7 +282,10 @@ mod tests {
         let mut regions = Regions::default();
         let region = regions.register(WRITER, (), 10);
         let refused = [
-            (OTHER, "there is no such region for this end, or not any more; ask the peer for another one"),
+            (
+                OTHER,
+                "the peer has no such region for this endpoint, or has withdrawn it; ask for another one",
+            ),
             (WRITER, "the bytes do not lie within the region; put fewer, or elsewhere"),
         ];
         for (from, expected) in refused {

@@ -369,7 +369,7 @@ fn a_peer_that_was_started_again_is_told_of() {
     table.hosts[1] = Endpoint::new(Settings::default(), [3; 32]);
     table.send(0, client, b"are you there?");
     table.settle(|_, _| true);
-    let restarted = "it does not know the connection any more, as after a restart; connect again";
+    let restarted = "it no longer knows the connection, for example after a restart; connect again";
     assert_eq!(table.lost(0), Some((client, restarted.to_owned())));
     assert_eq!(table.hosts[0].acknowledged().as_deref().map(<[u8]>::len), Some(4 + 14));
 }
@@ -388,7 +388,7 @@ fn a_peer_that_is_not_heard_is_lost() {
         table.now = due;
         table.hosts[0].handle_timeout(due);
     }
-    let silent = "no datagram came from it any more; is it running, and is the network up?";
+    let silent = "no more datagrams arrived from it; is it running, and is the network up?";
     assert_eq!(table.lost(0), Some((client, silent.to_owned())));
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
 }
@@ -495,7 +495,7 @@ fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
                 assert!(statistics.in_flight == 0 && statistics.queued > 0, "{statistics:?}");
             }
         }
-        let stalled = "it did not continue a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again";
+        let stalled = "it stopped in the middle of a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again";
         assert_eq!(table.lost(1), is_wanted.then(|| (server, stalled.to_owned())));
     }
 }

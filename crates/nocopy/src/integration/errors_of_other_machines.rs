@@ -41,7 +41,7 @@ fn errors_of_other_machines_have_the_one_form() {
         ),
         (
             Box::new(UringRefused::TooOld(errno(libc::EINVAL))),
-            "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring",
+            "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring",
         ),
         (
             Box::new(udp::OpenError::Interface { interface: nc0(), source: errno(libc::ENODEV) }),

@@ -157,12 +157,12 @@ fn what_comes_from_another_process_is_checked() {
     let error = refused(&sent, lab.left());
     assert_eq!(
         error,
-        "filter control: could not be passed on; nc1: cannot be used; the port was granted in another network namespace; start both programs in the same one"
+        "filter control: not transferred between processes; nc1: cannot be used; the port was granted in another network namespace; start both programs in the same one"
     );
     let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 88]).is_ok()), lab.right());
     assert_eq!(
         error,
-        "filter control: could not be passed on; grant: not recognised; the message does not begin like a grant; connect to a program that grants ports"
+        "filter control: not transferred between processes; grant: not recognised; the message does not begin like a grant; connect to a program that grants ports"
     );
     let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 200]).is_ok()), lab.right());
     assert!(error.contains("grant: incomplete"), "{error}");

@@ -317,7 +317,7 @@ fn a_program_already_there_is_not_displaced_unless_asked() {
     assert_eq!(
         error.to_string(),
         format!(
-            "nc0: not attached; XDP program {there} is there already; detach it with 'ip link set dev nc0 xdp off', or ask for it to be displaced"
+            "nc0: not attached; XDP program {there} is there already; detach it with 'ip link set dev nc0 xdp off', or displace it"
         )
     );
     let error = open_with(end, |builder| builder.displace(true)).unwrap_err();

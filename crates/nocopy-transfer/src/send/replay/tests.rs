@@ -155,7 +155,9 @@ fn what_is_no_recording_of_ethernet_is_refused() {
     for (file, begin) in [(&b"\x7fELF and so on, and on, and on"[..], "7f 45 4c 46"), (b"abc", "61 62 63")] {
         assert_eq!(
             said(file),
-            format!("it is no capture file (it begins with {begin}); give a pcap or pcapng file, unpacked")
+            format!(
+                "it is no capture file (it begins with {begin}); give a pcap or pcapng file that is not compressed"
+            )
         );
     }
     for (file, byte) in [
