@@ -34,6 +34,9 @@ use crate::sys::udp_receive::{LocalAddress, Message, Messages};
 /// The interval at which the ordinary sockets are checked while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The most batches that are taken before the clock is read.
+const UNLOOKED_MAX: u32 = 16;
+
 /// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million packets a second it
 /// overflows in seven minutes.
 const DROPS_INTERVAL: Duration = Duration::from_secs(60);
@@ -83,6 +86,8 @@ pub(crate) struct Receiver {
     strays: VecDeque<Stray>,
     /// When the ordinary sockets were last looked at.
     looked: Instant,
+    /// Batches since the clock was last read for that.
+    unlooked: u32,
     /// When their drops were last read.
     counted: Instant,
     buffer: Box<[u8]>,
@@ -164,6 +169,7 @@ impl Receiver {
             sorting,
             strays: VecDeque::new(),
             looked: Instant::now(),
+            unlooked: 0,
             counted: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
             call: Messages::new(1),
@@ -193,7 +199,11 @@ impl Receiver {
 
     /// Returns waiting datagrams, possibly none, without waiting.
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
-        self.look_now_and_then()?;
+        // What is there is taken without a look at the clock, unless there always is something.
+        if self.unlooked == UNLOOKED_MAX || !Waiting::is_ready(&mut self.port) {
+            self.look_now_and_then()?;
+        }
+        self.unlooked += 1;
         self.batch()
     }
 
@@ -205,6 +215,7 @@ impl Receiver {
 
     /// Looks at the ordinary sockets, but not too often, because each look is a system call.
     fn look_now_and_then(&mut self) -> io::Result<()> {
+        self.unlooked = 0;
         let now = Instant::now();
         if now.duration_since(self.looked) < STRAYS_INTERVAL {
             return Ok(());
