@@ -267,7 +267,10 @@ impl Endpoint {
     #[inline]
     pub(super) fn take_due(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<()> {
         let now = self.take_in(patience, reads_in_place)?;
-        self.see_to_due(now);
+        // A message that was waited for comes first: what is due is done by the next look.
+        if self.lone.is_none() || self.protocol.is_urgent() {
+            self.see_to_due(now);
+        }
         Ok(())
     }
 
