@@ -10,6 +10,14 @@ use crate::memory::area::{Area, AreaConfig, Faults, Frame, Half};
 use crate::ring;
 use crate::sys::xsk::Descriptor;
 
+/// A stream of units, as [`run`](crate::message::model::run) reads it.
+///
+/// # Panics
+/// As there.
+pub fn stream(schedule: &[u8]) {
+    crate::message::model::run(schedule);
+}
+
 /// One step of a model, which defines its meaning.
 pub type Operation = (u8, u16);
 

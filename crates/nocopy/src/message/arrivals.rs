@@ -69,6 +69,14 @@ pub(super) struct Moment<'a> {
     now: Option<Time>,
 }
 
+#[cfg(any(feature = "fuzzing", test))]
+impl<'a> Moment<'a> {
+    /// A time that is known.
+    pub(super) fn at(clock: &'a Clock, now: Time) -> Self {
+        Self { clock, now: Some(now) }
+    }
+}
+
 impl Moment<'_> {
     /// The time when it was first asked for.
     #[inline]

@@ -67,4 +67,7 @@ pub use payload::Payload;
 pub use received::Message;
 pub use shared::{Locked, Shared};
 
+#[cfg(any(feature = "fuzzing", test))]
+pub(crate) use streams::model;
+
 use nocopy_proto::message::wire::HEADER_BYTES;

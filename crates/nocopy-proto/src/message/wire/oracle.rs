@@ -35,6 +35,41 @@ fn check(bytes: &[u8]) {
     }
 }
 
+/// Reads `bytes` as what precedes a unit, and as the first bytes of a stream, those also with a correct checksum, and writes what was read:
+/// the same bytes.
+///
+/// # Panics
+/// When they are not.
+pub fn check_stream(bytes: &[u8]) {
+    if let Some(header) = bytes.first_chunk()
+        && let Ok(unit) = Unit::parse(header)
+    {
+        let mut written = [0; HEADER_BYTES];
+        unit.emit(&mut written);
+        assert_eq!(written, *header);
+    }
+    let sealed = |length: usize| {
+        let mut sealed = bytes.get(..length - crc::CRC_BYTES).unwrap_or_default().to_vec();
+        crc::seal(&mut sealed);
+        sealed
+    };
+    let mut written = Vec::new();
+    for begin in [bytes, &sealed(ATTACH_BYTES), &sealed(ATTACHED_BYTES)] {
+        if let Some(words) = begin.first_chunk()
+            && let Ok(attach) = Attach::parse(words)
+        {
+            attach.emit(&mut written);
+            assert_eq!(written, words);
+        }
+        if let Some(words) = begin.first_chunk()
+            && let Ok(attached) = Attached::parse(words)
+        {
+            attached.emit(&mut written);
+            assert_eq!(written, words);
+        }
+    }
+}
+
 /// The datagram as it is sent.
 pub fn emit(datagram: &Datagram<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -11,6 +11,8 @@ mod regions;
 pub(super) use front::Front;
 pub(super) use posted::{Placed, Posted, Slot};
 pub(super) use puts::{Puts, Straight};
+#[cfg(any(feature = "fuzzing", test))]
+pub(super) use puts::{gathered, straight};
 pub(super) use regions::Registered;
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Posted {
         result
     }
 
-    fn post(&self, buffer: Buffer) {
+    pub(in crate::message) fn post(&self, buffer: Buffer) {
         self.with(|buffers| buffers.push_back(buffer));
     }
 

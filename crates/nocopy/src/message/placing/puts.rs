@@ -305,12 +305,17 @@ impl Endpoint {
 }
 
 /// The region, the offset and the number of bytes that were written.
-type Written = (Region, u64, usize);
+pub(in crate::message) type Written = (Region, u64, usize);
 
-type Incoming<'a> = nocopy_proto::message::Message<'a, crate::message::carrier::Packet, Received>;
+pub(in crate::message) type Incoming<'a> =
+    nocopy_proto::message::Message<'a, crate::message::carrier::Packet, Received>;
 
 /// Checks a put whose bytes were read into their place.
-fn straight(message: Incoming<'_>, main: Peer, registered: &Registered) -> Result<Written, PutRefusal> {
+pub(in crate::message) fn straight(
+    message: Incoming<'_>,
+    main: Peer,
+    registered: &Registered,
+) -> Result<Written, PutRefusal> {
     let bytes = message.len() - PUT_HEADER_BYTES;
     let mut kept = None;
     message.take(|piece| kept = Some(piece));
@@ -324,7 +329,11 @@ fn straight(message: Incoming<'_>, main: Peer, registered: &Registered) -> Resul
 }
 
 /// Copies the bytes of a put into their place.
-fn gathered(message: &Incoming<'_>, main: Peer, registered: &Registered) -> Result<Written, PutRefusal> {
+pub(in crate::message) fn gathered(
+    message: &Incoming<'_>,
+    main: Peer,
+    registered: &Registered,
+) -> Result<Written, PutRefusal> {
     let bytes = message.len().checked_sub(PUT_HEADER_BYTES).ok_or(PutRefusal::NoRegion)?;
     let mut header = [0; PUT_HEADER_BYTES];
     copy_from(message.pieces(), 0, &mut header);

@@ -14,7 +14,7 @@ use crate::message::Endpoint;
 pub(in crate::message) struct Registered(Mutex<Regions<Buffer>>);
 
 impl Registered {
-    fn with<T>(&self, change: impl FnOnce(&mut Regions<Buffer>) -> T) -> T {
+    pub(in crate::message) fn with<T>(&self, change: impl FnOnce(&mut Regions<Buffer>) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -84,10 +84,20 @@ impl Buffers {
 impl Memory {
     /// For messages of up to `message_bytes_max`.
     pub(super) fn new(message_bytes_max: usize) -> io::Result<Self> {
-        let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         let count = |bytes: usize| (POOL_BYTES_MIN / bytes).max(BUFFERS_MIN) as u32;
+        Self::of_buffers(message_bytes_max, SMALL_BUFFERS, count)
+    }
+
+    /// With so few buffers that units wait for them.
+    #[cfg(any(feature = "fuzzing", test))]
+    pub(super) fn scarce(message_bytes_max: usize) -> io::Result<Self> {
+        Self::of_buffers(message_bytes_max, 2, |_| 1)
+    }
+
+    fn of_buffers(message_bytes_max: usize, small: u32, count: impl Fn(usize) -> u32) -> io::Result<Self> {
+        let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         Ok(Self {
-            small: Buffers::new(Pool::packed(SMALL_BUFFERS, SMALL_BYTES)?),
+            small: Buffers::new(Pool::packed(small, SMALL_BYTES)?),
             chunks: Buffers::new(Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?),
             long: Buffers::new(Pool::new(1 + count(unit_bytes_max), unit_bytes_max)?),
             unit_bytes_max,

@@ -5,6 +5,8 @@
 mod choice;
 mod figures;
 mod memory;
+#[cfg(any(feature = "fuzzing", test))]
+pub(crate) mod model;
 mod opening;
 mod outgoing;
 mod placed;
