@@ -1,17 +1,21 @@
 //! Messages that go by TCP connections beside the datagrams, between two network namespaces.
 
+use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::lab;
-use crate::common::message::{connect, pattern};
+use crate::common::message::{connect, pattern, receive, send};
 use nocopy::message::{Builder, Endpoint, Peer};
 use nocopy::{Port, Reason};
 use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_getfd, pidfd_open, setrlimit,
+};
 
 /// Lengths that go by datagrams, by streams, and in batches of either.
 const LENGTHS: [usize; 7] = [10, 9_000, 300_000, 0, 1_400, 64 << 10, 1 << 20];
@@ -148,4 +152,57 @@ fn cut_units_become_packets_though_they_hold_all_frames() {
     });
     assert!(left.stats().unwrap()["units_to_packets"] > 0, "{}", left.stats().unwrap());
     drop(held);
+}
+
+/// In a process of its own, because the limit of descriptors is the process's.
+#[test]
+fn without_descriptors_messages_go_by_datagrams() {
+    const ALONE: &str = "NOCOPY_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return run_out_of_descriptors();
+    }
+    let test = "streams::without_descriptors_messages_go_by_datagrams";
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn run_out_of_descriptors() {
+    let bind = || Endpoint::builder().streams(true).bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (mut left, mut right) = (bind(), bind());
+    let (to_right, _) = connect(&mut left, &mut right);
+    let whole = getrlimit(Resource::Nofile);
+    let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let allow = |descriptors| setrlimit(Resource::Nofile, Rlimit { current: descriptors, ..whole }).unwrap();
+    let mut number = 0;
+    let mut deliver = |left: &mut Endpoint, right: &mut Endpoint| {
+        let message = pattern(number, LENGTHS[number % LENGTHS.len()]);
+        number += 1;
+        send(left, right, to_right, &message);
+        left.flush().unwrap();
+        assert!(receive(left, right).2 == message);
+    };
+    // None for a socket that connects.
+    allow(Some(next));
+    (0..50).for_each(|_| deliver(&mut left, &mut right));
+    // One for that, and none for one that is accepted: the listener, which stays readable, ends no wait.
+    allow(Some(next + 1));
+    wait_until("a socket that connects", || {
+        deliver(&mut left, &mut right);
+        std::fs::exists(format!("/proc/self/fd/{next}")).unwrap()
+    });
+    wait_until("the descriptor is at rest", || {
+        assert!(right.try_receive().unwrap().is_none());
+        left.wait(Duration::ZERO).unwrap();
+        let mut polled = [PollFd::from_borrowed_fd(right.as_fd(), PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).unwrap() == 0
+    });
+    (0..50).for_each(|_| deliver(&mut left, &mut right));
+    assert_eq!((left.stats().unwrap()["units_sent"], right.stats().unwrap()["streams_attached"]), (0, 0));
+    allow(whole.current);
+    wait_until("a stream", || {
+        deliver(&mut left, &mut right);
+        left.stats().unwrap()["units_sent"] > 0
+    });
+    assert_eq!(right.stats().unwrap()["streams_cut"], 0);
 }
