@@ -535,21 +535,12 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
 
     use super::*;
+    use crate::message::tests;
 
-    /// Two endpoints, the left one connected to the right one, without a timer that expires during a test.
+    /// Two endpoints without a timer that expires during a test.
     fn connected() -> (Endpoint, Peer, Endpoint) {
-        let bind = || {
-            let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
-            silent.bind("127.0.0.1:0".parse().unwrap()).unwrap()
-        };
-        let (mut left, mut right) = (bind(), bind());
-        let to_right = left.start_connect(right.local_address()).unwrap();
-        wait_until("a connection", || {
-            left.wait(Duration::ZERO).unwrap();
-            right.wait(Duration::ZERO).unwrap();
-            matches!(left.poll_event(), Some(Event::Connected(..)))
-        });
-        (left, to_right, right)
+        let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+        tests::connected([silent.clone(), silent])
     }
 
     /// Datagrams that have arrived are read before they count as missing, however seldom the program calls.

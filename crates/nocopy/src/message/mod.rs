@@ -56,6 +56,8 @@ mod receiving;
 mod sending;
 mod shared;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use builder::{Builder, OpenError};
 pub use call::Error;

@@ -4,23 +4,15 @@ use nocopy_lab::patience::{PATIENCE, wait_until};
 
 use super::*;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::message::Event;
+use crate::message::{Event, tests};
 use crate::sys::poll::wait_readable;
 
 fn bind(streams: bool) -> Endpoint {
     Endpoint::builder().streams(streams).bind("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// Two endpoints, the left one connected to the right one; the right one learns its peer with the first message.
 fn connected(streams: [bool; 2]) -> (Endpoint, Peer, Endpoint) {
-    let [mut left, mut right] = streams.map(bind);
-    let to_right = left.start_connect(right.local_address()).unwrap();
-    wait_until("a connection", || {
-        left.wait(Duration::ZERO).unwrap();
-        right.wait(Duration::ZERO).unwrap();
-        matches!(left.poll_event(), Some(Event::Connected(..)))
-    });
-    (left, to_right, right)
+    tests::connected(streams.map(|on| Endpoint::builder().streams(on)))
 }
 
 fn counter(endpoint: &Endpoint, name: &str) -> u64 {

@@ -6,7 +6,7 @@ use nocopy_lab::patience::wait_until;
 
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool::{Buffer, Pool};
-use crate::message::{Endpoint, Event, Message, Peer};
+use crate::message::{Endpoint, Event, Message, Peer, tests};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: usize = 1 << 20;
@@ -22,15 +22,8 @@ fn connected(streams: bool) -> (Endpoint, Peer, Endpoint) {
 }
 
 fn connected_for(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint) {
-    let builder = || Endpoint::builder().streams(streams).max_message_bytes(message_bytes);
-    let bind = || builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let (mut left, mut right) = (bind(), bind());
-    let to_right = left.start_connect(right.local_address()).unwrap();
-    wait_until("a connection", || {
-        left.wait(Duration::ZERO).unwrap();
-        right.wait(Duration::ZERO).unwrap();
-        matches!(left.poll_event(), Some(Event::Connected(..)))
-    });
+    let builder = Endpoint::builder().streams(streams).max_message_bytes(message_bytes);
+    let (mut left, to_right, mut right) = tests::connected([builder.clone(), builder]);
     if streams {
         wait_until("a stream", || {
             if left.in_flight() == 0 {
