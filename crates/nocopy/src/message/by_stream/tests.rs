@@ -418,3 +418,34 @@ fn a_port_is_chosen_that_is_free_for_tcp() {
     let at_one = Endpoint::builder().streams(true).bind(address).unwrap();
     assert!(at_one.streams.is_none(), "that port was asked for");
 }
+
+/// A peer that acknowledges nothing stops its sender, which keeps no more than the window; and is lost in the end.
+#[test]
+fn a_peer_that_acknowledges_nothing_is_refused_and_lost() {
+    let impatient =
+        || Endpoint::builder().keep_alive(Duration::from_millis(500)).dead_after(Duration::from_secs(2));
+    let (mut left, to_right, mut right) = tests::connected([impatient(), impatient()]);
+    open_stream(&mut left, to_right, &mut right);
+    let (mut accepted, mut refused, mut lost) = (0, 0, None);
+    wait_until("the peer is lost", || {
+        for _ in 0..50 {
+            match left.send(vec![1; 100_000], to_right) {
+                Ok(()) => accepted += 1,
+                Err(rejected) => {
+                    refused += 1;
+                    let reason = rejected.reason;
+                    assert!(matches!(reason, Reason::Full | Reason::Gone), "{reason}");
+                }
+            }
+        }
+        assert!(left.in_flight() <= left.window_packets, "{} of {}", left.in_flight(), left.window_packets);
+        left.wait(Duration::ZERO).unwrap();
+        lost = std::iter::from_fn(|| left.poll_event()).find(|event| matches!(event, Event::Lost(..)));
+        lost.is_some()
+    });
+    assert!(refused > 0 && accepted * 100_000 < left.window_packets * 1_500, "{accepted}, {refused}");
+    wait_until("nothing is kept for it", || {
+        left.wait(Duration::ZERO).unwrap();
+        left.in_flight() == 0
+    });
+}
