@@ -42,7 +42,7 @@ const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
     ("message-alone", 2000.0),
-    ("message-many-peers", 2400.0),
+    ("message-many-peers", 2450.0),
     ("message-few-peers", 2450.0),
 ];
 

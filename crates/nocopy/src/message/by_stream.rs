@@ -236,7 +236,7 @@ impl Endpoint {
     }
 
     /// The room that is left beside the packets that units without a stream wait for.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn room(&self) -> Room {
         let room = self.carrier.room();
         match &self.streams {

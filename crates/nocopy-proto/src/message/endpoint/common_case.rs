@@ -316,7 +316,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// To be called after [`send_at_once`](Self::send_at_once), when the packet was sent.
-    #[inline]
+    #[inline(always)] // for each message that goes alone
     pub fn rest_after(&mut self, now: Time, peer: Peer) {
         let entry = &mut self.entries[peer.index as usize];
         if let State::Open(connection) = &entry.state

@@ -346,9 +346,11 @@ impl Streams {
     /// Adds a message to the unit that is being filled for a peer, if there is one, and the message fits.
     #[inline]
     pub(super) fn put_in_open_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> bool {
-        if self.open.is_empty() {
-            return false;
-        }
+        !self.open.is_empty() && self.put_in_one_of_units(peer, kind, message)
+    }
+
+    #[inline(never)] // nearly all messages that come one by one go by datagrams
+    fn put_in_one_of_units(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> bool {
         let unit = self.known_way(peer).and_then(|way| way.open.as_mut());
         unit.is_some_and(|unit| unit.try_put(kind, message))
     }
