@@ -115,7 +115,7 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
-/// Removes the handle that belongs to a pointer. It may be turned back into a box when no call uses it any more.
+/// Removes and returns the handle of a `pcap_t` pointer. The caller may free it by `Box::from_raw` once no call uses it.
 pub(crate) fn remove(key: *mut Pcap) -> Option<NonNull<Handle>> {
     let slot = segments().find_map(|segment| segment.find(key)).filter(|_| !key.is_null())?;
     let handle = slot.handle.swap(null_mut(), Ordering::AcqRel);

@@ -115,7 +115,7 @@ fn faults_of_headers_are_facts() {
         ),
         (said(tcp::Segment::parse(&[0x60; 20])), "the TCP header says 24 bytes, the segment has 20"),
         (option([2, 5, 0, 0]), "TCP option 2 is cut"),
-        (option([2, 3, 0, 0]), "TCP option 2 says 3 bytes"),
+        (option([2, 3, 0, 0]), "TCP option 2: its length of 3 bytes is not valid for that option"),
         (said(udp::Datagram::parse(&[0; 7])), "the UDP header has 8 bytes, the datagram has 7"),
         (
             said(udp::Datagram::parse(&[0; 8])),

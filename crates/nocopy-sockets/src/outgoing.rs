@@ -2,8 +2,8 @@
 //! the calls, whichever thread and socket made them.
 //!
 //! All of this may run in a signal handler, even one that interrupts this code: it allocates no memory, never waits for a lock that its own
-//! thread holds, and calls only the kernel. A handler hands the burst over, and sends its own datagrams alone; `burst` describes why that
-//! is safe.
+//! thread holds, and calls only the kernel. A signal handler gives the pending burst to the kernel first, and sends its own datagrams alone; `burst`
+//! describes why that is safe.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -365,7 +365,7 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
     (
         &[Refused::with(libc::SYS_mmap, libc::ENOMEM, (1, 16 << 20))],
         &["cat", "nfs://127.0.0.1/x"],
-        "buffers: no memory (ENOMEM); cannot allocate memory; free some",
+        "buffers: cannot be allocated (ENOMEM); cannot allocate memory; end other programs to free memory",
     ),
     (
         &[

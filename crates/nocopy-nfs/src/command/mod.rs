@@ -50,7 +50,7 @@ pub enum Failure {
     Serve(#[source] io::Error),
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("buffers: no memory{cause}; free some", cause = Why(.0))]
+    #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = Why(.0))]
     Memory(#[source] io::Error),
     #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = path.display(), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },

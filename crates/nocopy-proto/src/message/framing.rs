@@ -36,7 +36,7 @@ pub enum Place {
 /// A chunk in the payload of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// What the message is; of chunks that are not the first of a message, nothing but plain.
+    /// The kind of the message. Only its first chunk has it; later chunks are `Plain`.
     pub kind: Kind,
     /// Where in the message it is.
     pub place: Place,

@@ -276,7 +276,7 @@ pub enum OptionError {
         kind: u8,
     },
     /// Its length is not valid for its kind.
-    #[error("TCP option {kind} says {length_bytes} bytes")]
+    #[error("TCP option {kind}: its length of {length_bytes} bytes is not valid for that option")]
     Length {
         /// Its number.
         kind: u8,

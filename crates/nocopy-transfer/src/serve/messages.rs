@@ -71,7 +71,7 @@ fn most<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> 
     sums.into_iter().max_by_key(|(key, sum)| (*sum, *key)).map(|(key, _)| key)
 }
 
-/// An answer that its peer had no room for.
+/// An answer: its kind and its bytes. It is kept while its peer has no room for it.
 struct Answer {
     kind: Kind,
     buffer: Buffer,

@@ -28,7 +28,7 @@ const MOUNT_PROCEDURE: u32 = 1;
 /// and it has a number.
 const FLAGS: u32 = 0x0002 | 0x0008 | 0x0400 | 0x2000;
 const NUMBER: u32 = 1;
-/// In seconds since 1970.
+/// When entries of the kernel's tables expire, in seconds since 1970: in 2038, later than any test.
 const NEVER: u32 = 0x7fff_ffff;
 const THREADS: &str = "4";
 

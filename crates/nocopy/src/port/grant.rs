@@ -46,6 +46,9 @@ const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
 
 const FIND_NAMESPACE: &str = "find out the network namespace";
 
+const LOOK_AT_MAP: &str = "look at its map";
+const LOOK_AT_LINK: &str = "look at its link";
+
 const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
 const DESCRIPTORS: usize = 3;
@@ -173,7 +176,7 @@ pub enum GrantError {
         interface: String,
     },
     /// The kernel refused to describe the received descriptors.
-    #[error("{interface}: cannot {operation}{cause}; mount /proc for this process", cause = Why(.source))]
+    #[error("{interface}: the grant cannot be checked; cannot {operation}{cause}; {}", check_advice(operation, source), cause = Why(.source))]
     Check {
         /// The interface.
         interface: String,
@@ -272,25 +275,35 @@ impl Grant {
     }
 }
 
+fn check_advice(operation: &str, error: &io::Error) -> &'static str {
+    match (error.raw_os_error(), operation) {
+        (Some(libc::EMFILE | libc::ENFILE), _) => "close files, or raise 'ulimit -n'",
+        (Some(libc::ENOMEM | libc::ENOBUFS), _) => "free memory",
+        (_, LOOK_AT_MAP | LOOK_AT_LINK | FIND_NAMESPACE) => "mount /proc for this process",
+        _ => "if this process is in a sandbox, allow this call there",
+    }
+}
+
 /// Checks that map and link are valid, and that the link's program is attached as stated; returns the number of queues of the map.
 pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> Result<u32, GrantError> {
     let interface = || header.interface.clone();
     let check = |operation| {
         move |source| GrantError::Check { interface: header.interface.clone(), operation, source }
     };
-    let looked_at = Description::of(map).map_err(check("look at the map"))?;
+    let looked_at = Description::of(map).map_err(check(LOOK_AT_MAP))?;
     if looked_at.number("map_type") != Some(MapKind::XskMap as u32) {
         return Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) });
     }
     let entries = looked_at.number("max_entries").ok_or(GrantError::Field { field: "queue" })?;
-    let looked_at = Description::of(link).map_err(check("look at the link"))?;
+    let looked_at = Description::of(link).map_err(check(LOOK_AT_LINK))?;
     if looked_at.word("link_type") != Some("xdp") {
         return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
     }
     if namespace_numbers().map_err(check(FIND_NAMESPACE))? != header.namespace {
         return Err(GrantError::Namespace { interface: interface() });
     }
-    let attached = xdp::attached(header.interface_index).map_err(check("look for the XDP program"))?;
+    let attached =
+        xdp::attached(header.interface_index).map_err(check("ask for the XDP program of the interface"))?;
     let said = (looked_at.number("ifindex"), looked_at.number("prog_id").map(|id| (id, header.at)));
     if said.1.is_none() || said != (Some(header.interface_index), attached) {
         return Err(GrantError::Detached { interface: interface() });
@@ -313,7 +326,7 @@ fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<()
 
 /// Whether the rx ring has `rx_entries` entries: with another number, entries would be read at wrong offsets.
 fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
-    let look = "look at the rx ring";
+    let look = "map its rx ring";
     let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };
     if rx_entries < known_entries_min() || !socket.has_rx_ring(rx_entries).map_err(check)? {
         return Err(message::invalid("size of the rx ring"));

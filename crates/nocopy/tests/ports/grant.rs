@@ -509,7 +509,7 @@ fn what_can_be_checked_of_a_grant_is_checked() {
                 where_refused(&[Refused::always(libc::SYS_openat, libc::EACCES)], || {
                     refused(&[socket, map, link])
                 }),
-                "nc1: cannot look at the map (EACCES); permission denied; mount /proc for this process",
+                "nc1: the grant cannot be checked; cannot look at its map (EACCES); permission denied; mount /proc for this process",
             ),
         ] {
             sentences.says(Err::<(), _>(said), expected);

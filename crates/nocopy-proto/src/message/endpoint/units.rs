@@ -146,10 +146,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })
     }
 
-    /// Replaces the unit that [`next_cut`](Self::next_cut) has just returned by packets, and returns it.
+    /// Puts packets in the place of the unit that [`next_cut`](Self::next_cut) has just returned, and returns that unit.
     ///
     /// # Panics
-    /// There is none, or packets are not as many as they have to be.
+    /// No unit was waiting, or the number of packets is not [`Cut::packets`].
     pub fn replace_cut(&mut self, peer: Peer, packets: impl ExactSizeIterator<Item = S>) -> S {
         let connection = self.open_mut(peer).ok().flatten().expect("its unit was found");
         let unit = connection.send.replace_unit(packets);

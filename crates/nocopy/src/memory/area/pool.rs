@@ -397,8 +397,8 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back frames that the kernel has sent: own ones into the cache, others to their pools in chains, kept ones into `kept`. Only
-    /// the frame of an address matters, because this side chose where the packet starts.
+    /// Takes back sent frames: this pool's go into its cache, those of other pools return to them as linked lists, and those marked by
+    /// [`Pool::keep`] are pushed to `kept`. Of an address only the frame matters, because this side chose where the packet starts.
     pub(crate) fn reap(
         &self,
         completion: &mut Consumer<u64>,

@@ -1,4 +1,4 @@
-//! The queue of sends: loads from when they are queued until the kernel no longer reads them.
+//! The queue of sends: it holds each message from when it is queued until the kernel no longer reads it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

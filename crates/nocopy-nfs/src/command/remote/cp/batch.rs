@@ -20,7 +20,7 @@ struct Active {
 }
 
 impl Active {
-    /// Whether there is more to request: at least one read, which finds the end of the file.
+    /// Whether to request more: up to the listed size of the file, then one read at a time until a reply reports the end.
     fn wants(&self) -> bool {
         self.posted < self.partial.size().max(self.next + 1)
     }

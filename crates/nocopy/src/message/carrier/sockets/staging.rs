@@ -6,7 +6,7 @@ use crate::message::HEADER_BYTES;
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::carrier::Hold;
 
-/// Bytes of a slot for only what precedes the pieces: header, chunk prefix, CRC.
+/// The length of a slot for a packet whose payload lies elsewhere. It holds the header, the chunk prefix, and the CRC, which is sent last.
 const PREFIX_SLOT_BYTES: usize = 64;
 
 /// The most pieces of a packet outside its slot; more are joined by a copy.
