@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::{Laid, lay_unit};
-use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, Time};
+use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, QueueError, Time};
 
 use super::arrivals::{Arrivals, Clock, Lone, Moment};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
@@ -86,8 +86,7 @@ impl Endpoint {
         if streams.passes_by(peer, message.len(), has_open) {
             return Ok(false);
         }
-        let Ok(Outlook { payload_bytes_max, message_bytes_max, room, window, .. }) = protocol.outlook(peer)
-        else {
+        let Ok(Outlook { payload_bytes_max, message_bytes_max, .. }) = protocol.outlook(peer) else {
             return Ok(false); // reported by the other way
         };
         if message.len() > message_bytes_max {
@@ -106,10 +105,11 @@ impl Endpoint {
         if has_open {
             self.close_packet_of(peer);
         }
-        if let Some(streams) = &mut self.streams {
-            let limits = Limits { payload_bytes_max, message_bytes_max, packets_max: room.min(window) };
-            streams.begin_unit(peer, limits).put(kind, message);
-        }
+        let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
+        // The room behind the packet that was just queued.
+        let Ok(Outlook { room, window, .. }) = protocol.outlook(peer) else { return Ok(false) };
+        let limits = Limits { payload_bytes_max, message_bytes_max, packets_max: room.min(window) };
+        streams.begin_unit(peer, limits).put(kind, message);
         Ok(true)
     }
 
@@ -129,8 +129,14 @@ impl Endpoint {
                 streams.note_cut(peer); // while it was filled
                 self.count_unsent(1);
             }
-            // There was room when it was begun; an event reports a peer that is gone.
-            Err(_) => streams.release(number),
+            // An event reports a peer that is gone.
+            Err((_, refusal)) => {
+                debug_assert!(
+                    !matches!(refusal, QueueError::Full),
+                    "it was begun with room for {span} packets"
+                );
+                streams.release(number);
+            }
         }
     }
 

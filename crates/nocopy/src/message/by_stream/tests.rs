@@ -449,3 +449,30 @@ fn a_peer_that_acknowledges_nothing_is_refused_and_lost() {
         left.in_flight() == 0
     });
 }
+
+/// A sender whose window is always full begins units with little room, some behind a packet that was not queued yet.
+#[test]
+fn units_of_a_full_window_are_all_there() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let numbered = |number: u32| [&number.to_be_bytes()[..], &[7; 1_000]].concat();
+    let (mut sent, mut received) = (0_u32, 0_u32);
+    wait_until("all messages", || {
+        for _ in 0..100 {
+            while sent < 60_000 && left.send_copy(&numbered(sent), to_right).is_ok() {
+                sent += 1;
+            }
+            left.flush().unwrap();
+            left.wait(Duration::ZERO).unwrap();
+            while left.poll_event().is_some() {}
+            for _ in 0..37 {
+                let Some(came) = right.try_receive().unwrap() else { break };
+                assert!(came.to_vec() == numbered(received), "message {received}");
+                received += 1;
+            }
+            while right.poll_event().is_some() {}
+        }
+        received == 60_000
+    });
+    assert!(counter(&left, "units_sent") > 100, "{}", left.stats().unwrap());
+}
