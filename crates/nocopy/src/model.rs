@@ -10,7 +10,7 @@ use crate::memory::area::{Area, AreaConfig, Faults, Frame, Half};
 use crate::ring;
 use crate::sys::xsk::Descriptor;
 
-/// A stream of units, as [`run`](crate::message::model::run) reads it.
+/// A stream of units, as `message::model::run` reads it.
 ///
 /// # Panics
 /// As there.

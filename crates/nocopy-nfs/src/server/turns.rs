@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections with turns within this time are served at the same time.
+/// Several connections count as served at the same time if the served one changed within this time.
 const PRESENT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]

@@ -61,7 +61,7 @@ struct Shared {
     control: integration::Control,
     device: CString,
     is_loopback: bool,
-    /// Read and written as a whole.
+    /// A [`Direction`], as a number.
     direction: AtomicU8,
     /// Whether the interface went down, and was not seen up or removed since.
     is_down: AtomicBool,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// but not everything, since one host may have all of its addresses.
 const NETWORK_SHARE: usize = 3;
 
-/// Counts by address and by network, and which address a connection belongs to.
+/// Connections made and packets kept, by address and by network; and the address of each connection.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     networks: Table<Network>,

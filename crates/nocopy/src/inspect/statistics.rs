@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(all.len(), 25);
         let missed = all.iter().find(|counter| counter.name == "rx_missed_errors").unwrap();
         assert_eq!(missed.value, 3);
-        assert!(missed.meaning.starts_with("Packets the device lost"), "{}", missed.meaning);
+        assert!(missed.meaning.starts_with("Packets that the device lost"), "{}", missed.meaning);
         let two_lines =
             Statistics::default().counters().find(|counter| counter.name == "rx_fill_ring_empty_descs");
         assert!(!two_lines.unwrap().meaning.contains("  "));

@@ -88,7 +88,7 @@ pub(super) struct Frames {
 /// Bytes of a frame for an Ethernet packet, and of the longest frame that AF_XDP allows.
 const FRAME_BYTES: usize = 2048;
 const LONG_FRAME_BYTES: usize = 4096;
-/// MTUs up to which packets fit those.
+/// The largest MTUs whose packets fit `FRAME_BYTES` and `LONG_FRAME_BYTES`.
 const FRAME_MTU: u32 = 1770;
 const LONG_FRAME_MTU: u32 = 3818;
 /// The least frames that the kernel has to receive into.

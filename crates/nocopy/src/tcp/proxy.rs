@@ -139,7 +139,7 @@ pub enum ProxyError {
         "proxy: no pipe to move bytes through{cause}; both connections are unchanged; raise 'ulimit -n', or close what is not needed", cause = Why(.0))]
     NotBegun(#[source] io::Error),
     /// The first connection failed. Both were reset, so that neither peer mistakes a part for the whole.
-    #[error("proxy: the first connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
+    #[error("proxy: the first connection failed{cause}; {} bytes had gone from the first to the second, and {} from the second to the first; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     First {
         /// Bytes moved before the failure.
         proxied: Proxied,
@@ -147,7 +147,7 @@ pub enum ProxyError {
         source: io::Error,
     },
     /// The second connection failed; both were reset.
-    #[error("proxy: the second connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
+    #[error("proxy: the second connection failed{cause}; {} bytes had gone from the first to the second, and {} from the second to the first; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     Second {
         /// Bytes moved before the failure.
         proxied: Proxied,

@@ -655,8 +655,8 @@ impl Sender {
         Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
     }
 
-    /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Writes
-    /// shorter than a page use a plain call, and count as [below threshold](Cause::BelowThreshold).
+    /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Unless a
+    /// method was set, writes shorter than a page use a plain call, and count as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.chooser.explain();
         match self.by_reference.as_ref().map(ByReference::explain) {

@@ -158,7 +158,10 @@ fn an_mtu_too_large_for_the_driver_leaves_generic_mode() {
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     assert_eq!(right.mode(), Mode::XdpCopyGeneric);
     let report = right.explain().to_string();
-    assert!(report.matches("the MTU is more than the driver veth gives to XDP").count() == 2, "{report}");
+    assert!(
+        report.matches("the MTU is larger than the driver veth supports with XDP").count() == 2,
+        "{report}"
+    );
     let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 3614)).collect();
     send(&mut left, &packets);
     assert_eq!(receive(&mut right, 50), packets);

@@ -231,7 +231,7 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
             let Proxied { there, back, .. } = proxied;
             let mut sentences = Sentences::default();
             let expected = format!(
-                "proxy: the {side} connection failed (…; {there} bytes had gone there and {back} back; both were reset; connect again"
+                "proxy: the {side} connection failed (…; {there} bytes had gone from the first to the second, and {back} from the second to the first; both were reset; connect again"
             );
             sentences.says(Err::<(), _>(&error), &expected);
             sentences.end();

@@ -489,7 +489,7 @@ impl Core {
         }
     }
 
-    /// Counts bytes in their buffers, and ends reads that are complete.
+    /// Notes that so many bytes more of a reply are in their buffers, and ends reads that are complete.
     fn advance(&mut self, xid: u32, bytes: usize, still: usize) {
         let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else { return };
         let full = reading.advance(bytes, still);

@@ -23,7 +23,7 @@ type FirstSequence = Field<12, 4>;
 type StreamKey = Field<16, 8>;
 type PlacementWord = Field<24, 8>;
 
-/// What an end says of puts (§17.2).
+/// Whether an end supports puts, or a connection is for them (§17.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placement {
     /// Nothing: it knows none.

@@ -139,7 +139,7 @@ impl<'a> Runs<'a> {
         self.jobs.changed.notify_one();
     }
 
-    /// If too many requests wait, the peer that has the most of them.
+    /// If too many requests wait, the peer whose requests count most in bytes, in the network whose requests do.
     pub(super) fn surplus(&self) -> Option<Peer> {
         let queue = self.jobs.queue();
         let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));

@@ -33,7 +33,7 @@ pub enum Cause {
     ToHost,
     /// An ordinary socket call, chosen because sending without a copy was measured to be slower, or can gain too little.
     CopyingIsFaster,
-    /// A single datagram, too short for sending without a copy to gain anything.
+    /// A datagram or write too short for sending without a copy to gain anything.
     BelowThreshold,
     /// The bytes were given as a slice, which the caller may reuse when the call returns.
     Slice,
