@@ -105,6 +105,8 @@ impl Endpoint {
     pub(crate) fn next_timeout(&mut self) -> Option<Duration> {
         None
     }
+
+    pub(crate) fn watch_streams(&mut self) {}
 }
 
 mod tests {

@@ -270,7 +270,9 @@ impl Builder {
             {
                 break;
             }
-            sockets = Sockets::bind(address, &shares)?; // another port, before the one without TCP is free
+            // Another port, since this one is not free yet.
+            let Ok(others) = Sockets::bind(address, &shares) else { break };
+            sockets = others;
             streams = listen(&settings, sockets.local_address());
         }
         self.endpoint(sockets.into(), settings, datagrams_max, streams.ok().flatten())

@@ -83,6 +83,10 @@ impl Endpoint {
     ) -> Result<bool, Reason> {
         let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
+        // A peer that is gone must not take the place of its successor's state.
+        if !protocol.has_peer(peer) {
+            return Ok(false);
+        }
         if streams.passes_by(peer, message.len(), has_open) {
             return Ok(false);
         }
@@ -347,7 +351,8 @@ fn look_at_both<'a>(
     }
     let mut units = false;
     if !streams.rests() {
-        streams.read_in_place(reads_in_place && lone.is_none());
+        // Not if an error is to be returned, and not the message.
+        streams.read_in_place(reads_in_place && lone.is_none() && datagrams.is_ok());
         units = streams.receive(&mut moment, protocol);
         lone = lone.or_else(|| streams.take_lone());
     }
@@ -390,7 +395,7 @@ impl wait::Waiting for Looks<'_> {
         self.lone = lone;
         self.now = moment.known();
         let is_cut = !self.had_cut && self.streams.next_cut().is_some();
-        self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);
+        self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut || self.lone.is_some());
         !matches!(self.came, Ok(false))
     }
 

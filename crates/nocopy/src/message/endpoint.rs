@@ -472,8 +472,8 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Before the program waits by the descriptor.
-    fn watch_streams(&mut self) {
+    /// Before a wait by the descriptor.
+    pub(super) fn watch_streams(&mut self) {
         if let Some(streams) = &mut self.streams {
             streams.watch_all();
         }

@@ -294,6 +294,9 @@ impl State {
                 _ => {}
             }
         }
+        if self.watcher.is_some() {
+            self.endpoint.watch_streams(); // looks by others may have ended that
+        }
         match self.watcher {
             // Again, since the program may have armed the endpoint meanwhile.
             Some(_) if self.is_rung => self.ring(Some(Duration::ZERO)),

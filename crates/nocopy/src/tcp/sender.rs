@@ -65,8 +65,8 @@ struct Counted {
 pub struct Sender {
     outbox: Outbox,
     chooser: Chooser,
-    /// The choice for the next run, if it was made already.
-    chosen: Option<Choice<Method>>,
+    /// The choice for a run of so many bytes, if it was made already.
+    chosen: Option<(usize, Choice<Method>)>,
     peer: Option<IpAddr>,
     counted: Counted,
     /// Bytes that the running flush may still hand over.
@@ -317,7 +317,7 @@ impl Sender {
         }
         let choice = self.chooser.choose(Run { bytes: bytes.len() });
         if choice.method != Method::Plain || choice.measured {
-            self.chosen = Some(choice);
+            self.chosen = Some((bytes.len(), choice));
             return Ok(0);
         }
         let sent = match stream::send_copied(self.outbox.sending.socket(), bytes, false) {

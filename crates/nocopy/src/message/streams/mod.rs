@@ -660,7 +660,7 @@ impl Streams {
             }
             Err(_) => self.lose(stream),
         }
-        if counts.bytes == before.bytes && !was_waiting {
+        if (counts.bytes, counts.units) == (before.bytes, before.units) && !was_waiting {
             return false;
         }
         if let Some(beside) = self.all[stream as usize].as_mut() {
@@ -810,8 +810,13 @@ impl Streams {
     /// Notes that all units of the peer have become packets, so that another stream may be used.
     pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
         let Some(peer) = self.cut.pop_front() else { return };
+        let prefers_own = protocol.prefers_own_stream(peer);
         let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
-        if let Some(stream) = self.all.iter().position(is_its)
+        let is_preferred = |beside: &Option<Beside>| {
+            beside.as_ref().is_some_and(|beside| (beside.peer, beside.is_ours) == (peer, prefers_own))
+        };
+        let all = &self.all;
+        if let Some(stream) = all.iter().position(is_preferred).or_else(|| all.iter().position(is_its))
             && protocol.stream_opened(peer).is_ok()
         {
             self.way(peer).stream = Some(stream as u32);

@@ -80,7 +80,8 @@ impl Sender {
     ///
     /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
-        let choice = self.chosen.take().unwrap_or_else(|| self.chooser.choose(run));
+        let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run.bytes);
+        let choice = chosen.map_or_else(|| self.chooser.choose(run), |(_, choice)| choice);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
