@@ -84,6 +84,8 @@ mod tests {
     use std::fs::{self, File};
     use std::os::unix::fs::MetadataExt;
 
+    use nocopy_lab::patience::wait_until;
+
     use super::*;
 
     /// The file systems of the tests reuse the number of a removed file, ext4 at once.
@@ -120,8 +122,10 @@ mod tests {
                 assert_eq!(about.st_ino, fs::metadata(directory.path().join("renamed")).unwrap().ino());
                 fs::remove_file(directory.path().join("renamed")).unwrap();
                 drop(file);
-                let gone = handle.open(&opened).unwrap_err();
-                assert_eq!(gone.raw_os_error(), Some(libc::ESTALE));
+                // The kernel may still be removing it.
+                wait_until("it is gone", || {
+                    handle.open(&opened).is_err_and(|gone| gone.raw_os_error() == Some(libc::ESTALE))
+                });
             }
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
         }
