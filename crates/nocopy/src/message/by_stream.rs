@@ -83,17 +83,11 @@ impl Endpoint {
     ) -> Result<bool, Reason> {
         let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
-        // A peer that is gone must not take the place of its successor's state.
-        if !protocol.has_peer(peer) {
-            return Ok(false);
-        }
-        if streams.passes_by(peer, message.len(), has_open) {
-            return Ok(false);
-        }
+        // First, since the state of a peer that is gone must not replace that of its successor.
         let Ok(Outlook { payload_bytes_max, message_bytes_max, .. }) = protocol.outlook(peer) else {
             return Ok(false); // reported by the other way
         };
-        if message.len() > message_bytes_max {
+        if streams.passes_by(peer, message.len(), has_open) || message.len() > message_bytes_max {
             return Ok(false);
         }
         if streams.any_open().is_some() {

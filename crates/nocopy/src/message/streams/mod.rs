@@ -811,12 +811,11 @@ impl Streams {
     pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
         let Some(peer) = self.cut.pop_front() else { return };
         let prefers_own = protocol.prefers_own_stream(peer);
-        let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
-        let is_preferred = |beside: &Option<Beside>| {
-            beside.as_ref().is_some_and(|beside| (beside.peer, beside.is_ours) == (peer, prefers_own))
-        };
-        let all = &self.all;
-        if let Some(stream) = all.iter().position(is_preferred).or_else(|| all.iter().position(is_its))
+        let all = self.all.iter().enumerate();
+        let its = all.filter_map(|(stream, beside)| {
+            beside.as_ref().filter(|beside| beside.peer == peer).zip(Some(stream))
+        });
+        if let Some((_, stream)) = its.max_by_key(|(beside, _)| beside.is_ours == prefers_own)
             && protocol.stream_opened(peer).is_ok()
         {
             self.way(peer).stream = Some(stream as u32);

@@ -263,16 +263,7 @@ impl Reading {
             }
             if !is_passed {
                 self.counts.units += 1;
-                let is_alone = total == buffer.len();
-                let read = |bytes: &[u8]| {
-                    let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
-                    read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
-                };
-                if is_alone && memory.takes_in_place(buffer, read) {
-                    self.state = State::Between([0; HEADER_BYTES], 0);
-                    return Ok(());
-                }
-                protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(buffer, at, at + total)));
+                deliver(buffer, at, at + total, memory, now, peer, protocol);
             }
             at += total;
         }
@@ -344,13 +335,7 @@ impl Reading {
         self.likely_bytes = total.max(READ_BYTES_MIN);
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
-        let read = |bytes: &[u8]| {
-            let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
-            read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
-        };
-        if !memory.takes_in_place(&buffer, read) {
-            protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(&buffer, 0, total)));
-        }
+        deliver(&buffer, 0, total, memory, now, peer, protocol);
         Ok(Look::More)
     }
 
@@ -380,6 +365,26 @@ impl Reading {
         }
         self.state = State::Passing(left - came);
         Ok(if came == 0 { Look::Empty } else { Look::More })
+    }
+}
+
+/// Delivers a unit that is complete: to be read where it lies if that is possible and it is alone in its buffer, otherwise to be kept.
+fn deliver(
+    buffer: &Arc<Buffer>,
+    start: usize,
+    end: usize,
+    memory: &mut Memory,
+    now: &mut Moment<'_>,
+    peer: Peer,
+    protocol: &mut Protocol,
+) {
+    let read = |bytes: &[u8]| {
+        let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
+        read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
+    };
+    let is_alone = (start, end) == (0, buffer.len());
+    if !is_alone || !memory.takes_in_place(buffer, read) {
+        protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(buffer, start, end)));
     }
 }
 

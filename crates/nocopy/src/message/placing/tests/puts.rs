@@ -10,6 +10,12 @@ fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer)
     let builder = || Endpoint::builder().streams(streams).max_message_bytes(message_bytes);
     let bind = || builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (mut left, mut right) = (bind(), bind());
+    let (to_right, to_left) = meet(&mut left, &mut right);
+    (left, to_right, right, to_left)
+}
+
+/// Connects the left endpoint to the right one; returns what each calls the other.
+fn meet(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
     let to_right = left.start_connect(right.local_address()).unwrap();
     let mut to_left = None;
     repeat_until("a connection", || {
@@ -21,7 +27,7 @@ fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer)
         to_left.is_some()
     });
     while left.poll_event().is_some() {}
-    (left, to_right, right, to_left.unwrap())
+    (to_right, to_left.unwrap())
 }
 
 /// Puts, and their results on both sides.
@@ -311,19 +317,9 @@ fn the_rest_of_a_cut_stream_is_not_written() {
 fn a_connection_that_waits_is_passed_over() {
     let (mut left, to_right, mut right, to_left) = pair(false, BYTES);
     let mut other = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let other_to_right = other.start_connect(right.local_address()).unwrap();
-    let mut to_other = None;
-    repeat_until("a connection", || {
-        other.wait(Duration::ZERO).unwrap();
-        right.wait(Duration::ZERO).unwrap();
-        if let Some(Event::Accepted(peer, _)) = right.poll_event() {
-            to_other = Some(peer);
-        }
-        to_other.is_some()
-    });
-    while other.poll_event().is_some() {}
+    let (other_to_right, to_other) = meet(&mut other, &mut right);
     let pool = pool(2);
-    let mut ends = [(&mut left, to_right, to_left), (&mut other, other_to_right, to_other.unwrap())];
+    let mut ends = [(&mut left, to_right, to_left), (&mut other, other_to_right, to_other)];
     let regions = ends.each_ref().map(|(.., peer)| right.register(pool.take().unwrap(), *peer).unwrap());
     for ((end, to_right, _), region) in ends.iter_mut().zip(regions) {
         let mut exchange = Exchange::default();
