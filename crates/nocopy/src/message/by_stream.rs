@@ -398,6 +398,7 @@ impl wait::Waiting for Looks<'_> {
         streams.watch_carrier(|poll| carrier.watch(poll))?;
         if carrier.is_socket() {
             carrier.flush(); // what it did not take before
+            carrier.look_at_all();
             return Ok(false); // what it has ends the wait by the kernel at once
         }
         if !carrier.arm()? {

@@ -27,7 +27,7 @@ impl Descriptor {
     }
 
     /// Makes it readable when the carrier is, and at the latest after `due`.
-    pub(super) fn arm(&mut self, carrier: &AnyCarrier, due: Option<Duration>) -> io::Result<()> {
+    pub(super) fn arm(&mut self, carrier: &mut AnyCarrier, due: Option<Duration>) -> io::Result<()> {
         if !self.has_carrier {
             carrier.watch(self.poll.as_fd())?;
             self.has_carrier = true;

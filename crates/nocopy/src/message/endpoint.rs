@@ -303,6 +303,7 @@ impl Endpoint {
         let due = self.due();
         match patience.until() {
             Patience::None | Patience::For(_) => {
+                self.carrier.look_at_all();
                 let (now, lone) = self.look_at_all(reads_in_place)?;
                 self.lone = lone;
                 Ok(now)
@@ -465,7 +466,7 @@ impl Endpoint {
             }
             if !self.carrier.arm()? {
                 let due = self.next_timeout();
-                self.descriptor.arm(&self.carrier, due)?;
+                self.descriptor.arm(&mut self.carrier, due)?;
                 return Ok(false);
             }
         }
@@ -490,7 +491,7 @@ impl Endpoint {
         }
         let look = (left > 0).then_some(LOOK_AGAIN);
         let due = [self.next_timeout(), look].into_iter().flatten().min();
-        self.descriptor.arm(&self.carrier, due)?;
+        self.descriptor.arm(&mut self.carrier, due)?;
         Ok(false)
     }
 

@@ -42,10 +42,6 @@ pub(crate) fn wait_for_completions(
     poll(&mut waited[..count], Some(timeout))
 }
 
-pub(crate) fn wait_readable_or_writable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], Some(timeout))
-}
-
 pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }

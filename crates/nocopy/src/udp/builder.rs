@@ -289,7 +289,8 @@ impl Builder {
         Ok(Socket { address: None, kernel, sender, receiver: Receiver::of_kernel(receiver) })
     }
 
-    fn bound(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+    /// A bound socket with these settings, and nothing else.
+    pub(crate) fn bound(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(OpenError::Socket)?;
         self.settings.set(&socket, address.is_ipv6())?;

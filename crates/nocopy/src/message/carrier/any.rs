@@ -173,6 +173,11 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
+    fn look_at_all(&mut self) {
+        carry!(self.look_at_all())
+    }
+
+    #[inline]
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         carry!(self.wait(how, until, deliver))
     }
@@ -198,7 +203,7 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, poll: BorrowedFd<'_>) -> io::Result<()> {
         carry!(self.watch(poll))
     }
 

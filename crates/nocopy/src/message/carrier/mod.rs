@@ -331,6 +331,9 @@ pub(super) trait Carrier: Debug + Send {
     /// Delivers everything that has arrived, without waiting; returns how many datagrams.
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize>;
 
+    /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived.
+    fn look_at_all(&mut self) {}
+
     /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal arrives.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
 
@@ -347,7 +350,7 @@ pub(super) trait Carrier: Debug + Send {
     fn arm(&mut self) -> io::Result<bool>;
 
     /// Makes an epoll instance readable when something arrives.
-    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()>;
+    fn watch(&mut self, poll: BorrowedFd<'_>) -> io::Result<()>;
 
     fn counters(&self) -> CarrierCounters;
 

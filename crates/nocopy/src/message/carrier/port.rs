@@ -558,7 +558,7 @@ impl Carrier for OverPort {
         Ok(ready)
     }
 
-    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, poll: BorrowedFd<'_>) -> io::Result<()> {
         self.receivers.iter().try_for_each(|receiver| add(poll, receiver))
     }
 

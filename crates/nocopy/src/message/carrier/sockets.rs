@@ -12,12 +12,12 @@
 //! | `sendto`, `recvmsg` | 5.5 |
 //! | `sendto`, `recvmmsg` for up to 16 | 5.9 |
 //!
-//! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise. Two designs would save more and were not taken:
-//! `recvfrom` does not return the marks of routers, to which a sender has to react; and a socket connected to the only peer, beside the
-//! one for all others, saves a look for the route with each packet, but each look for messages would be two calls. Options cost little:
-//! to join datagrams (`UDP_GRO`) nothing that was seen, the traffic class 0.1 us.
+//! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise; `recvfrom` does not return the marks of routers, to
+//! which a sender has to react. Sending one by one to the [only peer](only_peer) takes a second, connected socket. Options cost little: to
+//! join datagrams (`UDP_GRO`) nothing that was seen, the traffic class 0.1 us.
 
 mod intake;
+mod only_peer;
 mod outbox;
 mod staging;
 
@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::crc;
 use nocopy_proto::message::framing::Placed;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
-use super::{CARRIER, Carrier, Deliver, Layout, Lone, Packet, Received, Room};
+use super::{Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -43,10 +43,11 @@ use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
 use crate::message::memory::Shares;
 use crate::message::{HEADER_BYTES, OpenError};
-use crate::sys::poll::{Wakeup, wait_readable, wait_readable_or_writable};
+use crate::sys::poll::{Wakeup, poll};
 use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, kernel};
 pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
+use only_peer::{Look, OnlyPeer};
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -65,6 +66,7 @@ const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(in crate::message) struct Sockets {
     receiver: kernel::Receiver,
+    only_peer: OnlyPeer,
     local: SocketAddr,
     staging: Staging,
     cargo: Cargo,
@@ -79,24 +81,26 @@ pub(in crate::message) struct Sockets {
     coalescer: Coalescer,
 }
 
+/// The settings of the sockets.
+fn settings() -> udp::Builder {
+    let builder = udp::Socket::builder().congestion_marks(true);
+    builder.receive_buffer(SOCKET_BUFFER_BYTES).send_buffer(SOCKET_BUFFER_BYTES)
+}
+
 impl Sockets {
     pub(in crate::message) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
         let memory = |error| OpenError::Memory { source: error };
         let (small, large) =
             intake::pools(shares.receive_packets, shares.packet_bytes, shares.receive_runs, RUN_BUFFER_BYTES)
                 .map_err(memory)?;
-        let receiver = udp::Socket::builder()
-            .receive_pool(&large)
-            .receive_buffer(SOCKET_BUFFER_BYTES)
-            .send_buffer(SOCKET_BUFFER_BYTES)
-            .congestion_marks(true)
-            .bind_receiver(address, RECEIVE_BATCH)?;
+        let receiver = settings().receive_pool(&large).bind_receiver(address, RECEIVE_BATCH)?;
         let local = address::local(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
         allow_fragments(&receiver.socket(), local.is_ipv6(), false)
             .map_err(|source| OpenError::Fragments { source })?;
         Ok(Self {
             receiver,
+            only_peer: OnlyPeer::new(),
             local,
             staging: Staging::new(shares.packet_bytes, shares.send_packets, shares.send_fragments),
             cargo: Cargo::default(),
@@ -108,6 +112,37 @@ impl Sockets {
             counters: CarrierCounters::default(),
             coalescer: Coalescer::default(),
         })
+    }
+
+    /// Receives from the socket that is connected to the only peer, or from the first one.
+    #[inline(always)] // in one place
+    fn receive_from(&mut self, connected: bool, deliver: &mut impl Deliver) -> io::Result<usize> {
+        let Self { receiver, only_peer, intake, counters, .. } = self;
+        let take = |came: kernel::Came<'_>| match came {
+            kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
+            kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
+            kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
+        };
+        match receiver.receive_in_place(connected, take) {
+            Ok(datagrams) => {
+                only_peer.note(receiver, connected, datagrams);
+                counters.datagrams_received += datagrams as u64;
+                Ok(datagrams)
+            }
+            // All run buffers are held: those that come meanwhile wait in the kernel.
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until a socket is readable, or takes packets again.
+    fn poll(&self, timeout: Duration, to_send: bool) -> io::Result<Wakeup> {
+        let (first, connected) = (self.receiver.socket(), self.receiver.connected());
+        let asked = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut waited: SmallVec<[_; 2]> = SmallVec::new();
+        waited.push(PollFd::from_borrowed_fd(first, asked));
+        waited.extend(connected.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
+        poll(&mut waited, Some(timeout))
     }
 
     #[inline]
@@ -152,7 +187,9 @@ impl Sockets {
 impl Carrier for Sockets {
     fn explain(&self) -> Explanation {
         let compared = "compared with nothing, since the endpoint was opened without a port";
-        Explanation::of(&format_args!("UDP socket {}: {compared}", self.local), self.evidence())
+        let second = self.only_peer.peer().map(|peer| format!(", and one connected to {peer}"));
+        let second = second.unwrap_or_default();
+        Explanation::of(&format_args!("UDP socket {}{second}: {compared}", self.local), self.evidence())
     }
 
     fn local_address(&self) -> SocketAddr {
@@ -233,7 +270,7 @@ impl Carrier for Sockets {
     fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
         if self.outbox.is_empty()
             && let Some(bytes) = self.staging.sealed_in_one_piece(packet.0, header)
-            && outbox::send_lone(to, self.receiver.socket(), bytes)
+            && self.only_peer.send(&mut self.receiver, to, bytes)
         {
             self.counters.calls += 1;
             self.counters.datagrams_sent += 1;
@@ -265,7 +302,7 @@ impl Carrier for Sockets {
 
     #[inline]
     fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
-        if self.outbox.is_empty() && outbox::send_lone(to, self.receiver.socket(), datagram) {
+        if self.outbox.is_empty() && self.only_peer.send(&mut self.receiver, to, datagram) {
             self.counters.calls += 1;
             self.counters.datagrams_sent += 1;
             return;
@@ -279,8 +316,8 @@ impl Carrier for Sockets {
         if self.outbox.is_empty() {
             return;
         }
-        let Self { outbox, receiver, staging, cargo, counters, .. } = self;
-        outbox.flush(receiver.socket(), staging, cargo, counters);
+        let Self { outbox, receiver, only_peer, staging, cargo, counters, .. } = self;
+        outbox.flush(receiver, only_peer, staging, cargo, counters);
     }
 
     #[inline]
@@ -305,23 +342,20 @@ impl Carrier for Sockets {
 
     #[inline]
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
-        let Self { receiver, intake, counters, .. } = self;
-        let take = |came: kernel::Came<'_>| match came {
-            kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
-            kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
-            kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
-        };
-        match receiver.receive_in_place(take) {
-            Ok(datagrams) => {
-                counters.datagrams_received += datagrams as u64;
-                Ok(datagrams)
+        let Look { mut connected, mut other } = self.only_peer.look();
+        // At the other one only if nothing came: what came may lie in a buffer that is overwritten.
+        loop {
+            let came = self.receive_from(connected, deliver);
+            match came {
+                Ok(0) if other => (connected, other) = (!connected, false),
+                came => return came,
             }
-            // All run buffers are held: those that come meanwhile wait in the kernel.
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(0),
-            Err(error) => Err(error),
         }
     }
 
+    fn look_at_all(&mut self) {
+        self.only_peer.wake();
+    }
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         let mut looks = Looks { sockets: self, deliver, last: None };
         wait::wait(&mut looks, how, until)?;
@@ -351,12 +385,12 @@ impl Carrier for Sockets {
     /// A socket becomes readable by itself when something arrives; refused packets are tried again whenever the endpoint works.
     fn arm(&mut self) -> io::Result<bool> {
         self.flush();
-        Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
+        self.look_at_all();
+        Ok(self.poll(Duration::ZERO, false)? == Wakeup::Ready)
     }
 
-    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
-        let socket = self.receiver.socket();
-        Ok(epoll::add(poll, socket, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
+    fn watch(&mut self, poll: BorrowedFd<'_>) -> io::Result<()> {
+        self.only_peer.watch(&self.receiver, poll)
     }
 
     fn counters(&self) -> CarrierCounters {
@@ -407,6 +441,7 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
 
     /// poll(2) also reports what arrived before.
     fn arm(&mut self) -> io::Result<bool> {
+        self.sockets.look_at_all();
         Ok(false)
     }
 
@@ -416,11 +451,7 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        let Sockets { receiver, outbox, .. } = &*self.sockets;
-        if outbox.is_empty() {
-            return wait_readable(receiver.socket(), timeout);
-        }
-        let wakeup = wait_readable_or_writable(receiver.socket(), timeout)?;
+        let wakeup = self.sockets.poll(timeout, !self.sockets.outbox.is_empty())?;
         self.sockets.flush();
         Ok(wakeup)
     }

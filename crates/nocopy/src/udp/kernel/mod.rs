@@ -31,6 +31,8 @@ const ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<OwnedFd>,
+    /// A second socket with its address, which is connected to one peer.
+    connected: Option<OwnedFd>,
     /// Stores the network's errors for the sending half; `None` without a sending half.
     errors: Option<Arc<KernelSocket>>,
     readiness: Readiness,
@@ -108,6 +110,7 @@ impl Receiver {
             drops: Mutex::default(),
             readiness: Readiness::to_receive(),
             socket,
+            connected: None,
         })
     }
 
@@ -207,6 +210,20 @@ impl Receiver {
         self.socket.as_fd()
     }
 
+    /// Adds or closes a second socket, for [`receive_in_place`](Self::receive_in_place) alone.
+    pub(crate) fn connect(&mut self, connected: Option<OwnedFd>) {
+        self.connected = connected;
+    }
+
+    #[inline]
+    pub(crate) fn connected(&self) -> Option<BorrowedFd<'_>> {
+        self.connected.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn coalesces(&self) -> bool {
+        self.coalesces
+    }
+
     fn call(&mut self, wait: bool) -> io::Result<()> {
         self.given = Given::ALL;
         self.refill()?;
@@ -220,12 +237,12 @@ impl Receiver {
     fn fetch(&mut self, wait: bool) -> io::Result<usize> {
         match self.free.receive(self.socket.as_fd(), wait) {
             Ok(received) => Ok(received),
-            Err(error) => self.fetch_again(error),
+            Err(error) => self.fetch_again(error, false),
         }
     }
 
     #[cold]
-    fn fetch_again(&mut self, error: io::Error) -> io::Result<usize> {
+    fn fetch_again(&mut self, error: io::Error, from_connected: bool) -> io::Result<usize> {
         let mut error = error;
         for _ in 0..ERRORS_MAX {
             match error.kind() {
@@ -238,7 +255,8 @@ impl Receiver {
                 }
                 _ => return Err(error),
             }
-            error = match self.free.receive(self.socket.as_fd(), false) {
+            let socket = self.connected.as_ref().filter(|_| from_connected).unwrap_or(&self.socket);
+            error = match self.free.receive(socket.as_fd(), false) {
                 Ok(received) => return Ok(received),
                 Err(error) => error,
             };
@@ -246,17 +264,23 @@ impl Receiver {
         Ok(0)
     }
 
-    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. Runs that are
-    /// not kept are lost with the next call. Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. Takes them from
+    /// the connected socket if `from_connected` and there is one. Runs that are not kept are lost with the next call. Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
     #[inline]
-    pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(Came<'_>)) -> io::Result<usize> {
+    pub(crate) fn receive_in_place(
+        &mut self,
+        from_connected: bool,
+        mut each: impl FnMut(Came<'_>),
+    ) -> io::Result<usize> {
         if !self.free.is_full() {
             self.refill()?;
         }
+        let socket = self.connected.as_ref().filter(|_| from_connected).unwrap_or(&self.socket).as_fd();
         let received = match self.rhythm.expects_one() {
-            true => self.free.receive_first(self.socket.as_fd()).or_else(|error| self.fetch_again(error))?,
-            false => self.fetch(false)?,
+            true => self.free.receive_first(socket),
+            false => self.free.receive(socket, false),
         };
+        let received = received.or_else(|error| self.fetch_again(error, from_connected))?;
         self.rhythm.note(received);
         if received == 0 {
             return Ok(0);
