@@ -521,7 +521,7 @@ impl Endpoint {
         let now = self.now();
         let Self { protocol, carrier, .. } = self;
         let sent = protocol.send_at_once(now, peer, packet, |to, packet, header| {
-            carrier.send_packet(to, packet, header);
+            carrier.send_packet(to, packet, header, now);
         });
         match sent {
             Ok(()) => {

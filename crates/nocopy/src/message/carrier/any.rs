@@ -7,6 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nocopy_proto::message::Time;
+
 use super::{Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -118,8 +120,8 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
-        carry!(self.send_packet(to, packet, header))
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
+        carry!(self.send_packet(to, packet, header, now))
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nocopy_proto::message::framing;
-use nocopy_proto::message::{Kind, Piece};
+use nocopy_proto::message::{Kind, Piece, Time};
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
@@ -289,11 +289,7 @@ pub(super) trait Carrier: Debug + Send {
     fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
 
     /// Sends a packet at once, after everything that waits to be sent.
-    #[inline]
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
-        self.transmit_packet(to, packet, header, false);
-        self.flush();
-    }
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time);
 
     /// Sends a control datagram of the protocol with the next flush.
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
-use nocopy_proto::message::{crc, wire};
+use nocopy_proto::message::{Time, crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
@@ -406,6 +406,13 @@ impl Carrier for OverPort {
         if !self.waiting.is_empty() || !self.send(packet.0, to) {
             self.wait_for_room(packet.0, to);
         }
+    }
+
+    #[inline]
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
+        self.senders[0].begin_batch(now.ns());
+        self.transmit_packet(to, packet, header, false);
+        self.flush();
     }
 
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {

@@ -27,8 +27,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::crc;
 use nocopy_proto::message::framing::Placed;
+use nocopy_proto::message::{Time, crc};
 use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
@@ -267,7 +267,7 @@ impl Carrier for Sockets {
     }
 
     #[inline(always)] // for each packet
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], _: Time) {
         if self.outbox.is_empty()
             && let Some(bytes) = self.staging.sealed_in_one_piece(packet.0, header)
             && self.only_peer.send(&mut self.receiver, to, bytes)

@@ -17,6 +17,7 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::sys::clock::monotonic_ns;
 
 counters! {
     /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the kernel were copied.
@@ -137,7 +138,7 @@ enum Verdict<'a> {
 #[inline]
 fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Result<Verdict<'_>, Reason> {
     if at_rest {
-        ways.renew();
+        ways.renew(monotonic_ns());
     }
     Ok(match ways.to(to).map_err(|error| Reason::System(system(error)))? {
         Way::Port { confirm: confirm @ true, .. } => {
@@ -166,6 +167,14 @@ impl Sender {
     /// Whether another socket reports the counts of the ordinary socket.
     pub(in crate::udp) fn counts_elsewhere(&self) -> bool {
         self.counts_elsewhere
+    }
+
+    /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next send reads the clock.
+    #[inline]
+    pub(crate) fn begin_batch(&mut self, now_ns: u64) {
+        if std::mem::replace(&mut self.at_rest, false) {
+            self.ways.renew(now_ns);
+        }
     }
 
     /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are in use (flush, and try again).

@@ -120,11 +120,10 @@ impl Ways {
         })
     }
 
-    /// Forgets invalid routes; usually costs one clock read.
+    /// Forgets routes that are invalid by now.
     #[inline]
-    pub(super) fn renew(&mut self) {
-        let now_ns = monotonic_ns();
-        if now_ns - self.polled_ns >= POLL_INTERVAL_NS {
+    pub(super) fn renew(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.polled_ns) >= POLL_INTERVAL_NS {
             self.renew_at(now_ns);
         }
     }
@@ -133,7 +132,7 @@ impl Ways {
     fn renew_at(&mut self, now_ns: u64) {
         self.polled_ns = now_ns;
         self.lookups_left = LOOKUPS_MAX;
-        let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
+        let old = u128::from(now_ns.saturating_sub(self.renewed_ns)) >= age_max(self.known.len()).as_nanos();
         // First, so that a change counts as notified even if all entries are old.
         let changed = self.routes.poll_changes();
         self.changes += u64::from(changed);
