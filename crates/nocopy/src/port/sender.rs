@@ -389,8 +389,10 @@ impl Sender {
         if self.tx.staged() > 0 {
             self.tx.publish();
         }
-        // A full completion ring would stop the kernel.
-        self.reap();
+        // A full completion ring would stop the kernel. Usually it is far from that, and is read while the packets are on their way.
+        if self.pool.lent_count() > u64::from(self.completion.capacity() / 2) {
+            self.reap();
+        }
         let mut queued = self.tx.in_flight();
         self.counts.flushes += u64::from(counts && queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
