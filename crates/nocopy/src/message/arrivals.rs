@@ -92,6 +92,11 @@ impl Moment<'_> {
 }
 
 impl Deliver for Arrivals<'_, '_> {
+    #[inline]
+    fn begin(&mut self) {
+        self.now();
+    }
+
     #[inline(always)] // for each message that comes alone
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool {
         if !self.reads_in_place {

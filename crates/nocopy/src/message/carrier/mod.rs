@@ -224,6 +224,10 @@ impl Room {
 
 /// Takes received datagrams, with their sender and congestion mark.
 pub(super) trait Deliver {
+    /// Reads the clock, because datagrams have come. The call waits for everything that is being loaded, so it comes before their bytes
+    /// are read.
+    fn begin(&mut self) {}
+
     /// Takes the last received datagram in place, if it is one message for which the program waits; returns whether it is.
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
 

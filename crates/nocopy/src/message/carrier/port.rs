@@ -641,6 +641,9 @@ impl Intake {
         lone: Option<&mut Option<Received>>,
         deliver: &mut impl Deliver,
     ) -> usize {
+        if batch.prefetch() {
+            deliver.begin();
+        }
         let mut count = 0;
         let mut next = batch.next().map(|datagram| received(datagram, queue));
         let mut lone = lone;

@@ -410,6 +410,12 @@ impl<'half> Iterator for Batch<'half> {
 }
 
 impl<'half> Batch<'half> {
+    /// Begins to load the first packet; false if there is none.
+    #[inline]
+    pub(crate) fn prefetch(&self) -> bool {
+        self.packets.prefetch()
+    }
+
     /// The next packet of the port, as a datagram if it is one.
     #[inline]
     fn next_packet(&mut self) -> Option<Option<Datagram<'half>>> {
