@@ -52,8 +52,9 @@ const PEERS: Row = Row { judged: "message-many-peers", control: "message-few-pee
 
 /// Loops in which time counts: a peer that waits for an acknowledgement while the machine does something else asks for it. That makes more
 /// work and never less, so of several counts of these the least is taken.
-const TIMED: &[&str] = &["message-many-peers", "message-few-peers"];
-const TIMED_RUNS: usize = 3;
+const TIMED: &[&str] =
+    &["message-packed", "message-packed-single", "message-many-peers", "message-few-peers"];
+const TIMED_RUNS: usize = 5;
 
 /// Calls that the library of `nocopy run --batch-udp` leaves alone, and how many instructions more they may cost with it. A plain `sendto` takes
 /// about 1 us, thousands of instructions, nearly all of them in the kernel, where they cannot be counted here.

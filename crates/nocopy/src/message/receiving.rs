@@ -6,6 +6,7 @@ use std::time::Duration;
 use nocopy_proto::message::Next;
 
 use super::arrivals::Lone;
+use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
 
@@ -70,11 +71,14 @@ impl Endpoint {
     /// As [`receive`](Self::receive).
     #[inline]
     pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
-        if (self.at_hand >= AT_HAND_MAX || !self.has_message())
-            && let Some(lone) = self.look(self.aside.is_empty())?
-        {
-            each(self.read_lone(lone));
-            return Ok(1);
+        if self.at_hand >= AT_HAND_MAX || !self.has_message() {
+            if let Some(lone) = self.look(self.aside.is_empty())? {
+                each(self.read_lone(lone));
+                return Ok(1);
+            }
+            if !self.has_message() && self.carrier.look_at_all() {
+                return Ok(self.receive_elsewhere()?.map(each).map_or(0, |()| 1));
+            }
         }
         let mut messages = 0;
         while self.at_hand < AT_HAND_MAX {
@@ -112,7 +116,7 @@ impl Endpoint {
             return Ok(Some(self.read(next)));
         }
         if patience == Patience::None {
-            return Ok(None);
+            return if self.carrier.look_at_all() { self.receive_elsewhere() } else { Ok(None) };
         }
         self.wait_for_message(patience, true)?;
         match self.lone.take() {
@@ -222,6 +226,15 @@ impl Endpoint {
         self.see_to_due(now);
         Ok(lone)
     }
+
+    /// The next message, after a look that left something out.
+    #[cold]
+    fn receive_elsewhere(&mut self) -> io::Result<Option<Message<'_>>> {
+        match self.look(self.aside.is_empty())? {
+            Some(lone) => Ok(Some(self.read_lone(lone))),
+            None => Ok(self.receive_found()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +242,6 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
     use nocopy_proto::message::Event;
 
-    use super::super::carrier::Carrier;
     use super::*;
 
     /// Proves that an event ends a wait of its own where it came before a message that ended another one, however the message is read.

@@ -175,7 +175,7 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn look_at_all(&mut self) {
+    fn look_at_all(&mut self) -> bool {
         carry!(self.look_at_all())
     }
 

@@ -331,8 +331,11 @@ pub(super) trait Carrier: Debug + Send {
     /// Delivers everything that has arrived, without waiting; returns how many datagrams.
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize>;
 
-    /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived.
-    fn look_at_all(&mut self) {}
+    /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived. Returns whether the last one
+    /// may have missed something.
+    fn look_at_all(&mut self) -> bool {
+        false
+    }
 
     /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal arrives.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;

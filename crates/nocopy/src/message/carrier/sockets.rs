@@ -47,7 +47,7 @@ use crate::sys::poll::{Wakeup, poll};
 use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, kernel};
 pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
-use only_peer::{Look, OnlyPeer};
+use only_peer::OnlyPeer;
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -112,27 +112,6 @@ impl Sockets {
             counters: CarrierCounters::default(),
             coalescer: Coalescer::default(),
         })
-    }
-
-    /// Receives from the socket that is connected to the only peer, or from the first one.
-    #[inline(always)] // in one place
-    fn receive_from(&mut self, connected: bool, deliver: &mut impl Deliver) -> io::Result<usize> {
-        let Self { receiver, only_peer, intake, counters, .. } = self;
-        let take = |came: kernel::Came<'_>| match came {
-            kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
-            kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
-            kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
-        };
-        match receiver.receive_in_place(connected, take) {
-            Ok(datagrams) => {
-                only_peer.note(receiver, connected, datagrams);
-                counters.datagrams_received += datagrams as u64;
-                Ok(datagrams)
-            }
-            // All run buffers are held: those that come meanwhile wait in the kernel.
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(0),
-            Err(error) => Err(error),
-        }
     }
 
     /// Waits until a socket is readable, or takes packets again.
@@ -302,7 +281,7 @@ impl Carrier for Sockets {
 
     #[inline]
     fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
-        if self.outbox.is_empty() && self.only_peer.send(&mut self.receiver, to, datagram) {
+        if self.outbox.is_empty() && outbox::send_lone(to, self.receiver.socket(), datagram) {
             self.counters.calls += 1;
             self.counters.datagrams_sent += 1;
             return;
@@ -316,8 +295,8 @@ impl Carrier for Sockets {
         if self.outbox.is_empty() {
             return;
         }
-        let Self { outbox, receiver, only_peer, staging, cargo, counters, .. } = self;
-        outbox.flush(receiver, only_peer, staging, cargo, counters);
+        let Self { outbox, receiver, staging, cargo, counters, .. } = self;
+        outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
     #[inline]
@@ -342,19 +321,37 @@ impl Carrier for Sockets {
 
     #[inline]
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
-        let Look { mut connected, mut other } = self.only_peer.look();
-        // At the other one only if nothing came: what came may lie in a buffer that is overwritten.
+        let Self { receiver, only_peer, intake, counters, .. } = self;
+        let mut look = only_peer.look();
         loop {
-            let came = self.receive_from(connected, deliver);
-            match came {
-                Ok(0) if other => (connected, other) = (!connected, false),
-                came => return came,
-            }
+            let came = receiver.receive_in_place(look.connected, |came| match came {
+                kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
+                kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
+                kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
+            });
+            return match came {
+                Ok(datagrams @ 1..) => {
+                    only_peer.note_some(look.connected);
+                    counters.datagrams_received += datagrams as u64;
+                    Ok(datagrams)
+                }
+                // All run buffers are held: those that come meanwhile wait in the kernel.
+                Err(error) if error.kind() != io::ErrorKind::OutOfMemory => Err(error),
+                // Only then at another one: what came may lie in a buffer that is overwritten.
+                _ => match only_peer.after_nothing(receiver, look) {
+                    Some(other) => {
+                        look = other;
+                        continue;
+                    }
+                    None => Ok(0),
+                },
+            };
         }
     }
 
-    fn look_at_all(&mut self) {
-        self.only_peer.wake();
+    #[inline]
+    fn look_at_all(&mut self) -> bool {
+        self.only_peer.wake()
     }
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         let mut looks = Looks { sockets: self, deliver, last: None };

@@ -215,7 +215,7 @@ fn datagrams_arrive_in_order_at_any_rhythm() {
                 assert_eq!(bytes.len(), 8 + came.len() % 50 * 20);
                 came.push(u32::from_be_bytes(*bytes.first_chunk().unwrap()));
             };
-            let datagrams = receiver.receive_in_place(|message| match message {
+            let datagrams = receiver.receive_in_place(false, |message| match message {
                 Came::Last(_, _, bytes) | Came::Lone(_, _, bytes) => take(bytes),
                 Came::Run(run) => take(run.bytes()),
             });

@@ -5,13 +5,14 @@
 //! comes there. Whoever sleeps is woken by either of them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::net::sockopt;
 
 use super::super::CARRIER;
+use super::outbox::send_lone;
 use crate::engine::address;
 use crate::sys::udp_receive::set_coalescing;
 use crate::sys::udp_send::{allow_fragments, send};
@@ -21,24 +22,32 @@ use crate::udp::kernel;
 const IN_A_ROW: u32 = 256;
 /// How much longer the row must be after it was closed: in closing it, what comes meanwhile is lost.
 const MORE_EACH_TIME: u32 = 8;
-/// The first socket is looked at each time if something came there within so many looks,
+/// After so many looks at the first socket without anything
 const LOOKS_AWAKE: u32 = 256;
-/// and otherwise once in so many.
-const LOOKS_AT_REST: u32 = 16;
+/// so many looks leave it out each time.
+const SKIPS_AT_REST: u32 = 63;
+
+const FIRST: Look = Look { connected: false, other: false };
+
+/// No peer has this address.
+const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 #[derive(Debug)]
 pub(super) struct OnlyPeer {
-    /// Where the last packets went, and how many of them. The number stays while there is a socket.
-    to: Option<SocketAddr>,
+    /// Where the last packets went, or the peer to which the socket is connected.
+    to: SocketAddr,
+    /// How many packets went there in a row, and how many must.
     row: u32,
     row_needed: u32,
     /// Packets to others, since the last one to this peer.
     others: u32,
     is_connected: bool,
-    /// It sends no more, and is closed when it is empty.
-    is_leaving: bool,
-    /// Looks since something came to the first socket.
-    looks: u32,
+    /// The socket is used for sending. One that is not is closed when nothing is left in it.
+    sends: bool,
+    /// Looks at the first socket since something came there.
+    empty: u32,
+    /// How many looks leave it out.
+    skips: u32,
     /// The epoll instances that have to watch it.
     polls: Vec<OwnedFd>,
 }
@@ -54,37 +63,45 @@ pub(super) struct Look {
 impl OnlyPeer {
     pub(super) fn new() -> Self {
         Self {
-            to: None,
+            to: NOBODY,
             row: 0,
             row_needed: IN_A_ROW,
             others: 0,
             is_connected: false,
-            is_leaving: false,
-            looks: 0,
+            sends: false,
+            empty: 0,
+            skips: 0,
             polls: Vec::new(),
         }
     }
 
     /// The peer that has a socket of its own.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.to.filter(|_| self.is_connected)
+        self.sends.then_some(self.to)
     }
 
     /// Sends a packet by a call of its own; false: it was not sent.
-    #[inline]
+    #[inline(always)] // for each packet that goes alone
     pub(super) fn send(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr, bytes: &[u8]) -> bool {
-        if self.to == Some(to) {
-            if let Some(socket) = receiver.connected().filter(|_| !self.is_leaving) {
-                self.others = 0;
-                return send(socket, bytes, None, libc::MSG_DONTWAIT).is_ok() || self.leave_after_error();
-            }
+        let is_same = self.to == to;
+        if is_same && self.sends {
+            self.others = 0;
+            let sent = receiver
+                .connected()
+                .is_some_and(|socket| send(socket, bytes, None, libc::MSG_DONTWAIT).is_ok());
+            return sent || self.leave_after_error();
+        }
+        if !is_same && self.is_connected {
+            self.note_other();
+        } else if !is_same {
+            (self.to, self.row) = (to, 0);
+        } else {
             self.row += 1;
+            if self.row == self.row_needed {
+                self.open(receiver);
+            }
         }
-        let sent = send(receiver.socket(), bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok();
-        if self.to != Some(to) || self.row == self.row_needed {
-            self.change(receiver, to);
-        }
-        sent
+        send_lone(to, receiver.socket(), bytes)
     }
 
     /// The kernel refused it: the first socket is tried, which says why. That an address is gone, for example, concerns this socket alone.
@@ -96,31 +113,28 @@ impl OnlyPeer {
         false
     }
 
+    /// It is closed when nothing is left in it.
     fn leave(&mut self) {
-        (self.is_leaving, self.to, self.row) = (true, None, 0);
+        (self.sends, self.to) = (false, NOBODY);
     }
 
     #[cold]
-    fn change(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr) {
-        if self.is_leaving {
-            return;
+    fn note_other(&mut self) {
+        self.others += 1;
+        if self.others == IN_A_ROW && self.sends {
+            self.leave();
         }
-        if self.is_connected {
-            self.others += 1;
-            if self.others == IN_A_ROW {
-                self.leave();
+    }
+
+    #[cold]
+    fn open(&mut self, receiver: &mut kernel::Receiver) {
+        // Without such a socket everything works as before.
+        match open(receiver, self.to).and_then(|socket| self.watch_all(socket)) {
+            Ok(socket) => {
+                receiver.connect(Some(socket));
+                (self.is_connected, self.sends, self.empty, self.others) = (true, true, 0, 0);
             }
-        } else if self.to != Some(to) {
-            (self.to, self.row) = (Some(to), 0);
-        } else {
-            // Without such a socket everything works as before.
-            match open(receiver, to).and_then(|socket| self.watch_all(socket)) {
-                Ok(socket) => {
-                    receiver.connect(Some(socket));
-                    (self.is_connected, self.looks, self.others) = (true, 0, 0);
-                }
-                Err(_) => self.need_more(),
-            }
+            Err(_) => self.need_more(),
         }
     }
 
@@ -129,36 +143,55 @@ impl OnlyPeer {
     }
 
     /// Which of the sockets to look at now.
-    #[inline]
+    #[inline(always)] // for each look
     pub(super) fn look(&mut self) -> Look {
+        match self.skips.checked_sub(1) {
+            Some(left) => {
+                self.skips = left;
+                Look { connected: true, other: false }
+            }
+            None => self.look_at_first(),
+        }
+    }
+
+    fn look_at_first(&mut self) -> Look {
         if !self.is_connected {
-            return Look { connected: false, other: false };
+            return FIRST;
         }
-        self.looks = self.looks.wrapping_add(1);
-        let other = self.looks < LOOKS_AWAKE || self.looks.is_multiple_of(LOOKS_AT_REST);
-        Look { connected: !other || !self.looks.is_multiple_of(2), other }
+        self.empty = self.empty.saturating_add(1);
+        self.skips = if self.empty > LOOKS_AWAKE { SKIPS_AT_REST } else { 0 };
+        Look { connected: self.empty.is_multiple_of(2), other: true }
     }
 
-    /// Both are looked at for a while.
+    /// Has both be looked at for a while. Returns whether the last look left one out.
     #[inline]
-    pub(super) fn wake(&mut self) {
-        self.looks &= 1;
+    pub(super) fn wake(&mut self) -> bool {
+        self.empty = 0;
+        std::mem::take(&mut self.skips) > 0
     }
 
-    /// Notes what a look has found.
-    #[inline]
-    pub(super) fn note(&mut self, receiver: &mut kernel::Receiver, connected: bool, datagrams: usize) {
-        match (connected, datagrams) {
-            (true, 0) if self.is_leaving => self.close(receiver),
-            (false, 1..) => self.wake(),
-            _ => {}
+    /// Notes that something came.
+    #[inline(always)]
+    pub(super) fn note_some(&mut self, connected: bool) {
+        if !connected {
+            self.empty = 0;
         }
+    }
+
+    /// Returns where to look after a look that found nothing.
+    #[inline(always)]
+    pub(super) fn after_nothing(&mut self, receiver: &mut kernel::Receiver, look: Look) -> Option<Look> {
+        if look.connected && !self.sends {
+            self.close(receiver);
+            return Some(FIRST);
+        }
+        look.other.then_some(Look { connected: !look.connected, other: false })
     }
 
     #[cold]
     fn close(&mut self, receiver: &mut kernel::Receiver) {
         receiver.connect(None);
-        (self.is_connected, self.is_leaving) = (false, false);
+        (self.is_connected, self.skips) = (false, 0);
         self.need_more();
     }
 
@@ -197,3 +230,6 @@ fn open(receiver: &kernel::Receiver, to: SocketAddr) -> io::Result<OwnedFd> {
     rustix::net::connect(&socket, &to)?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,14 +6,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::only_peer::OnlyPeer;
 use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
 use crate::sys::udp_send::{
-    Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments,
+    Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments, send,
 };
-use crate::udp::kernel;
 
 /// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -116,21 +114,19 @@ impl Outbox {
     /// Hands over as much as the kernel accepts; the rest waits for the next flush.
     pub(super) fn flush(
         &mut self,
-        receiver: &mut kernel::Receiver,
-        only_peer: &mut OnlyPeer,
+        socket: BorrowedFd<'_>,
         staging: &mut Staging,
         cargo: &mut Cargo,
         counters: &mut CarrierCounters,
     ) {
         if let Some((waiting, to)) = self.lone.take() {
-            if staging.in_one_piece(waiting.slot).is_some_and(|bytes| only_peer.send(receiver, to, bytes)) {
+            if staging.in_one_piece(waiting.slot).is_some_and(|bytes| send_lone(to, socket, bytes)) {
                 counters.calls += 1;
                 counters.datagrams_sent += 1;
                 return self.let_go(waiting, staging, cargo);
             }
             self.queue(waiting, to);
         }
-        let socket = receiver.socket();
         while !self.waiting.is_empty() {
             match self.call(socket, staging, cargo) {
                 Outcome::Full => {
@@ -257,6 +253,12 @@ impl Outbox {
         }
         self.alone = self.alone.saturating_sub(packets);
     }
+}
+
+/// Sends the only waiting packet, which lies in one piece, by a simpler call. False: it was not sent.
+#[inline]
+pub(super) fn send_lone(to: SocketAddr, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
+    send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok()
 }
 
 /// Packets to one peer, all of one length except the last, which may be shorter.

@@ -182,13 +182,23 @@ impl Staging {
     }
 
     /// Frees a slot, and releases the program's buffers.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn free_slot(&mut self, slot: u32, cargo: &mut Cargo) {
+        if self.packets[slot as usize].piece_count > 0 {
+            self.release_pieces(slot, cargo);
+        }
+        self.freed = true;
+        let free = if slot < self.whole { &mut self.free_whole } else { &mut self.free_prefixes };
+        // Without a call that lets it grow, this needs no room on the stack.
+        assert!(free.len() < free.capacity(), "there are no more slots than at first");
+        free.push(slot);
+    }
+
+    #[inline(never)]
+    fn release_pieces(&self, slot: u32, cargo: &mut Cargo) {
         for piece in self.packets[slot as usize].pieces() {
             cargo.release(piece.buffer);
         }
-        self.freed = true;
-        if slot < self.whole { &mut self.free_whole } else { &mut self.free_prefixes }.push(slot);
     }
 }
 

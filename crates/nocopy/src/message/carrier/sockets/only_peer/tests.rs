@@ -1,0 +1,177 @@
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use nocopy_lab::patience::{PATIENCE, wait_until};
+use rustix::event::{PollFd, PollFlags};
+
+use super::*;
+use crate::message::{Builder, Endpoint, Event, Peer, tests};
+use crate::port::Wait;
+use crate::sys::poll::{Wakeup, poll};
+
+fn builder() -> Builder {
+    Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE).streams(false)
+}
+
+fn send(from: &mut Endpoint, number: u32, to: Peer) {
+    from.send_copy(&number.to_be_bytes(), to).unwrap();
+    from.flush().unwrap();
+    from.wait(Duration::ZERO).unwrap(); // for acknowledgements of earlier ones
+}
+
+/// The next message, and its sender.
+fn next(at: &mut Endpoint) -> (u32, Peer) {
+    loop {
+        while at.poll_event().is_some() {}
+        if let Some(message) = at.receive_timeout(PATIENCE).unwrap() {
+            return (u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap()), message.from());
+        }
+    }
+}
+
+/// Sends a number there and back so often that it takes the connected sockets.
+fn converse(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) -> Peer {
+    let mut to_left = None;
+    for number in 0..2 * IN_A_ROW {
+        send(left, number, to_right);
+        let (came, from) = next(right);
+        assert_eq!(came, number);
+        send(right, number, from);
+        assert_eq!(next(left), (number, to_right));
+        to_left = Some(from);
+    }
+    to_left.expect("at least one")
+}
+
+fn has_second(endpoint: &Endpoint) -> bool {
+    endpoint.explain().to_string().contains("one connected to")
+}
+
+/// Connects a third endpoint.
+fn other_of(right: &mut Endpoint) -> (Endpoint, Peer) {
+    let mut other = builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to_right = other.start_connect(right.local_address()).unwrap();
+    wait_until("a connection", || {
+        other.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        matches!(other.poll_event(), Some(Event::Connected(..)))
+    });
+    (other, to_right)
+}
+
+#[test]
+fn an_only_peer_gets_a_socket_and_others_are_still_heard() {
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(20) }] {
+        let (mut left, to_right, mut right) = tests::connected([builder().wait(wait), builder().wait(wait)]);
+        assert!(!has_second(&left));
+        let to_left = converse(&mut left, to_right, &mut right);
+        assert!(has_second(&left) && has_second(&right), "{wait:?}: {}", left.explain());
+        let (mut other, other_to_right) = other_of(&mut right);
+        for number in 0..100 {
+            send(&mut other, number, other_to_right);
+            let (came, from) = next(&mut right);
+            assert!(came == number && from != to_left, "{wait:?}");
+            send(&mut left, number, to_right);
+            assert_eq!(next(&mut right), (number, to_left), "{wait:?}");
+        }
+    }
+}
+
+/// A message is found without waiting, whichever socket it came to, and however long nothing came there.
+#[test]
+fn a_look_without_waiting_leaves_no_socket_out() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder().wait(Wait::Spin)]);
+    let (mut other, other_to_right) = other_of(&mut right);
+    converse(&mut left, to_right, &mut right);
+    assert!(right.receive_timeout(Duration::from_millis(5)).unwrap().is_none(), "it looks many times");
+    send(&mut other, 7, other_to_right);
+    assert_eq!(right.try_receive().unwrap().unwrap().to_vec(), 7_u32.to_be_bytes());
+    assert!(right.receive_timeout(Duration::from_millis(5)).unwrap().is_none());
+    send(&mut other, 8, other_to_right);
+    let mut came = Vec::new();
+    assert_eq!(right.try_receive_each(|message| came = message.to_vec()).unwrap(), 1);
+    assert_eq!(came, 8_u32.to_be_bytes());
+}
+
+/// The descriptor of an endpoint is readable for either socket, also if it was watched before there were two.
+#[test]
+fn either_socket_makes_the_descriptor_readable() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
+    let (mut other, other_to_right) = other_of(&mut right);
+    right.arm().unwrap();
+    let to_left = converse(&mut left, to_right, &mut right);
+    for _ in 0..3 {
+        for (from, to, is_left) in [(&mut left, to_right, true), (&mut other, other_to_right, false)] {
+            wait_until("nothing more to do", || !right.arm().unwrap());
+            send(from, 7, to);
+            let readable = &mut [PollFd::new(&right, PollFlags::IN)];
+            assert_eq!(poll(readable, Some(PATIENCE)).unwrap(), Wakeup::Ready);
+            assert_eq!(next(&mut right).1 == to_left, is_left);
+        }
+    }
+}
+
+#[test]
+fn the_socket_is_closed_when_packets_go_elsewhere() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
+    let (mut other, other_to_right) = other_of(&mut right);
+    converse(&mut left, to_right, &mut right);
+    converse(&mut other, other_to_right, &mut right);
+    assert!(!has_second(&right), "{}", right.explain());
+    let to_left = converse(&mut left, to_right, &mut right);
+    assert!(!has_second(&right), "the row must be longer now: {}", right.explain());
+    send(&mut right, 7, to_left);
+    assert_eq!(next(&mut left), (7, to_right));
+}
+
+/// A connected socket gets errors for packets that nobody took, which one that is not does not get.
+#[test]
+fn a_peer_that_is_gone_is_no_error() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
+    converse(&mut left, to_right, &mut right);
+    let address = right.local_address();
+    drop(right);
+    for number in 0..10 {
+        let _ = left.send_copy(&[number; 8], to_right); // it says goodbye, if that was heard
+        left.flush().unwrap();
+        assert!(left.try_receive().unwrap().is_none());
+    }
+    let mut right = builder().bind(address).unwrap();
+    let to_right = left.start_connect(address).unwrap();
+    wait_until("a connection with its successor", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        std::iter::from_fn(|| left.poll_event())
+            .any(|event| matches!(event, Event::Connected(peer, _) if peer == to_right))
+    });
+    converse(&mut left, to_right, &mut right);
+}
+
+#[test]
+fn nobody_else_can_take_the_address() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
+    converse(&mut left, to_right, &mut right);
+    assert!(has_second(&left));
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    assert_eq!(rustix::net::bind(&socket, &left.local_address()), Err(rustix::io::Errno::ADDRINUSE));
+    assert!(UdpSocket::bind(left.local_address()).is_err());
+}
+
+/// Addresses of IPv6, and an endpoint at all addresses of the host.
+#[test]
+fn an_only_peer_may_be_anywhere() {
+    for (left, right) in [("[::1]:0", "[::1]:0"), ("0.0.0.0:0", "127.0.0.1:0"), ("[::]:0", "[::1]:0")] {
+        let bind = |address: &str| builder().bind(address.parse().unwrap()).unwrap();
+        let (mut left, mut right) = (bind(left), bind(right));
+        let to_right = left.start_connect(right.local_address()).unwrap();
+        wait_until("a connection", || {
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+            matches!(left.poll_event(), Some(Event::Connected(..)))
+        });
+        converse(&mut left, to_right, &mut right);
+        assert!(has_second(&left) && has_second(&right), "{}", left.explain());
+    }
+}
