@@ -395,7 +395,9 @@ impl wait::Waiting for Looks<'_> {
 
     fn arm(&mut self) -> io::Result<bool> {
         let Self { carrier, streams, .. } = self;
-        streams.watch_carrier(|poll| carrier.watch(poll))?;
+        if streams.has_any() || !carrier.is_socket() {
+            streams.watch_carrier(|poll| carrier.watch(poll))?;
+        }
         if carrier.is_socket() {
             carrier.flush(); // what it did not take before
             carrier.look_at_all();
@@ -415,7 +417,14 @@ impl wait::Waiting for Looks<'_> {
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         let look = if self.carrier.wants_look() { super::endpoint::LOOK_INTERVAL } else { timeout };
-        self.streams.wait(timeout.min(look))
+        let timeout = timeout.min(look);
+        match self.carrier.sockets() {
+            // To poll the sockets costs less than to have them watched.
+            Some(sockets) if !self.streams.has_any() => {
+                self.streams.wait_beside(timeout, |poll, timeout| sockets.wait_beside(poll, timeout))
+            }
+            _ => self.streams.wait(timeout),
+        }
     }
 
     fn progress(&self) -> (u32, u32) {

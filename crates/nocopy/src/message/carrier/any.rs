@@ -27,7 +27,11 @@ pub(in crate::message) enum AnyCarrier {
 impl AnyCarrier {
     /// Whether the carrier's descriptor stays readable while something is to be received.
     pub(in crate::message) fn is_socket(&self) -> bool {
-        matches!(self, Self::Sockets(_))
+        self.sockets().is_some()
+    }
+
+    pub(in crate::message) fn sockets(&self) -> Option<&Sockets> {
+        if let Self::Sockets(sockets) = self { Some(sockets) } else { None }
     }
 }
 

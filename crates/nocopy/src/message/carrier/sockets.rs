@@ -114,14 +114,33 @@ impl Sockets {
         })
     }
 
-    /// Waits until a socket is readable, or takes packets again.
+    /// Waits until a socket is readable, or takes packets again if `to_send`.
     fn poll(&self, timeout: Duration, to_send: bool) -> io::Result<Wakeup> {
-        let (first, connected) = (self.receiver.socket(), self.receiver.connected());
         let asked = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let mut waited: SmallVec<[_; 2]> = SmallVec::new();
-        waited.push(PollFd::from_borrowed_fd(first, asked));
-        waited.extend(connected.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
-        poll(&mut waited, Some(timeout))
+        Ok(self.poll_beside(None, timeout, asked)?.0)
+    }
+
+    /// Waits until a socket or `other` is readable; the second value says whether that is.
+    pub(in crate::message) fn wait_beside(
+        &self,
+        other: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> io::Result<(Wakeup, bool)> {
+        self.poll_beside(Some(other), timeout, PollFlags::IN)
+    }
+
+    fn poll_beside(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+        asked: PollFlags,
+    ) -> io::Result<(Wakeup, bool)> {
+        let mut waited: SmallVec<[_; 3]> = SmallVec::new();
+        let also = [other, self.receiver.connected()].into_iter().flatten();
+        waited.extend(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        waited.push(PollFd::from_borrowed_fd(self.receiver.socket(), asked));
+        let wakeup = poll(&mut waited, Some(timeout))?;
+        Ok((wakeup, other.is_some() && wakeup == Wakeup::Ready && !waited[0].revents().is_empty()))
     }
 
     #[inline]

@@ -857,6 +857,22 @@ impl Streams {
         }
     }
 
+    /// The same while there is no stream: `wait` waits for the carrier, too, and tells whether something else came.
+    pub(super) fn wait_beside(
+        &mut self,
+        timeout: Duration,
+        wait: impl FnOnce(BorrowedFd<'_>, Duration) -> io::Result<(Wakeup, bool)>,
+    ) -> io::Result<Wakeup> {
+        match wait(self.poll.as_fd(), timeout.min(self.care_within()))? {
+            (_, true) => self.wait(Duration::ZERO),
+            (wakeup, false) => Ok(wakeup),
+        }
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        self.all.iter().any(Option::is_some)
+    }
+
     /// Polls for events, for `timeout` at most.
     fn ask(&mut self, timeout: Duration) -> Result<(), Errno> {
         let none =
