@@ -395,7 +395,7 @@ impl wait::Waiting for Looks<'_> {
 
     fn arm(&mut self) -> io::Result<bool> {
         let Self { carrier, streams, .. } = self;
-        if streams.has_any() || !carrier.is_socket() {
+        if !streams.can_be_polled() || !carrier.is_socket() {
             streams.watch_carrier(|poll| carrier.watch(poll))?;
         }
         if carrier.is_socket() {
@@ -419,9 +419,10 @@ impl wait::Waiting for Looks<'_> {
         let look = if self.carrier.wants_look() { super::endpoint::LOOK_INTERVAL } else { timeout };
         let timeout = timeout.min(look);
         match self.carrier.sockets() {
-            // To poll the sockets costs less than to have them watched.
-            Some(sockets) if !self.streams.has_any() => {
-                self.streams.wait_beside(timeout, |poll, timeout| sockets.wait_beside(poll, timeout))
+            Some(sockets) if self.streams.can_be_polled() => {
+                self.streams.wait_beside(timeout, |first, second, timeout| {
+                    sockets.wait_beside([Some(first), second], timeout)
+                })
             }
             _ => self.streams.wait(timeout),
         }

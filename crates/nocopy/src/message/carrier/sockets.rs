@@ -117,30 +117,30 @@ impl Sockets {
     /// Waits until a socket is readable, or takes packets again if `to_send`.
     fn poll(&self, timeout: Duration, to_send: bool) -> io::Result<Wakeup> {
         let asked = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        Ok(self.poll_beside(None, timeout, asked)?.0)
+        Ok(self.poll_beside([None, None], timeout, asked)?.0)
     }
 
-    /// Waits until a socket or `other` is readable; the second value says whether that is.
+    /// Waits until a socket or another descriptor is readable; the second value says whether the first one of those is.
     pub(in crate::message) fn wait_beside(
         &self,
-        other: BorrowedFd<'_>,
+        others: [Option<BorrowedFd<'_>>; 2],
         timeout: Duration,
     ) -> io::Result<(Wakeup, bool)> {
-        self.poll_beside(Some(other), timeout, PollFlags::IN)
+        self.poll_beside(others, timeout, PollFlags::IN)
     }
 
     fn poll_beside(
         &self,
-        other: Option<BorrowedFd<'_>>,
+        others: [Option<BorrowedFd<'_>>; 2],
         timeout: Duration,
         asked: PollFlags,
     ) -> io::Result<(Wakeup, bool)> {
-        let mut waited: SmallVec<[_; 3]> = SmallVec::new();
-        let also = [other, self.receiver.connected()].into_iter().flatten();
+        let mut waited: SmallVec<[_; 4]> = SmallVec::new();
+        let also = others.into_iter().chain([self.receiver.connected()]).flatten();
         waited.extend(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         waited.push(PollFd::from_borrowed_fd(self.receiver.socket(), asked));
         let wakeup = poll(&mut waited, Some(timeout))?;
-        Ok((wakeup, other.is_some() && wakeup == Wakeup::Ready && !waited[0].revents().is_empty()))
+        Ok((wakeup, others[0].is_some() && wakeup == Wakeup::Ready && !waited[0].revents().is_empty()))
     }
 
     #[inline]

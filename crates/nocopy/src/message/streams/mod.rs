@@ -857,20 +857,26 @@ impl Streams {
         }
     }
 
-    /// The same while there is no stream: `wait` waits for the carrier, too, and tells whether something else came.
+    /// The same if they [can be polled](Self::can_be_polled): `wait` waits for the carrier, too, and tells whether something came to the
+    /// first descriptor.
     pub(super) fn wait_beside(
         &mut self,
         timeout: Duration,
-        wait: impl FnOnce(BorrowedFd<'_>, Duration) -> io::Result<(Wakeup, bool)>,
+        wait: impl FnOnce(BorrowedFd<'_>, Option<BorrowedFd<'_>>, Duration) -> io::Result<(Wakeup, bool)>,
     ) -> io::Result<Wakeup> {
-        match wait(self.poll.as_fd(), timeout.min(self.care_within()))? {
-            (_, true) => self.wait(Duration::ZERO),
-            (wakeup, false) => Ok(wakeup),
+        let timeout = timeout.min(self.care_within());
+        let unwatched = self.unwatched.and_then(|stream| self.all[stream as usize].as_mut());
+        let socket = unwatched.map(|beside| beside.stream.receiver().kernel_socket());
+        let (wakeup, is_asked) = wait(self.poll.as_fd(), socket.as_ref().map(AsFd::as_fd), timeout)?;
+        if is_asked {
+            self.ask(Duration::ZERO)?;
         }
+        Ok(wakeup)
     }
 
-    pub(super) fn has_any(&self) -> bool {
-        self.all.iter().any(Option::is_some)
+    /// Whether there is no stream, or one that is read at each look: then to poll all descriptors costs less than to have them watched.
+    pub(super) fn can_be_polled(&self) -> bool {
+        self.unwatched.is_some() || self.all.iter().all(Option::is_none)
     }
 
     /// Polls for events, for `timeout` at most.
