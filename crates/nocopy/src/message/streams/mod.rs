@@ -665,7 +665,7 @@ impl Streams {
         }
         if let Some(beside) = self.all[stream as usize].as_mut() {
             let has_begun = !was_within && beside.reading.is_within();
-            beside.progress.note(Instant::now(), counts.bytes, has_begun || counts.units > before.units);
+            beside.progress.note(now.now(), counts.bytes, has_begun || counts.units > before.units);
         }
         counts.units > before.units
     }
@@ -679,7 +679,7 @@ impl Streams {
         }
         for stream in 0..self.all.len() as u32 {
             let Some(beside) = &self.all[stream as usize] else { continue };
-            let is_stalled = is_short && beside.reading.is_within() && beside.progress.is_stalled(at);
+            let is_stalled = is_short && beside.reading.is_within() && beside.progress.is_stalled(now.now());
             if is_stalled || !protocol.has_peer(beside.peer) {
                 self.lose(stream);
             } else if beside.reading.is_waiting() {
@@ -690,13 +690,13 @@ impl Streams {
             self.openings.accept(at, &self.poll, &mut self.counters);
         }
         while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
-            self.attach(attached, protocol);
+            self.attach(attached, now.now(), protocol);
         }
         came
     }
 
     /// Adds an attached stream: it is read, and used to send if the peer has no other.
-    fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
+    fn attach(&mut self, attached: Attached, now: Time, protocol: &mut Protocol) {
         let Attached { peer, stream, is_ours } = attached;
         if !protocol.has_peer(peer) || self.is_full() {
             return; // it is closed
@@ -708,7 +708,7 @@ impl Streams {
         }
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
-        let progress = Progress::new(Instant::now());
+        let progress = Progress::new(now);
         let mut beside = Beside { peer, stream, is_ours, has_sent: false, reading, asks, progress };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {

@@ -1,6 +1,8 @@
 //! Watches whether a stream progresses within a unit, because others may wait for the unit's memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use nocopy_proto::message::Time;
 
 /// While memory is short: the longest time for progress by [`LEAST_BYTES`], or to the end of the unit.
 const STALL: Duration = Duration::from_secs(3);
@@ -9,24 +11,24 @@ const LEAST_BYTES: u64 = 64 << 10;
 /// When a stream last made progress, and how many bytes it had brought by then.
 #[derive(Debug)]
 pub(super) struct Progress {
-    since: Instant,
+    since: Time,
     bytes: u64,
 }
 
 impl Progress {
-    pub(super) fn new(at: Instant) -> Self {
+    pub(super) fn new(at: Time) -> Self {
         Self { since: at, bytes: 0 }
     }
 
     /// Notes the total of received bytes; `is_new`: a unit has ended, or one has begun.
-    pub(super) fn note(&mut self, at: Instant, bytes: u64, is_new: bool) {
+    pub(super) fn note(&mut self, at: Time, bytes: u64, is_new: bool) {
         if is_new || bytes - self.bytes >= LEAST_BYTES {
             *self = Self { since: at, bytes };
         }
     }
 
-    pub(super) fn is_stalled(&self, at: Instant) -> bool {
-        at - self.since >= STALL
+    pub(super) fn is_stalled(&self, at: Time) -> bool {
+        at.since(self.since) >= STALL
     }
 }
 
@@ -36,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_trickles_is_stalled() {
-        let begin = Instant::now();
+        let begin = Time::from_ns(7);
         let mut progress = Progress::new(begin);
         progress.note(begin, 100, true);
         let second = |seconds| begin + Duration::from_secs(seconds);
