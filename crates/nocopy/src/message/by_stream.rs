@@ -400,7 +400,7 @@ impl wait::Waiting for Looks<'_> {
         }
         if carrier.is_socket() {
             carrier.flush(); // what it did not take before
-            carrier.look_at_all();
+            carrier.leave_none_out();
             return Ok(false); // what it has ends the wait by the kernel at once
         }
         if !carrier.arm()? {

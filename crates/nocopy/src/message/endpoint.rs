@@ -303,7 +303,7 @@ impl Endpoint {
         let due = self.due();
         match patience.until() {
             Patience::None | Patience::For(_) => {
-                self.carrier.look_at_all();
+                self.carrier.leave_none_out();
                 let (now, lone) = self.look_at_all(reads_in_place)?;
                 self.lone = lone;
                 Ok(now)

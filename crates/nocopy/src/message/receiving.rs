@@ -76,7 +76,7 @@ impl Endpoint {
                 each(self.read_lone(lone));
                 return Ok(1);
             }
-            if !self.has_message() && self.carrier.look_at_all() {
+            if !self.has_message() && self.carrier.leave_none_out() {
                 return Ok(self.receive_elsewhere()?.map(each).map_or(0, |()| 1));
             }
         }
@@ -116,7 +116,7 @@ impl Endpoint {
             return Ok(Some(self.read(next)));
         }
         if patience == Patience::None {
-            return if self.carrier.look_at_all() { self.receive_elsewhere() } else { Ok(None) };
+            return if self.carrier.leave_none_out() { self.receive_elsewhere() } else { Ok(None) };
         }
         self.wait_for_message(patience, true)?;
         match self.lone.take() {
@@ -163,8 +163,11 @@ impl Endpoint {
             true => self.look_and_keep(),
             false => {
                 self.look_and_keep()?;
-                if patience == Patience::None || self.has_message() {
+                if self.has_message() {
                     return Ok(());
+                }
+                if patience == Patience::None {
+                    return if self.carrier.leave_none_out() { self.look_and_keep() } else { Ok(()) };
                 }
                 self.wait_for_message(patience, false).map(drop)
             }
@@ -192,7 +195,8 @@ impl Endpoint {
             if self.take_news() {
                 return Ok(true);
             }
-            if matches!(patience, Patience::Until(deadline) if is_over(deadline)) {
+            let is_over = matches!(patience, Patience::Until(deadline) if is_over(deadline));
+            if is_over && !self.carrier.leave_none_out() {
                 return Ok(false);
             }
         }

@@ -179,8 +179,8 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn look_at_all(&mut self) -> bool {
-        carry!(self.look_at_all())
+    fn leave_none_out(&mut self) -> bool {
+        carry!(self.leave_none_out())
     }
 
     #[inline]

@@ -27,7 +27,7 @@ use crate::memory::pool::Buffer;
 use crate::port::Wait;
 pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
-pub(super) use sockets::{PASSING, Parts, Sockets};
+pub(super) use sockets::{PASSING, Parts, Polled, Sockets};
 
 /// A packet to send: its index in the memory of its carrier.
 #[derive(Debug)]
@@ -333,7 +333,7 @@ pub(super) trait Carrier: Debug + Send {
 
     /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived. Returns whether the last one
     /// may have missed something.
-    fn look_at_all(&mut self) -> bool {
+    fn leave_none_out(&mut self) -> bool {
         false
     }
 

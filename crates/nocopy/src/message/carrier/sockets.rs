@@ -81,6 +81,16 @@ pub(in crate::message) struct Sockets {
     coalescer: Coalescer,
 }
 
+/// What ended a wait.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::message) struct Polled {
+    pub(in crate::message) wakeup: Wakeup,
+    /// One of the sockets is ready.
+    pub(in crate::message) sockets: bool,
+    /// The first of the other descriptors is ready.
+    pub(in crate::message) first_other: bool,
+}
+
 /// The settings of the sockets.
 fn settings() -> udp::Builder {
     let builder = udp::Socket::builder().congestion_marks(true);
@@ -117,15 +127,15 @@ impl Sockets {
     /// Waits until a socket is readable, or takes packets again if `to_send`.
     fn poll(&self, timeout: Duration, to_send: bool) -> io::Result<Wakeup> {
         let asked = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        Ok(self.poll_beside([None, None], timeout, asked)?.0)
+        Ok(self.poll_beside([None, None], timeout, asked)?.wakeup)
     }
 
-    /// Waits until a socket or another descriptor is readable; the second value says whether the first one of those is.
+    /// Waits until a socket or another descriptor is readable.
     pub(in crate::message) fn wait_beside(
         &self,
         others: [Option<BorrowedFd<'_>>; 2],
         timeout: Duration,
-    ) -> io::Result<(Wakeup, bool)> {
+    ) -> io::Result<Polled> {
         self.poll_beside(others, timeout, PollFlags::IN)
     }
 
@@ -134,13 +144,19 @@ impl Sockets {
         others: [Option<BorrowedFd<'_>>; 2],
         timeout: Duration,
         asked: PollFlags,
-    ) -> io::Result<(Wakeup, bool)> {
+    ) -> io::Result<Polled> {
         let mut waited: SmallVec<[_; 4]> = SmallVec::new();
-        let also = others.into_iter().chain([self.receiver.connected()]).flatten();
-        waited.extend(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         waited.push(PollFd::from_borrowed_fd(self.receiver.socket(), asked));
+        let also = [self.receiver.connected()].into_iter().chain(others).flatten();
+        waited.extend(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let wakeup = poll(&mut waited, Some(timeout))?;
-        Ok((wakeup, others[0].is_some() && wakeup == Wakeup::Ready && !waited[0].revents().is_empty()))
+        let own = 1 + usize::from(self.receiver.connected().is_some());
+        let is_ready = |fd: &PollFd<'_>| wakeup == Wakeup::Ready && !fd.revents().is_empty();
+        Ok(Polled {
+            wakeup,
+            sockets: waited[..own].iter().any(is_ready),
+            first_other: waited.get(own).is_some_and(is_ready),
+        })
     }
 
     #[inline]
@@ -355,9 +371,10 @@ impl Carrier for Sockets {
                     Ok(datagrams)
                 }
                 // All run buffers are held: those that come meanwhile wait in the kernel.
-                Err(error) if error.kind() != io::ErrorKind::OutOfMemory => Err(error),
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(0),
+                Err(error) => Err(error),
                 // Only then at another one: what came may lie in a buffer that is overwritten.
-                _ => match only_peer.after_nothing(receiver, look) {
+                Ok(0) => match only_peer.after_nothing(receiver, look) {
                     Some(other) => {
                         look = other;
                         continue;
@@ -369,7 +386,7 @@ impl Carrier for Sockets {
     }
 
     #[inline]
-    fn look_at_all(&mut self) -> bool {
+    fn leave_none_out(&mut self) -> bool {
         self.only_peer.wake()
     }
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
@@ -401,7 +418,7 @@ impl Carrier for Sockets {
     /// A socket becomes readable by itself when something arrives; refused packets are tried again whenever the endpoint works.
     fn arm(&mut self) -> io::Result<bool> {
         self.flush();
-        self.look_at_all();
+        self.leave_none_out();
         Ok(self.poll(Duration::ZERO, false)? == Wakeup::Ready)
     }
 
@@ -457,7 +474,7 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
 
     /// poll(2) also reports what arrived before.
     fn arm(&mut self) -> io::Result<bool> {
-        self.sockets.look_at_all();
+        self.sockets.leave_none_out();
         Ok(false)
     }
 
@@ -470,6 +487,12 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
         let wakeup = self.sockets.poll(timeout, !self.sockets.outbox.is_empty())?;
         self.sockets.flush();
         Ok(wakeup)
+    }
+
+    fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
+        self.sockets.leave_none_out();
+        std::thread::sleep(duration);
+        Ok(false)
     }
 
     fn progress(&self) -> (u32, u32) {

@@ -28,7 +28,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::HEADER_BYTES;
 use super::arrivals::{Lone, Moment};
-use super::carrier::{self, CARRIER, Packet, Received};
+use super::carrier::{self, CARRIER, Packet, Polled, Received};
 use super::placing::{Posted, Registered};
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
@@ -96,7 +96,7 @@ counters! {
 /// All streams of an endpoint.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Watches all streams, and the carrier once the endpoint sleeps.
+    /// Watches all streams, and the carrier once the endpoint has slept with streams that [cannot be polled](Self::can_be_polled).
     poll: OwnedFd,
     watches_carrier: bool,
     /// How many may be attached.
@@ -134,9 +134,10 @@ pub(super) struct Streams {
     turns: u32,
     /// The one stream by which something came last.
     alone: Option<u32>,
-    /// A stream that is read at each look and not watched, which would cost each packet that comes. Before a sleep it is watched again.
+    /// A stream that is read at each look and not watched, which would cost each packet that comes. Before the endpoint's descriptor is
+    /// waited on, it is watched again.
     unwatched: Option<u32>,
-    /// Looks since the last sleep.
+    /// Looks since all were watched.
     awake: u32,
     /// Streams that wait for room in the kernel.
     stuck: u32,
@@ -857,21 +858,23 @@ impl Streams {
         }
     }
 
-    /// The same if they [can be polled](Self::can_be_polled): `wait` waits for the carrier, too, and tells whether something came to the
-    /// first descriptor.
+    /// The same if they [can be polled](Self::can_be_polled): `wait` waits for the carrier and these two descriptors.
     pub(super) fn wait_beside(
         &mut self,
         timeout: Duration,
-        wait: impl FnOnce(BorrowedFd<'_>, Option<BorrowedFd<'_>>, Duration) -> io::Result<(Wakeup, bool)>,
+        wait: impl FnOnce(BorrowedFd<'_>, Option<BorrowedFd<'_>>, Duration) -> io::Result<Polled>,
     ) -> io::Result<Wakeup> {
         let timeout = timeout.min(self.care_within());
         let unwatched = self.unwatched.and_then(|stream| self.all[stream as usize].as_mut());
         let socket = unwatched.map(|beside| beside.stream.receiver().kernel_socket());
-        let (wakeup, is_asked) = wait(self.poll.as_fd(), socket.as_ref().map(AsFd::as_fd), timeout)?;
-        if is_asked {
+        let came = wait(self.poll.as_fd(), socket.as_ref().map(AsFd::as_fd), timeout)?;
+        if came.first_other {
             self.ask(Duration::ZERO)?;
         }
-        Ok(wakeup)
+        if came.sockets {
+            self.note_datagrams(); // so that they are looked at
+        }
+        Ok(came.wakeup)
     }
 
     /// Whether there is no stream, or one that is read at each look: then to poll all descriptors costs less than to have them watched.

@@ -264,8 +264,9 @@ impl Receiver {
         Ok(0)
     }
 
-    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. Takes them from
-    /// the connected socket if `from_connected` and there is one. Runs that are not kept are lost with the next call. Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. They are taken
+    /// from the connected socket if `from_connected` and there is one. Runs that are not kept are lost with the next call. Errors: the
+    /// socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
     #[inline]
     pub(crate) fn receive_in_place(
         &mut self,

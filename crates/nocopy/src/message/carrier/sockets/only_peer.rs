@@ -1,5 +1,5 @@
-//! A second socket with the endpoint's address, connected to the peer to which all packets go: the kernel then looks for no route and no
-//! socket for each of them, in either direction.
+//! A second socket with the endpoint's address, connected to the peer to which all packets go: the kernel keeps the route of such a socket,
+//! and finds it sooner.
 //!
 //! The peer's packets come to it from then on, those of all others to the first socket, which is looked at now and then while nothing
 //! comes there. Whoever sleeps is woken by either of them.
@@ -18,13 +18,13 @@ use crate::sys::udp_receive::set_coalescing;
 use crate::sys::udp_send::{allow_fragments, send};
 use crate::udp::kernel;
 
-/// It is opened after so many packets in a row to one address, one at a time, and closed after so many to others.
+/// It is opened after so many packets in a row to one address, each sent alone, and closed after so many to others.
 const IN_A_ROW: u32 = 256;
 /// How much longer the row must be after it was closed: in closing it, what comes meanwhile is lost.
 const MORE_EACH_TIME: u32 = 8;
-/// After so many looks at the first socket without anything
+/// The first socket is at rest after so many looks at it that found nothing.
 const LOOKS_AWAKE: u32 = 256;
-/// so many looks leave it out each time.
+/// Looks that leave it out then, before the next look at it.
 const SKIPS_AT_REST: u32 = 63;
 
 const FIRST: Look = Look { connected: false, other: false };
@@ -44,10 +44,13 @@ pub(super) struct OnlyPeer {
     is_connected: bool,
     /// The socket is used for sending. One that is not is closed when nothing is left in it.
     sends: bool,
-    /// Looks at the first socket since something came there.
+    /// Looks at both since something came to the first socket.
     empty: u32,
-    /// How many looks leave it out.
+    /// How many of the next looks leave that out, and whether the last one did.
     skips: u32,
+    left_out: bool,
+    /// The last look at both began with the first socket.
+    starts_first: bool,
     /// The epoll instances that have to watch it.
     polls: Vec<OwnedFd>,
 }
@@ -71,6 +74,8 @@ impl OnlyPeer {
             sends: false,
             empty: 0,
             skips: 0,
+            left_out: false,
+            starts_first: false,
             polls: Vec::new(),
         }
     }
@@ -147,7 +152,7 @@ impl OnlyPeer {
     pub(super) fn look(&mut self) -> Look {
         match self.skips.checked_sub(1) {
             Some(left) => {
-                self.skips = left;
+                (self.skips, self.left_out) = (left, true);
                 Look { connected: true, other: false }
             }
             None => self.look_at_first(),
@@ -160,14 +165,16 @@ impl OnlyPeer {
         }
         self.empty = self.empty.saturating_add(1);
         self.skips = if self.empty > LOOKS_AWAKE { SKIPS_AT_REST } else { 0 };
-        Look { connected: self.empty.is_multiple_of(2), other: true }
+        // In turns, or one that always has something would keep the other from being read.
+        (self.left_out, self.starts_first) = (false, !self.starts_first);
+        Look { connected: !self.starts_first, other: true }
     }
 
     /// Has both be looked at for a while. Returns whether the last look left one out.
     #[inline]
     pub(super) fn wake(&mut self) -> bool {
-        self.empty = 0;
-        std::mem::take(&mut self.skips) > 0
+        (self.empty, self.skips) = (0, 0);
+        std::mem::take(&mut self.left_out)
     }
 
     /// Notes that something came.
@@ -190,6 +197,13 @@ impl OnlyPeer {
 
     #[cold]
     fn close(&mut self, receiver: &mut kernel::Receiver) {
+        if let Some(socket) = receiver.connected() {
+            // A forked child may keep it open: it must neither be watched nor get the peer's packets any more.
+            for poll in &self.polls {
+                let _ = epoll::delete(poll, socket); // it is watched
+            }
+            let _ = address::local(&socket).map(|own| rustix::net::connect(socket, &own)); // nobody sends from there
+        }
         receiver.connect(None);
         (self.is_connected, self.skips) = (false, 0);
         self.need_more();
@@ -204,7 +218,6 @@ impl OnlyPeer {
         Ok(())
     }
 
-    /// Closing it ends that, too.
     fn watch_all(&self, socket: OwnedFd) -> io::Result<OwnedFd> {
         self.polls.iter().try_for_each(|poll| add(poll.as_fd(), socket.as_fd()))?;
         Ok(socket)
@@ -215,7 +228,8 @@ fn add(poll: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(poll, socket, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
 }
 
-/// What comes between the two calls goes to the new socket, whoever sent it: the kernel gives precedence to the newest one.
+/// What comes between `bind` and `connect` goes to the new socket, whoever sent it: the kernel gives precedence to the newest one. While both
+/// sockets allow others with their address, for some microseconds, another program that asks for the same could take it, too.
 fn open(receiver: &kernel::Receiver, to: SocketAddr) -> io::Result<OwnedFd> {
     let first = receiver.socket();
     let local = address::local(&first)?;

@@ -5,6 +5,7 @@ use nocopy_lab::patience::{PATIENCE, wait_until};
 use rustix::event::{PollFd, PollFlags};
 
 use super::*;
+use crate::message::carrier::AnyCarrier;
 use crate::message::{Builder, Endpoint, Event, Peer, tests};
 use crate::port::Wait;
 use crate::sys::poll::{Wakeup, poll};
@@ -111,17 +112,51 @@ fn either_socket_makes_the_descriptor_readable() {
     }
 }
 
+/// Neither socket is left unread because something always comes to the other.
+#[test]
+fn a_busy_socket_does_not_silence_the_other() {
+    let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
+    let (mut other, other_to_right) = other_of(&mut right);
+    let to_left = converse(&mut left, to_right, &mut right);
+    for (busy, by_busy, quiet, by_quiet) in
+        [(0, other_to_right, 1, to_right), (1, to_right, 0, other_to_right)]
+    {
+        let mut senders = [&mut other, &mut left];
+        send(senders[quiet], 7, by_quiet);
+        let came = (0..50).any(|number| {
+            send(senders[busy], number, by_busy);
+            right.try_receive().unwrap().is_some_and(|message| (message.from() == to_left) == (quiet == 1))
+        });
+        assert!(came, "sender {quiet}");
+        wait_until("the rest", || {
+            senders[busy].wait(Duration::ZERO).unwrap();
+            right.try_receive().unwrap().is_none()
+        });
+    }
+}
+
+/// Also if a forked child keeps it open.
 #[test]
 fn the_socket_is_closed_when_packets_go_elsewhere() {
     let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
     let (mut other, other_to_right) = other_of(&mut right);
+    right.arm().unwrap();
     converse(&mut left, to_right, &mut right);
+    let _child = match &right.carrier {
+        AnyCarrier::Sockets(sockets) => sockets.receiver.connected().unwrap().try_clone_to_owned().unwrap(),
+        AnyCarrier::Port(_) => unreachable!("it was opened without a port"),
+    };
     converse(&mut other, other_to_right, &mut right);
     assert!(!has_second(&right), "{}", right.explain());
     let to_left = converse(&mut left, to_right, &mut right);
     assert!(!has_second(&right), "the row must be longer now: {}", right.explain());
     send(&mut right, 7, to_left);
     assert_eq!(next(&mut left), (7, to_right));
+    wait_until("no descriptor that is ready, as the old socket would be", || {
+        let is_armed = !right.arm().unwrap();
+        let readable = &mut [PollFd::new(&right, PollFlags::IN)];
+        is_armed && poll(readable, Some(Duration::ZERO)).unwrap() == Wakeup::TimedOut
+    });
 }
 
 /// A connected socket gets errors for packets that nobody took, which one that is not does not get.
