@@ -389,13 +389,9 @@ impl Sender {
         if self.tx.staged() > 0 {
             self.tx.publish();
         }
+        // A full completion ring would stop the kernel.
+        self.reap();
         let mut queued = self.tx.in_flight();
-        let is_kicked = queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings);
-        // A full completion ring would stop the kernel. Usually it is far from that, and is read after the call, while packets are on
-        // their way.
-        if !is_kicked || self.pool.lent_count() > u64::from(self.completion.capacity() / 2) {
-            self.reap();
-        }
         self.counts.flushes += u64::from(counts && queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {

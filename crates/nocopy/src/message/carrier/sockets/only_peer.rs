@@ -24,8 +24,8 @@ const IN_A_ROW: u32 = 256;
 const MORE_EACH_TIME: u32 = 8;
 /// The first socket is at rest after so many looks at it that found nothing.
 const LOOKS_AWAKE: u32 = 256;
-/// Looks that leave it out then, before the next look at it.
-const SKIPS_AT_REST: u32 = 63;
+/// One in so many looks is at it then.
+const LOOKS_AT_REST: u32 = 256;
 
 const FIRST: Look = Look { connected: false, other: false };
 
@@ -46,9 +46,8 @@ pub(super) struct OnlyPeer {
     sends: bool,
     /// Looks at both since something came to the first socket.
     empty: u32,
-    /// How many of the next looks leave that out, and whether the last one did.
-    skips: u32,
-    left_out: bool,
+    /// In how many looks the next one at the first socket is due; 0: in each.
+    until_first: u32,
     /// The last look at both began with the first socket.
     starts_first: bool,
     /// The epoll instances that have to watch it.
@@ -73,8 +72,7 @@ impl OnlyPeer {
             is_connected: false,
             sends: false,
             empty: 0,
-            skips: 0,
-            left_out: false,
+            until_first: 0,
             starts_first: false,
             polls: Vec::new(),
         }
@@ -150,13 +148,11 @@ impl OnlyPeer {
     /// Which of the sockets to look at now.
     #[inline(always)] // for each look
     pub(super) fn look(&mut self) -> Look {
-        match self.skips.checked_sub(1) {
-            Some(left) => {
-                (self.skips, self.left_out) = (left, true);
-                Look { connected: true, other: false }
-            }
-            None => self.look_at_first(),
+        if self.until_first > 1 {
+            self.until_first -= 1;
+            return Look { connected: true, other: false };
         }
+        self.look_at_first()
     }
 
     fn look_at_first(&mut self) -> Look {
@@ -164,17 +160,17 @@ impl OnlyPeer {
             return FIRST;
         }
         self.empty = self.empty.saturating_add(1);
-        self.skips = if self.empty > LOOKS_AWAKE { SKIPS_AT_REST } else { 0 };
+        self.until_first = if self.empty > LOOKS_AWAKE { LOOKS_AT_REST } else { 0 };
         // In turns, or one that always has something would keep the other from being read.
-        (self.left_out, self.starts_first) = (false, !self.starts_first);
+        self.starts_first = !self.starts_first;
         Look { connected: !self.starts_first, other: true }
     }
 
     /// Has both be looked at for a while. Returns whether the last look left one out.
     #[inline]
     pub(super) fn wake(&mut self) -> bool {
-        (self.empty, self.skips) = (0, 0);
-        std::mem::take(&mut self.left_out)
+        self.empty = 0;
+        (1..LOOKS_AT_REST).contains(&std::mem::take(&mut self.until_first))
     }
 
     /// Notes that something came.
@@ -205,7 +201,7 @@ impl OnlyPeer {
             let _ = address::local(&socket).map(|own| rustix::net::connect(socket, &own)); // nobody sends from there
         }
         receiver.connect(None);
-        (self.is_connected, self.skips) = (false, 0);
+        (self.is_connected, self.until_first) = (false, 0);
         self.need_more();
     }
 
