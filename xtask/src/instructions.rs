@@ -42,8 +42,8 @@ const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
     ("message-alone", 2000.0),
-    ("message-many-peers", 2500.0), // 2,400 where nothing disturbs
-    ("message-few-peers", 2550.0),
+    ("message-many-peers", 2450.0),
+    ("message-few-peers", 2450.0),
 ];
 
 /// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. Under callgrind time

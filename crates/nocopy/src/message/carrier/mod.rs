@@ -8,12 +8,14 @@ use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use nocopy_proto::message::framing;
 use nocopy_proto::message::{Kind, Piece, Time};
+
+use rustix::event::epoll;
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
@@ -148,6 +150,11 @@ impl Received {
 
 /// Event data of the carrier's descriptors, in an epoll instance that watches other things, too.
 pub(super) const CARRIER: u64 = u64::MAX - 1;
+
+/// Has an epoll instance watch a descriptor of the carrier.
+fn add(poll: BorrowedFd<'_>, descriptor: impl AsFd) -> io::Result<()> {
+    Ok(epoll::add(poll, descriptor, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
+}
 
 /// A part of a datagram, where it was received: it is overwritten by the next call that receives, unless it is kept.
 #[derive(Debug)]

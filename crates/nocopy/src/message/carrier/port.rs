@@ -17,7 +17,7 @@ use nocopy_proto::message::{Time, crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{CARRIER, Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room};
+use super::{Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -677,10 +677,6 @@ fn watch(receivers: &[Receiver]) -> io::Result<OwnedFd> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     receivers.iter().try_for_each(|receiver| add(poll.as_fd(), receiver))?;
     Ok(poll)
-}
-
-fn add(poll: BorrowedFd<'_>, receiver: &Receiver) -> io::Result<()> {
-    Ok(epoll::add(poll, receiver, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
 }
 
 fn count_refusal(counters: &mut CarrierCounters, reason: &Reason) {

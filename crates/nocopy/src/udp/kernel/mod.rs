@@ -235,10 +235,7 @@ impl Receiver {
     /// Receives into the buffers, and returns the number of runs.
     #[inline]
     fn fetch(&mut self, wait: bool) -> io::Result<usize> {
-        match self.free.receive(self.socket.as_fd(), wait) {
-            Ok(received) => Ok(received),
-            Err(error) => self.fetch_again(error, false),
-        }
+        self.free.receive(self.socket.as_fd(), wait).or_else(|error| self.fetch_again(error, false))
     }
 
     #[cold]

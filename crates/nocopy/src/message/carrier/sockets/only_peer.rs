@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll;
 use rustix::net::sockopt;
 
-use super::super::CARRIER;
+use super::super::add;
 use super::outbox::send_lone;
 use crate::engine::address;
 use crate::sys::udp_receive::set_coalescing;
@@ -218,10 +218,6 @@ impl OnlyPeer {
         self.polls.iter().try_for_each(|poll| add(poll.as_fd(), socket.as_fd()))?;
         Ok(socket)
     }
-}
-
-fn add(poll: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(epoll::add(poll, socket, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
 }
 
 /// What comes between `bind` and `connect` goes to the new socket, whoever sent it: the kernel gives precedence to the newest one. While both
