@@ -288,7 +288,7 @@ impl Builder {
         let port = port.frame_count(frames.receive, frames.send);
         let port = if frames.several { port.multi_buffer(true) } else { port };
         let sockets = udp::Socket::builder().congestion_marks(true).open_queues(port, address)?;
-        let carrier = OverPort::new(sockets, frames.held_max()).map_err(udp::OpenError::Descriptor)?;
+        let carrier = OverPort::new(sockets, frames.held_max());
         let datagram_bytes_max = carrier.datagram_bytes_max();
         let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
         settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);

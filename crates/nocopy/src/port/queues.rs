@@ -105,7 +105,7 @@ impl PortBuilder {
             .collect::<Result<_, _>>()?;
         let refused = |error| self.system("make an epoll descriptor", error);
         let poll = watch(&ports).map_err(refused)?;
-        let lookout = Lookout::on([poll.as_fd()]).map_err(refused)?;
+        let lookout = Lookout::made().map_err(refused)?;
         Ok(Queues {
             read: ports.iter().map(|port| port.receiver.read()).collect(),
             ports,

@@ -10,10 +10,12 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// Made when its descriptor is first requested; without that it costs nothing.
+/// Watches sockets from the first request of its descriptor on; without that they cost nothing, while a watched socket tells of each
+/// packet that comes and of each that has gone.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
     made: OnceLock<Made>,
+    watches: OnceLock<()>,
     is_set: bool,
 }
 
@@ -25,17 +27,22 @@ struct Made {
 
 impl Lookout {
     /// A lookout whose descriptor is made now, so that a lack of descriptors is reported here.
-    pub(crate) fn on<'a>(sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
-        Ok(Self { made: OnceLock::from(Made::new(sockets)?), is_set: false })
+    pub(crate) fn made() -> io::Result<Self> {
+        Ok(Self { made: OnceLock::from(Made::new()?), ..Self::default() })
     }
 
-    /// The descriptor, for [`AsFd`].
+    /// The descriptor, for [`AsFd`], on the sockets given at the first call.
     /// Panics at the first call, if no descriptor is left.
-    pub(crate) fn descriptor(&self, socket: Option<BorrowedFd<'_>>) -> BorrowedFd<'_> {
-        let made = self.made.get_or_init(|| {
-            Made::new(socket).unwrap_or_else(|error| {
-                panic!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
-            })
+    pub(crate) fn descriptor<'a>(&self, sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> BorrowedFd<'_> {
+        let no_descriptor = |error| -> ! {
+            panic!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
+        };
+        let made = self.made.get_or_init(|| Made::new().unwrap_or_else(|error| no_descriptor(error)));
+        self.watches.get_or_init(|| {
+            sockets
+                .into_iter()
+                .try_for_each(|socket| made.watch(socket))
+                .unwrap_or_else(|error| no_descriptor(error));
         });
         made.epoll.as_fd()
     }
@@ -55,15 +62,16 @@ impl Lookout {
 }
 
 impl Made {
-    fn new<'a>(sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for socket in sockets {
-            epoll::add(&epoll, socket, EventData::new_u64(0), EventFlags::IN)?;
-        }
-        epoll::add(&epoll, &timer, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Self { epoll, timer })
+        let made = Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, timer };
+        made.watch(made.timer.as_fd())?;
+        Ok(made)
+    }
+
+    fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(0), EventFlags::IN)?)
     }
 }
 

@@ -7,14 +7,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 use nocopy_proto::message::{Time, crc, wire};
-use rustix::event::epoll;
 use smallvec::SmallVec;
 
 use super::{Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
@@ -27,7 +26,7 @@ use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
-use crate::sys::poll::{Wakeup, wait_readable};
+use crate::sys::poll::Wakeup;
 use crate::udp::over_port::{Batch, Datagram, Payload, Receiver, Sender, Socket};
 
 /// Frames for control datagrams of the protocol.
@@ -51,8 +50,6 @@ pub(in crate::message) struct OverPort {
     /// One for each queue. All packets are sent by the first; frames are taken from all.
     senders: Vec<Sender>,
     area: Area,
-    /// Readable when something arrived on any of several queues.
-    poll: Option<OwnedFd>,
     local: SocketAddr,
     /// The longest datagram that fits a frame, in both directions.
     datagram_bytes_max: usize,
@@ -139,7 +136,7 @@ impl Drop for Given {
 
 impl OverPort {
     /// `frames_max`: the most received frames of each queue that may be held.
-    pub(in crate::message) fn new(sockets: Vec<Socket>, frames_max: u32) -> io::Result<Self> {
+    pub(in crate::message) fn new(sockets: Vec<Socket>, frames_max: u32) -> Self {
         let (local, area) = (sockets[0].local_address(), sockets[0].area().clone());
         let (receivers, mut senders): (Vec<Receiver>, Vec<Sender>) =
             sockets.into_iter().map(Socket::split).unzip();
@@ -153,8 +150,7 @@ impl OverPort {
         let mut places: Box<[Place]> = (0..area.config().frame_count).map(|_| Place::default()).collect();
         controls.iter().for_each(|frame| places[frame.index() as usize].is_control = true);
         all.into_iter().for_each(|frame| senders[0].recycle(frame));
-        Ok(Self {
-            poll: (queues > 1).then(|| watch(&receivers)).transpose()?,
+        Self {
             receivers,
             senders,
             local,
@@ -176,7 +172,7 @@ impl OverPort {
             lone: None,
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
-        })
+        }
     }
 
     pub(in crate::message) fn datagram_bytes_max(&self) -> usize {
@@ -616,10 +612,8 @@ impl Waiting for OverPort {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        match &self.poll {
-            None => self.receivers[0].wait_readable(timeout),
-            Some(poll) => wait_readable(poll.as_fd(), timeout),
-        }
+        let (first, others) = self.receivers.split_first_mut().expect("at least one queue");
+        first.wait_readable_beside(others, timeout)
     }
 
     fn progress(&self) -> (u32, u32) {
@@ -670,13 +664,6 @@ fn received(datagram: Datagram<'_>, queue: u16) -> (SocketAddr, bool, Received) 
         Payload::Bytes(bytes) => Received::Bytes(bytes, queue),
     };
     (from, congested, kept)
-}
-
-/// An epoll descriptor on all queues.
-fn watch(receivers: &[Receiver]) -> io::Result<OwnedFd> {
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    receivers.iter().try_for_each(|receiver| add(poll.as_fd(), receiver))?;
-    Ok(poll)
 }
 
 fn count_refusal(counters: &mut CarrierCounters, reason: &Reason) {

@@ -141,9 +141,7 @@ impl Receiver {
         interface: &Interface,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        // The port's socket itself: its own descriptor would nest epoll instances, whose depth is limited.
-        let sockets = std::iter::once(port.socket()).chain(kernel.descriptors());
-        let lookout = Lookout::on(sockets).map_err(OpenError::Descriptor)?;
+        let lookout = Lookout::made().map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
         let sorting = Sorting {
             mine: kernel.addresses().collect(),
@@ -262,6 +260,13 @@ impl Receiver {
         Ok(is_ready)
     }
 
+    /// Waits until this or another receiver, of the same ordinary sockets, is readable.
+    pub(crate) fn wait_readable_beside(&mut self, others: &[Self], timeout: Duration) -> io::Result<Wakeup> {
+        let Self { port, kernel, alarm, .. } = self;
+        let ports = std::iter::once(port.socket()).chain(others.iter().map(|other| other.port.socket()));
+        alarm.wait_readable(ports.chain(kernel.descriptors()), timeout)
+    }
+
     /// Takes a frame back for receiving into; see [`nocopy::Receiver::recycle`].
     ///
     /// [`nocopy::Receiver::recycle`]: crate::Receiver::recycle
@@ -359,8 +364,7 @@ impl Waiting for Receiver {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        let fds = std::iter::once(self.port.socket()).chain(self.kernel.descriptors());
-        self.alarm.wait_readable(fds, timeout)
+        self.wait_readable_beside(&[], timeout)
     }
 
     fn progress(&self) -> (u32, u32) {
@@ -375,7 +379,8 @@ impl Waiting for Receiver {
 impl AsFd for Receiver {
     /// Readable when datagrams may be waiting; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lookout.descriptor(None)
+        // The port's socket itself: its own descriptor would nest epoll instances, whose depth is limited.
+        self.lookout.descriptor(std::iter::once(self.port.socket()).chain(self.kernel.descriptors()))
     }
 }
 
