@@ -20,7 +20,7 @@ const LATER: Span = Span::from_millis(1);
 /// An alarm of the wheel that is farther away is not moved to a later time, because that costs more than the early check that it causes.
 const FAR: Span = Span::from_secs(1);
 /// No alarm.
-const NEVER: Time = Time::from_ns(u64::MAX);
+pub(super) const NEVER: Time = Time::from_ns(u64::MAX);
 
 #[derive(Debug, Default)]
 pub(super) struct Alarms {

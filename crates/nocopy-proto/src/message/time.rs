@@ -1,6 +1,6 @@
 //! The protocol's time, which the caller passes in, so that tests can control it.
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// Nanoseconds since a moment that the caller chooses, which is the same for all calls to one endpoint. Lasts for 584 years.
@@ -79,6 +79,11 @@ impl Span {
     }
 
     #[inline]
+    pub(super) const fn eighth(self) -> Self {
+        Self(self.0 / 8)
+    }
+
+    #[inline]
     pub(super) const fn times(self, count: u32) -> Self {
         Self(self.0.saturating_mul(count as u64))
     }
@@ -111,6 +116,15 @@ impl Add<Span> for Time {
     #[inline]
     fn add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Time {
+    type Output = Self;
+
+    #[inline]
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
     }
 }
 

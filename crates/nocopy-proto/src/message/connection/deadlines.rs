@@ -1,7 +1,7 @@
 //! What a connection must do when nothing arrives: acknowledgements, losses, probes, keep-alives, the end.
 
 use super::Connection;
-use crate::message::alarms::Alarms;
+use crate::message::alarms::{Alarms, NEVER};
 use crate::message::time::Span;
 use crate::message::{Counters, LostReason, Time};
 
@@ -29,7 +29,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     pub(in crate::message) fn is_early_enough(&self, alarm: Time) -> bool {
         // As `deadline`, without the probe: its time is later than that of the first check after sending.
         self.linger.is_none()
-            && alarm <= self.heard + self.ack_delay
+            && alarm <= self.heard + self.look_delay()
             && self.acks.due.is_none_or(|due| alarm <= due)
             && self.first_look.is_none_or(|look| alarm <= look || self.send.len() == 0)
             && self.losses_look_again.is_none_or(|look| alarm <= look)
@@ -44,19 +44,29 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.send.len() <= 1
             && (self.send.len() == 0 || self.asked == now);
         let Some(alarm) = alarms.of(index).filter(|_| is_simple) else { return false };
-        let soon = now + self.look_delay();
-        let due = self.acks.due.map_or(soon, |due| due.min(soon));
-        if alarm > due {
-            alarms.set_earlier(now, index, due);
+        let due = self.acks.due.unwrap_or(NEVER);
+        let is_early_enough = alarm <= due && alarm <= self.heard + self.look_delay(); // as above
+        if !is_early_enough {
+            let look = if self.send.len() > 0 { self.before_look(now + self.look_delay()) } else { NEVER };
+            if alarm > due.min(look) {
+                alarms.set_earlier(now, index, due.min(look));
+            }
         }
         true
     }
 
-    /// How long after sending a packet to check first. If its answer has arrived by then, the alarm that is already set also sends the
-    /// acknowledgement.
+    /// How long after sending a packet to check first, at the latest. If its answer has arrived by then, the alarm that is already set also
+    /// sends the acknowledgement.
     #[inline]
     pub(super) fn look_delay(&self) -> Span {
         self.ack_delay.min(PROBE_FIRST)
+    }
+
+    /// When to set an alarm for the first check: a little earlier, so that the acknowledgement arrives before the check of the peer, whose
+    /// alarm is as old as this one if it answered at once.
+    #[inline]
+    fn before_look(&self, look: Time) -> Time {
+        look - self.look_delay().eighth()
     }
 
     /// The same if both directions are acknowledged completely: then nothing is due for long.
@@ -94,7 +104,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         look_at(self.acks.due);
         look_at(self.losses_look_again);
         if waits {
-            look_at(self.first_look);
+            look_at(self.first_look.map(|look| self.before_look(look)));
         }
         if (waits || self.unheard) && !self.probe_due {
             look_at(Some(self.asked + self.probe_timeout()));
