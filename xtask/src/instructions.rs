@@ -42,21 +42,13 @@ const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
     ("message-alone", 2000.0),
-    ("message-many-peers", 2450.0),
-    ("message-few-peers", 2450.0),
+    ("message-many-peers", 2400.0),
+    ("message-few-peers", 2400.0),
 ];
 
-/// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. Under callgrind time
-/// passes slowly, so that answers are acknowledged by packets of their own in both.
+/// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. In the time of the
+/// loops, answers are acknowledged by packets of their own in both.
 const PEERS: Row = Row { judged: "message-many-peers", control: "message-few-peers", ratio_max: 1.2 };
-
-/// Loops in which time counts: a peer that waits for an acknowledgement while the machine does something else asks for it. That makes more
-/// work and never less, so of several counts of these the least is taken.
-const TIMED: &[&str] =
-    &["message-packed", "message-packed-single", "message-many-peers", "message-few-peers"];
-const TIMED_RUNS: usize = 12;
-/// Short ones, some of which nothing disturbs.
-const TIMED_BATCHES: [u32; 2] = [20, 60];
 
 /// Calls that the library of `nocopy run --batch-udp` leaves alone, and how many instructions more they may cost with it. A plain `sendto` takes
 /// about 1 us, thousands of instructions, nearly all of them in the kernel, where they cannot be counted here.
@@ -153,29 +145,16 @@ fn count_all<'a>(
     loops: &[(&str, &'a str)],
     preloaded: Option<&Path>,
 ) -> Result<HashMap<&'a str, f64>, Failed> {
-    let of_name = |name: &str| match TIMED.contains(&name) {
-        true => (TIMED_BATCHES, TIMED_RUNS),
-        false => (BATCHES, 1),
-    };
-    let of_loop = |&(program, name)| {
-        let (batches, times) = of_name(name);
-        batches.into_iter().flat_map(move |batches| vec![(program, name, batches); times])
-    };
+    let of_loop = |&(program, name)| BATCHES.map(|batches| (program, name, batches));
     let runs: Vec<(&str, &str, u32)> = loops.iter().flat_map(of_loop).collect();
     let counts = side_by_side(processors(), &runs, |&(program, name, batches)| {
         collected(&suite::program(PROFILE, program), name, batches, preloaded)
     });
     let counts = counts.into_iter().collect::<Result<Vec<f64>, Failed>>()?;
-    let least = |name: &str, batches: u32| {
-        let is_of = |run: &&((&str, &str, u32), f64)| (run.0.1, run.0.2) == (name, batches);
-        let counts = runs.iter().copied().zip(counts.iter().copied());
-        counts.filter(|run| is_of(&run)).map(|(_, count)| count).fold(f64::INFINITY, f64::min)
-    };
-    let per_packet = |name| {
-        let ([few, many], _) = of_name(name);
-        (least(name, many) - least(name, few)) / f64::from((many - few) * BATCH_PACKETS)
-    };
-    Ok(loops.iter().map(|&(_, name)| (name, per_packet(name))).collect())
+    let packets = f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS);
+    let per_packet =
+        |(&(_, name), counts): (&(&str, &'a str), &[f64])| (name, (counts[1] - counts[0]) / packets);
+    Ok(loops.iter().zip(counts.chunks_exact(BATCHES.len())).map(per_packet).collect())
 }
 
 fn collected(program: &Path, name: &str, batches: u32, preloaded: Option<&Path>) -> Result<f64, Failed> {

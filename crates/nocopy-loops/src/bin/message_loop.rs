@@ -5,9 +5,11 @@
 //! The loops by hand are the lower limit: they move the same bytes by the same socket, find the connection, and check that the packet is
 //! the next one. They keep nothing for retransmission, measure no time, have no window, and expect packets from one peer only.
 #![allow(missing_docs)]
+#![expect(unsafe_code, reason = "a clock in place of the C library's")]
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy::Buffer;
@@ -50,6 +52,21 @@ struct Hands {
     sockets: [UdpSocket; 2],
     connections: [Vec<Hand>; 2],
     packet: [u8; 2048],
+}
+
+/// How far time goes on with each look at the clock: about as far as it does under callgrind, so that answers of peers who have nothing more to
+/// say are acknowledged by packets of their own.
+const LOOK_NS: i64 = 20_000;
+
+/// The clock of this program in place of the C library's: what is due is due at the same message in each run, however long the machine
+/// takes.
+#[unsafe(no_mangle)]
+extern "C" fn clock_gettime(_clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
+    static LOOKS: AtomicI64 = AtomicI64::new(0);
+    let ns = 1_000_000_000 + LOOKS.fetch_add(1, Relaxed) * LOOK_NS;
+    // SAFETY: who looks at the clock gives a place for the time.
+    unsafe { time.write(libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }) };
+    0
 }
 
 const HEADER_BYTES: usize = 32;
