@@ -48,6 +48,8 @@ pub(super) struct ReceiveWindow<R> {
     cursor: Cursor,
     /// The last packet of this direction.
     last: Option<u64>,
+    /// What `expected` was when memory was last to be freed.
+    rested: u64,
 }
 
 /// An incomplete message.
@@ -138,6 +140,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             ends: VecDeque::new(),
             cursor: Cursor { sequence: first, at: 0 },
             last: None,
+            rested: 0,
         }
     }
 
@@ -580,9 +583,10 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
-    /// Frees the memory that a burst took, once nothing is kept any more.
+    /// Frees the memory that a burst took, if nothing is kept any more, and nothing has come since the last call.
     pub(super) fn shrink(&mut self) {
-        if self.slots.is_empty() && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS {
+        let rests = std::mem::replace(&mut self.rested, self.expected) == self.expected;
+        if rests && self.slots.is_empty() && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS {
             self.slots.shrink_to(IDLE_SLOTS);
             self.ends.shrink_to(IDLE_SLOTS);
         }
@@ -698,13 +702,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_burst_is_given_back() {
+    fn memory_of_a_burst_is_given_back_when_none_follows() {
         let mut window = window(10_000);
         insert_all(&mut window, vec![vec![0; HEADER_BYTES]; 5_000]).unwrap();
         let mut released = Vec::new();
         window.release(&mut released);
         window.shrink();
         assert_eq!((released.len(), window.kept()), (5_000, 0));
+        assert!(window.capacity() >= 5_000, "another burst may follow");
+        window.shrink();
         assert!(window.capacity() <= IDLE_SLOTS, "{}", window.capacity());
     }
 

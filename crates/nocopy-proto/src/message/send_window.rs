@@ -47,6 +47,8 @@ pub(super) struct SendWindow<S> {
     units_queued: usize,
     /// Sequence numbers of units that are not acknowledged.
     unit_numbers: usize,
+    /// What `first` was when memory was last to be freed.
+    rested: u64,
 }
 
 #[derive(Debug)]
@@ -127,6 +129,7 @@ impl<S> SendWindow<S> {
             units: VecDeque::new(),
             units_queued: 0,
             unit_numbers: 0,
+            rested: 0,
         }
     }
 
@@ -187,9 +190,11 @@ impl<S> SendWindow<S> {
         self.slots.extend(packets.map(Slot::new));
     }
 
-    /// Frees the memory that a burst took, once nothing waits to be sent or acknowledged.
+    /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and nothing was since the last call.
     pub(super) fn shrink(&mut self) {
-        if self.slots.is_empty()
+        let rests = std::mem::replace(&mut self.rested, self.first) == self.first;
+        if rests
+            && self.slots.is_empty()
             && self.slots.capacity().max(self.repeated.capacity()).max(self.lost.capacity()) > IDLE_SLOTS
         {
             self.slots.shrink_to(IDLE_SLOTS);
