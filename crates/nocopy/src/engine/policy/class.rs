@@ -99,10 +99,12 @@ impl Terms<'_> {
 }
 
 /// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for all classes, so
-/// exploring costs the same with a thousand peers as with one. Trials start while it is not overdrawn.
+/// exploring costs the same with a thousand peers as with one. Trials start while it has enough for a call.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     credit_ns: f64,
+    /// The most that is saved: enough for the dearest call.
+    credit_ns_max: f64,
     /// Time spent sending: measured calls, and the estimated cost of the others.
     pub(super) sent_ns: f64,
     /// The part of it spent on slower methods and on clock reads.
@@ -115,12 +117,18 @@ impl Budget {
     const SHARE: f64 = 0.01;
 
     pub(super) fn new() -> Self {
-        Self { credit_ns: Self::START_NS, sent_ns: 0.0, explored_ns: 0.0 }
+        Self { credit_ns: Self::START_NS, credit_ns_max: Self::START_NS, sent_ns: 0.0, explored_ns: 0.0 }
     }
 
     fn earn(&mut self, sent_ns: f64) {
         self.sent_ns += sent_ns;
-        self.credit_ns = (self.credit_ns + sent_ns * Self::SHARE).min(Self::START_NS);
+        self.credit_ns = (self.credit_ns + sent_ns * Self::SHARE).min(self.credit_ns_max);
+    }
+
+    /// Whether there is enough for a trial by calls that cost so much; if not, it is saved for.
+    fn allows(&mut self, call_ns: f64) -> bool {
+        self.credit_ns_max = self.credit_ns_max.max(call_ns);
+        self.credit_ns >= call_ns
     }
 
     fn pay(&mut self, ns: f64) {
@@ -282,16 +290,18 @@ impl Class {
     }
 
     /// Lets a candidate challenge the incumbent, if allowed: first candidates never tried, in order of preference, then the cheapest. While
-    /// the budget is overdrawn, only candidates that looked better than the incumbent.
-    fn begin_trial(&mut self, terms: &Terms<'_>, units: f64) {
+    /// the budget does not allow it, only candidates that looked better than the incumbent.
+    fn begin_trial(&mut self, terms: &mut Terms<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let each_ns = rival(self.incumbent).cost_ns;
         let looked_better = |one: &Rival| one.outcome == Outcome::Promising && one.cost_ns < each_ns;
-        let payable = |&method: &u8| terms.budget.credit_ns >= 0.0 || looked_better(rival(method));
+        let call_ns = f64::from(each_ns) * units;
+        let is_allowed = terms.budget.allows(call_ns);
+        let payable = |&method: &u8| is_allowed || looked_better(rival(method));
         let ready = self.ready(terms).filter(payable);
         let next = ready.min_by(|&one, &other| rival(one).cost_ns.total_cmp(&rival(other).cost_ns));
         if let Some(challenger) = next {
-            self.trial = Some(Trial::new(challenger, f64::from(each_ns) * units));
+            self.trial = Some(Trial::new(challenger, call_ns));
             self.epoch = self.epoch.wrapping_add(1);
             self.quiet = 0;
         }

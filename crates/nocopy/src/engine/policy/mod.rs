@@ -11,7 +11,8 @@
 //!   One that differs by 15 % in three longer pairs is decided then; closer ones take 9 to 47 pairs.
 //! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. Measuring that
 //!   needs no clock, stops while nothing is sent, and makes the waits a share of the cost.
-//! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending.
+//! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending. One begins if there is enough for a
+//!   call.
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
 //! * A zero-copy method whose completions report *copied* is ruled out, for this destination and size.
 //!

@@ -18,6 +18,8 @@ const MUCH_FASTER: f32 = 0.5;
 /// first, as it may reap completions of the other method.
 const EPOCH_NS: f64 = 120e3;
 const EPOCH_CALLS: std::ops::RangeInclusive<u8> = 8..=32;
+/// Fewer calls than that make an epoch if they take longer: a call of a millisecond is as good as many.
+const EPOCH_NS_MAX: f64 = 1e6;
 
 /// A challenger that differs by this in the first three pairs after the glances is decided on.
 const CLEARLY: f32 = 0.15;
@@ -107,7 +109,10 @@ impl Trial {
         Self {
             challenger,
             side: Side::Incumbent,
-            calls: ((EPOCH_NS / call_ns) as u8).clamp(*EPOCH_CALLS.start(), *EPOCH_CALLS.end()),
+            calls: ((EPOCH_NS / call_ns) as u8)
+                .clamp(*EPOCH_CALLS.start(), *EPOCH_CALLS.end())
+                .min((EPOCH_NS_MAX / call_ns) as u8)
+                .max(1),
             second: false,
             warm_up: 0,
             left: 1,

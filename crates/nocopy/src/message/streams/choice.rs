@@ -27,6 +27,8 @@ const BATCH_BYTES: usize = 4 << 10;
 const STRETCH_BYTES: i64 = 6 << 20;
 /// Bytes at its end, which are measured.
 const MEASURED_BYTES: i64 = 2 << 20;
+/// How much longer the whole stretch takes: what a stretch by the slower way costs is paid for.
+const STRETCH_PARTS: u32 = (STRETCH_BYTES / MEASURED_BYTES) as u32;
 /// If the measured part takes longer, something other than the way limited it.
 const MEASURED_MAX: Duration = Duration::from_millis(500);
 /// The unit whose costs are compared.
@@ -126,7 +128,7 @@ pub(super) struct Way {
 
 impl Default for Way {
     fn default() -> Self {
-        let work = Work { destination: 0, bytes: 0, count: (MEASURED_BYTES / UNIT_BYTES) as u32 };
+        let work = Work { destination: 0, bytes: 0, count: (STRETCH_BYTES / UNIT_BYTES) as u32 };
         let choice = Choice::by_rule(By::Stream);
         let stretch = Stretch {
             choice,
@@ -262,7 +264,7 @@ impl Way {
             && is_limited
             && took < MEASURED_MAX
         {
-            ways.of(*is_published).record(*choice, *work, took);
+            ways.of(*is_published).record(*choice, *work, took * STRETCH_PARTS);
         }
         work.destination = self.peer.map_or(0, |peer| peer.index() as u32);
         work.bytes = length as u32;
