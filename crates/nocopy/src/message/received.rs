@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use either::Either::{Left, Right};
 use nocopy_proto::message::{self as protocol, Kind, Peer, Piece};
 use smallvec::SmallVec;
 
@@ -141,13 +142,12 @@ impl<'a> Message<'a> {
     /// The bytes where they lie, one piece for each packet that brought some.
     #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let (here, among, owned) = match &self.0 {
-            Body::Here(message, _) => (Some(message.pieces()), None, None),
-            Body::Lone(_, _, lone, _) => (None, Some(lone.bytes()), None),
-            Body::Among(.., bytes) => (None, Some(*bytes), None),
-            Body::Owned(message) => (None, None, Some(message.pieces.iter().map(AsRef::as_ref))),
-        };
-        here.into_iter().flatten().chain(among).chain(owned.into_iter().flatten())
+        match &self.0 {
+            Body::Here(message, _) => Left(message.pieces()),
+            Body::Lone(_, _, lone, _) => Right(Left(std::iter::once(lone.bytes()))),
+            Body::Among(.., bytes) => Right(Left(std::iter::once(*bytes))),
+            Body::Owned(message) => Right(Right(message.pieces.iter().map(AsRef::as_ref))),
+        }
     }
 
     /// The bytes where they lie, if they came in one packet.
