@@ -395,6 +395,9 @@ impl wait::Waiting for Looks<'_> {
 
     fn arm(&mut self) -> io::Result<bool> {
         let Self { carrier, streams, .. } = self;
+        if carrier.is_socket() {
+            streams.unwatch_only();
+        }
         if !streams.can_be_polled() || !carrier.is_socket() {
             streams.watch_carrier(|poll| carrier.watch(poll))?;
         }

@@ -609,6 +609,15 @@ impl Streams {
         }
     }
 
+    /// Before a sleep: the only stream need not be watched, either.
+    pub(super) fn unwatch_only(&mut self) {
+        let mut all = self.all.iter().enumerate().filter(|(_, beside)| beside.is_some());
+        if let (None, Some((only, _)), None) = (self.unwatched, all.next(), all.next()) {
+            self.alone = Some(only as u32);
+            self.unwatch();
+        }
+    }
+
     /// Watches all streams from here on, until there are many looks without a sleep.
     pub(super) fn watch_all(&mut self) {
         self.awake = 0;
