@@ -23,6 +23,7 @@ const FIRST_SLOTS: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct SendWindow<S> {
+    /// A slot for each sequence number, except those of the units behind the last packet.
     slots: VecDeque<Slot<S>>,
     /// The sequence number of the first slot: everything below is acknowledged.
     first: u64,
@@ -43,6 +44,10 @@ pub(super) struct SendWindow<S> {
     known: Vec<Range<u64>>,
     /// Units that are not acknowledged, in order.
     units: VecDeque<UnitPlace>,
+    /// The last of them, behind the last packet, which have no slots: where all goes by the stream, a unit costs the same however long it is.
+    tail: VecDeque<S>,
+    /// Sequence numbers of those.
+    tail_numbers: usize,
     /// How many units at the end were not sent yet.
     units_queued: usize,
     /// Sequence numbers of units that are not acknowledged.
@@ -127,6 +132,8 @@ impl<S> SendWindow<S> {
             lost: VecDeque::new(),
             known: Vec::new(),
             units: VecDeque::new(),
+            tail: VecDeque::new(),
+            tail_numbers: 0,
             units_queued: 0,
             unit_numbers: 0,
             rested: 0,
@@ -136,12 +143,12 @@ impl<S> SendWindow<S> {
     /// Packets that are not acknowledged, sent or not.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() + self.tail_numbers
     }
 
     /// As [`len`](Self::len), without units, which are not kept in the memory for packets.
     pub(super) fn packets(&self) -> usize {
-        self.slots.len() - self.unit_numbers
+        self.len() - self.unit_numbers
     }
 
     #[inline]
@@ -158,7 +165,7 @@ impl<S> SendWindow<S> {
     /// The sequence number of the next packet that is given.
     #[inline]
     pub(super) fn end(&self) -> u64 {
-        self.first + self.slots.len() as u64
+        self.first + self.len() as u64
     }
 
     /// The first packet that is not acknowledged.
@@ -181,12 +188,14 @@ impl<S> SendWindow<S> {
 
     #[inline]
     pub(super) fn push(&mut self, packet: S) -> u64 {
+        self.give_slots();
         let sequence = self.end();
         self.slots.push_back(Slot::new(packet));
         sequence
     }
 
     pub(super) fn extend(&mut self, packets: impl Iterator<Item = S>) {
+        self.give_slots();
         self.slots.extend(packets.map(Slot::new));
     }
 
@@ -194,19 +203,20 @@ impl<S> SendWindow<S> {
     pub(super) fn shrink(&mut self) {
         let rests = std::mem::replace(&mut self.rested, self.first) == self.first;
         if rests
-            && self.slots.is_empty()
+            && self.len() == 0
             && self.slots.capacity().max(self.repeated.capacity()).max(self.lost.capacity()) > IDLE_SLOTS
         {
             self.slots.shrink_to(IDLE_SLOTS);
             self.repeated.shrink_to(IDLE_SLOTS);
             self.lost.shrink_to(IDLE_SLOTS);
             self.units.shrink_to(IDLE_SLOTS);
+            self.tail.shrink_to(IDLE_SLOTS);
         }
     }
 
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
-        let slots = self.slots.capacity() + self.units.capacity();
+        let slots = self.slots.capacity() + self.units.capacity() + self.tail.capacity();
         slots + self.repeated.capacity() + self.lost.capacity() + self.known.capacity()
     }
 
@@ -293,6 +303,7 @@ impl<S> SendWindow<S> {
     /// Records a packet that is sent without being queued, and returns it: nothing waits to be sent.
     #[inline]
     pub(super) fn push_sent(&mut self, packet: S, now: Time) -> &mut S {
+        self.give_slots();
         self.transmissions += 1;
         self.fresh += 1;
         self.in_flight += 1;
@@ -364,12 +375,18 @@ impl<S> SendWindow<S> {
         if !self.units.is_empty() && self.is_of_parts(expected, ranges.clone()) {
             return None;
         }
+        if ranges.len() > 0 {
+            self.give_slots();
+        }
         let mut all = Acknowledged::default();
         let count = expected.saturating_sub(self.first) as usize; // below what was sent
         let mut end = self.first;
         self.first += count as u64;
         while end < self.first {
-            let Some(slot) = self.slots.pop_front() else { break };
+            let Some(slot) = self.slots.pop_front() else {
+                end += self.pass_tail_unit(end, &mut all, free);
+                continue;
+            };
             all.book(&slot, round_trip_min, now);
             if slot.state == State::Unit {
                 // All of it, and its further slots are empty.
@@ -427,7 +444,10 @@ impl<S> SendWindow<S> {
         self.judged = self.judged.max(self.first);
         while self.judged < self.fresh {
             let (sequence, arrived) = (self.judged, self.arrived);
-            let slot = self.at(sequence).expect("not below the first");
+            let Some(slot) = self.at(sequence) else {
+                self.judged = self.fresh; // the others are units
+                break;
+            };
             if slot.state == State::InFlight && !slot.repeated {
                 match slot.verdict(arrived, now, patience) {
                     Verdict::Lost => self.lose(sequence, &mut losses),
@@ -483,12 +503,14 @@ impl<S> SendWindow<S> {
 
     pub(super) fn clear(&mut self, free: &mut Vec<S>) {
         free.extend(self.slots.drain(..).filter_map(|slot| slot.packet));
+        free.extend(self.tail.drain(..));
         (self.first, self.in_flight) = (self.fresh, 0);
         self.judged = self.fresh;
         self.lost.clear();
         self.repeated.clear();
         self.known.clear();
-        (self.units, self.units_queued, self.unit_numbers) = (VecDeque::new(), 0, 0);
+        self.units.clear();
+        (self.units_queued, self.unit_numbers, self.tail_numbers) = (0, 0, 0);
     }
 }
 

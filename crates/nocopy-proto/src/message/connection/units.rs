@@ -55,7 +55,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.send.push_unit(unit, span, bytes);
         let mut header = [0; HEADER_BYTES];
         self.next_unit(now).expect("it may be sent").emit(&mut header);
-        send(self.send.send_unit(now), &header);
+        send(self.send.send_unit(), &header);
         Ok(())
     }
 

@@ -105,7 +105,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                             ([0; HEADER_BYTES], Peer { index, generation: entry.generation });
                         unit.emit(&mut header);
                         self.counters.units_sent += 1;
-                        Transmit::Unit { peer, unit: connection.send.send_unit(now), header }
+                        Transmit::Unit { peer, unit: connection.send.send_unit(), header }
                     }
                     connection::Next::Packet { sequence, header } => {
                         let (packet, again) = connection.send.send(sequence, now);

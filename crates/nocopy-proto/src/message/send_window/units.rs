@@ -3,8 +3,7 @@
 
 use std::ops::Range;
 
-use super::{SendWindow, Slot, State};
-use crate::message::Time;
+use super::{Acknowledged, SendWindow, Slot, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::message) struct UnitPlace {
@@ -30,8 +29,36 @@ impl<S> SendWindow<S> {
         self.units.push_back(UnitPlace { sequence: self.end(), span, bytes });
         self.units_queued += 1;
         self.unit_numbers += span as usize;
-        self.slots.push_back(Slot::of_unit(Some(unit)));
-        self.slots.extend((1..span).map(|_| Slot::of_unit(None)));
+        self.tail_numbers += span as usize;
+        self.tail.push_back(unit);
+    }
+
+    /// Gives slots to all units: a packet follows them, or one of them is to become packets.
+    #[inline]
+    pub(super) fn give_slots(&mut self) {
+        if !self.tail.is_empty() {
+            self.give_slots_to_tail();
+        }
+    }
+
+    #[cold]
+    fn give_slots_to_tail(&mut self) {
+        let Self { units, tail, slots, .. } = self;
+        for (place, unit) in units.range(units.len() - tail.len()..).zip(tail.drain(..)) {
+            slots.push_back(Slot::of_unit(Some(unit)));
+            slots.extend((1..place.span).map(|_| Slot::of_unit(None)));
+        }
+        self.tail_numbers = 0;
+    }
+
+    /// Books the unit behind all slots, which begins with this number and is acknowledged; returns how many numbers it has.
+    pub(super) fn pass_tail_unit(&mut self, sequence: u64, all: &mut Acknowledged, free: &mut Vec<S>) -> u64 {
+        let place = self.unit_at(sequence).expect("a whole unit is acknowledged");
+        free.extend(self.tail.pop_front());
+        self.units.pop_front();
+        self.tail_numbers -= place.span as usize;
+        all.of_units += place.span as usize;
+        place.span.into()
     }
 
     /// Whether units were queued and not sent, so that not only packets wait to be sent.
@@ -47,13 +74,23 @@ impl<S> SendWindow<S> {
     }
 
     /// Notes that the next unit is sent, and returns it.
-    pub(in crate::message) fn send_unit(&mut self, now: Time) -> &mut S {
-        let unit = self.next_unit().expect("a unit to send");
+    pub(in crate::message) fn send_unit(&mut self) -> &mut S {
+        let place = self.next_unit().expect("a unit to send");
+        let next = self.units.len() - self.units_queued;
         self.units_queued -= 1;
-        self.fresh = unit.end();
-        let slot = self.at(unit.sequence).expect("not sent, so not acknowledged");
-        slot.sent = now;
-        slot.packet.as_mut().expect("kept until it is acknowledged")
+        self.fresh = place.end();
+        self.unit(next).expect("kept until it is acknowledged")
+    }
+
+    /// The unit of a place, unless it became packets.
+    fn unit(&mut self, place: usize) -> Option<&mut S> {
+        match place.checked_sub(self.units.len() - self.tail.len()) {
+            Some(of_tail) => self.tail.get_mut(of_tail),
+            None => {
+                let sequence = self.units[place].sequence;
+                self.at(sequence).filter(|slot| slot.state == State::Unit)?.packet.as_mut()
+            }
+        }
     }
 
     /// Whether an acknowledgement covers only a part of a unit, which no receiver reports.
@@ -82,18 +119,16 @@ impl<S> SendWindow<S> {
 
     /// The first unit that is not acknowledged.
     pub(in crate::message) fn first_unit(&mut self) -> Option<(UnitPlace, &mut S)> {
-        let place = *self.units.iter().find(|unit| {
-            let index = usize::try_from(unit.sequence - self.first).unwrap_or(usize::MAX);
-            self.slots.get(index).is_some_and(|slot| slot.state == State::Unit)
-        })?;
-        let unit = self.at(place.sequence)?.packet.as_mut()?;
-        Some((place, unit))
+        let first = (0..self.units.len()).find(|place| self.unit(*place).is_some())?;
+        let place = self.units[first];
+        Some((place, self.unit(first)?))
     }
 
     /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was sent they count as lost,
     /// otherwise they are sent in their turn.
     /// Panics if there is no unit, or if it has another number of packets than sequence numbers.
     pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
+        self.give_slots();
         let (place, _) = self.first_unit().expect("a unit to replace");
         assert_eq!(packets.len(), place.span as usize, "packets for the numbers of a unit");
         self.unit_numbers -= place.span as usize;
@@ -118,6 +153,7 @@ impl<S> SendWindow<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Time;
     use crate::message::time::Span;
 
     fn acknowledge(window: &mut SendWindow<u32>, expected: u64) -> Option<usize> {
@@ -142,22 +178,39 @@ mod tests {
         assert_eq!((window.next_fresh(), window.next_unit()), (Some(0), None));
         window.send(0, now);
         assert_eq!((window.next_fresh(), window.next_unit().map(|unit| unit.span)), (None, Some(3)));
-        assert_eq!(*window.send_unit(now), 1);
+        assert_eq!(*window.send_unit(), 1);
         assert_eq!(
             (window.next_fresh(), window.next_unit(), window.has_units_queued()),
             (Some(4), None, true)
         );
         assert_eq!(*window.send_next(now), 4);
-        assert_eq!(*window.send_unit(now), 5);
+        assert_eq!(*window.send_unit(), 5);
         assert!(window.has_nothing_to_send() && !window.has_units_queued());
         assert_eq!(window.in_flight(), 2, "units are not counted among the packets");
+    }
+
+    #[test]
+    fn units_behind_the_last_packet_have_no_slots() {
+        let (mut window, now) = (window(), Time::from_ns(1));
+        window.send(0, now);
+        window.send_unit();
+        window.send(4, now);
+        window.send_unit();
+        window.push_unit(6, 700, 1_000_000);
+        assert_eq!((window.slots.len(), window.len(), window.packets(), window.end()), (5, 706, 2, 706));
+        assert_eq!((acknowledge(&mut window, 6), window.slots.len(), window.len()), (Some(4), 0, 700));
+        assert_eq!((*window.send_unit(), window.first_unit().map(|(place, _)| place.span)), (6, Some(700)));
+        assert!(window.has_nothing_to_send());
+        assert_eq!((window.push(706), window.slots.len()), (706, 701));
+        assert_eq!((acknowledge(&mut window, 706), window.slots.len()), (Some(1), 1));
+        assert!(window.units.is_empty() && window.packets() == 1);
     }
 
     #[test]
     fn a_part_of_a_unit_cannot_be_acknowledged() {
         let (mut window, now) = (window(), Time::from_ns(1));
         window.send(0, now);
-        window.send_unit(now);
+        window.send_unit();
         assert_eq!((acknowledge(&mut window, 2), acknowledge(&mut window, 3)), (None, None));
         assert_eq!((acknowledge(&mut window, 1), acknowledge(&mut window, 4)), (Some(1), Some(1)));
         assert_eq!((window.first(), window.len(), window.packets()), (4, 2, 1));
@@ -167,7 +220,7 @@ mod tests {
     fn a_unit_becomes_packets_of_its_numbers() {
         let (mut window, now) = (window(), Time::from_ns(1));
         window.send(0, now);
-        window.send_unit(now);
+        window.send_unit();
         assert_eq!((window.len(), window.packets()), (6, 2));
         assert_eq!(window.replace_unit([11, 12, 13].into_iter()), 1);
         assert_eq!(window.packets(), 5);
