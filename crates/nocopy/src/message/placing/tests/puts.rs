@@ -364,3 +364,37 @@ fn a_put_without_a_place_for_its_connection_is_refused() {
     let reason = left.put(vec![1; 10], to_right, Region::from(lie), 0).unwrap_err().reason;
     assert!(matches!(&reason, Reason::System(error) if error.to_string().contains("peers_max")), "{reason}");
 }
+
+/// A peer that has registered nothing refuses the connection for puts; the next put says so, and the one after it asks again.
+#[test]
+fn a_peer_without_regions_refuses_puts_until_it_is_asked_again() {
+    let (mut left, to_right, mut right, to_left) = pair(false, 1 << 16);
+    let mut lie = [0; 16];
+    lie[8..].fill(255);
+    let attempt = |left: &mut Endpoint, right: &mut Endpoint| {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        left.put(vec![1; 10], to_right, Region::from(lie), 0).unwrap_err().reason
+    };
+    for round in 0..2 {
+        assert!(matches!(attempt(&mut left, &mut right), Reason::Full), "round {round}: it is asked");
+        repeat_until("the refusal", || match attempt(&mut left, &mut right) {
+            Reason::NoRegion => true,
+            reason => {
+                assert!(matches!(reason, Reason::Full), "{reason}");
+                false
+            }
+        });
+    }
+    let region = right.register(Pool::new(1, 4096).unwrap().take().unwrap(), to_left).unwrap();
+    let mut bytes = Some(vec![7; 10]);
+    repeat_until("the put", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        if let Some(given) = bytes.take() {
+            let put = left.put(given.clone(), to_right, region, 0);
+            bytes = put.is_err().then_some(given);
+        }
+        right.read_region(region, |bytes| bytes[..10] == [7; 10]).unwrap()
+    });
+}
