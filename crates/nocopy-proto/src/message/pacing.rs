@@ -157,9 +157,9 @@ mod tests {
             let rate = (window, Span::from_nanos(1000 * round_trip_us));
             let mut now = 1;
             let times = steps_ns.iter().map(|step_ns| { now += step_ns; Time::from_ns(now) });
-            let sent = sent(rate, times);
             let interval_ns = 4 * 1000 * round_trip_us / (5 * window as u64);
             prop_assume!(interval_ns > 0);
+            let sent = sent(rate, times);
             let burst = BURST_PACKETS.max(BURST_NS / interval_ns + 1);
             let mut since_start = 0;
             let start = sent[0].0;

@@ -583,10 +583,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
-    /// Frees the memory that a burst took, if nothing is kept any more, and nothing has come since the last call.
+    /// Frees the memory that a burst took, if nothing is kept any more, and little has come since the last call.
     pub(super) fn shrink(&mut self) {
-        let rests = std::mem::replace(&mut self.rested, self.expected) == self.expected;
-        if rests && self.slots.is_empty() && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS {
+        let rested = std::mem::replace(&mut self.rested, self.expected);
+        if self.slots.is_empty()
+            && self.expected - rested <= IDLE_SLOTS as u64
+            && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS
+        {
             self.slots.shrink_to(IDLE_SLOTS);
             self.ends.shrink_to(IDLE_SLOTS);
         }

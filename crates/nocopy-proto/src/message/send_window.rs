@@ -199,18 +199,21 @@ impl<S> SendWindow<S> {
         self.slots.extend(packets.map(Slot::new));
     }
 
-    /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and nothing was since the last call.
+    /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and little was since the last call.
     pub(super) fn shrink(&mut self) {
-        let rests = std::mem::replace(&mut self.rested, self.first) == self.first;
-        if rests
-            && self.len() == 0
-            && self.slots.capacity().max(self.repeated.capacity()).max(self.lost.capacity()) > IDLE_SLOTS
-        {
-            self.slots.shrink_to(IDLE_SLOTS);
-            self.repeated.shrink_to(IDLE_SLOTS);
-            self.lost.shrink_to(IDLE_SLOTS);
-            self.units.shrink_to(IDLE_SLOTS);
-            self.tail.shrink_to(IDLE_SLOTS);
+        let rested = std::mem::replace(&mut self.rested, self.first);
+        if self.len() > 0 || self.first - rested > IDLE_SLOTS as u64 {
+            return;
+        }
+        let Self { slots, repeated, lost, units, tail, .. } = self;
+        let most =
+            [slots.capacity(), repeated.capacity(), lost.capacity(), units.capacity(), tail.capacity()];
+        if most.into_iter().max() > Some(IDLE_SLOTS) {
+            slots.shrink_to(IDLE_SLOTS);
+            repeated.shrink_to(IDLE_SLOTS);
+            lost.shrink_to(IDLE_SLOTS);
+            units.shrink_to(IDLE_SLOTS);
+            tail.shrink_to(IDLE_SLOTS);
         }
     }
 
@@ -322,6 +325,9 @@ impl<S> SendWindow<S> {
         most: u32,
         mut each: impl FnMut(&mut S, u64) -> bool,
     ) -> u32 {
+        if self.fresh == self.end() {
+            return 0; // perhaps behind units, which have no slots
+        }
         let from = (self.fresh - self.first) as usize;
         let (before, mut order, mut sequence) = (self.fresh, self.transmissions, self.fresh);
         for slot in self.slots.range_mut(from..).take(most as usize) {

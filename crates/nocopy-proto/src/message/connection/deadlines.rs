@@ -40,16 +40,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// to be sent. Returns false if the case is not that simple.
     #[inline(always)] // for each packet
     pub(in crate::message) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
+        let look = if self.send.len() > 0 { self.first_look } else { Some(NEVER) };
         let is_simple = self.losses_look_again.is_none()
             && self.send.len() <= 1
             && (self.send.len() == 0 || self.asked == now);
-        let Some(alarm) = alarms.of(index).filter(|_| is_simple) else { return false };
+        let (Some(alarm), Some(look)) = (alarms.of(index).filter(|_| is_simple), look) else { return false };
         let due = self.acks.due.unwrap_or(NEVER);
-        let is_early_enough = alarm <= due && alarm <= self.heard + self.look_delay(); // as above
+        let is_early_enough = alarm <= due.min(look) && alarm <= self.heard + self.look_delay(); // as above
         if !is_early_enough {
-            let look = if self.send.len() > 0 { self.before_look(now + self.look_delay()) } else { NEVER };
-            if alarm > due.min(look) {
-                alarms.set_earlier(now, index, due.min(look));
+            let earliest = due.min(self.before_look(look));
+            if alarm > earliest {
+                alarms.set_earlier(now, index, earliest);
             }
         }
         true
@@ -62,14 +63,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.ack_delay.min(PROBE_FIRST)
     }
 
-    /// When to set an alarm for the first check: a little earlier, so that the acknowledgement arrives before the check of the peer, whose
-    /// alarm is as old as this one if it answered at once.
-    #[inline]
-    fn before_look(&self, look: Time) -> Time {
-        look - self.look_delay().eighth()
-    }
-
-    /// The same if both directions are acknowledged completely: then nothing is due for long.
+    /// As `deadline`, if both directions are acknowledged completely: then nothing is due for long.
     #[inline(always)] // where peers are many, for each message
     pub(in crate::message) fn deadline_at_rest(&self) -> Option<Time> {
         let is_at_rest = self.send.len() == 0
@@ -81,6 +75,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.linger.is_none()
             && self.ended.is_none();
         is_at_rest.then(|| self.quiet_until())
+    }
+
+    /// When to set an alarm for the first check: a little earlier, so that the acknowledgement arrives before the check of the peer, whose
+    /// alarm is as old as this one if it answered at once.
+    #[inline]
+    fn before_look(&self, look: Time) -> Time {
+        look - self.look_delay().eighth()
     }
 
     /// When a silent peer must be asked for a sign of life, or counts as lost.

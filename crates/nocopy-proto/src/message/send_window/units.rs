@@ -206,6 +206,18 @@ mod tests {
         assert!(window.units.is_empty() && window.packets() == 1);
     }
 
+    /// What was lost is sent again while only units, which have no slots, were sent behind it.
+    #[test]
+    fn nothing_follows_a_packet_that_is_repeated_in_front_of_units() {
+        let (mut window, now) = (SendWindow::new(0), Time::from_ns(1));
+        window.push_sent(0, now);
+        window.push_unit(1, 3, 4000);
+        window.send_unit();
+        assert_eq!((window.lose_all().packets, window.next_lost()), (1, Some(0)));
+        window.send(0, now);
+        assert_eq!(window.send_fresh(now, 10, |_, _| true), 0);
+    }
+
     #[test]
     fn a_part_of_a_unit_cannot_be_acknowledged() {
         let (mut window, now) = (window(), Time::from_ns(1));

@@ -9,7 +9,7 @@ use super::link::LinkSettings;
 use super::puts::Puts;
 use super::streams::{Inbox, StreamSettings};
 use super::traffic::{Flow, Flows, Traffic};
-use crate::message::wire::Unit;
+use crate::message::wire::{HEADER_BYTES, Unit};
 use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, SignOfLife, Time, Transmit, crc};
 
 /// How far ahead of the wire a host fills the queue of its interface.
@@ -389,8 +389,10 @@ impl Host {
             if self.transmit_fresh(now, departures) {
                 continue;
             }
+            let mut before = None;
             let (to, datagram) = match self.endpoint.poll_transmit(now)? {
-                Transmit::Packet { to, packet, header, crc, again, .. } => {
+                Transmit::Packet { peer, to, packet, header, crc, again } => {
+                    before = Some((peer, header));
                     self.counts.packets += 1;
                     self.counts.again += u64::from(again);
                     let mut datagram = Vec::with_capacity(header.len() + packet.len() + crc::CRC_BYTES);
@@ -415,8 +417,29 @@ impl Host {
             self.interface_free =
                 self.interface_free.max(now) + self.settings.link.transmission(datagram.len());
             departures.push(Departure { at: self.interface_free, to, datagram, stream: None });
+            if let Some((peer, header)) = before {
+                self.transmit_followers(now, peer, header, to, departures);
+            }
         }
         Some(now + INTERFACE_AHEAD / 2)
+    }
+
+    /// Sends what follows a packet to a peer.
+    fn transmit_followers(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        header: [u8; HEADER_BYTES],
+        to: SocketAddr,
+        departures: &mut Vec<Departure>,
+    ) {
+        let Self { endpoint, counts, settings, interface_free, .. } = self;
+        endpoint.transmit_followers(now, peer, header, |packet, header| {
+            counts.packets += 1;
+            let datagram = [&header[..], packet].concat();
+            *interface_free = (*interface_free).max(now) + settings.link.transmission(datagram.len());
+            departures.push(Departure { at: *interface_free, to, datagram, stream: None });
+        });
     }
 
     /// Whether all that was begun is over.
