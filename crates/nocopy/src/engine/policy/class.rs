@@ -296,7 +296,7 @@ impl Class {
         let each_ns = rival(self.incumbent).cost_ns;
         let looked_better = |one: &Rival| one.outcome == Outcome::Promising && one.cost_ns < each_ns;
         let call_ns = f64::from(each_ns) * units;
-        let is_allowed = terms.budget.allows(call_ns);
+        let is_allowed = self.ready(terms).next().is_some() && terms.budget.allows(call_ns);
         let payable = |&method: &u8| is_allowed || looked_better(rival(method));
         let ready = self.ready(terms).filter(payable);
         let next = ready.min_by(|&one, &other| rival(one).cost_ns.total_cmp(&rival(other).cost_ns));

@@ -132,7 +132,7 @@ pub(super) struct Streams {
     rest_until: Time,
     /// Looks that are left in which streams take turns with datagrams.
     turns: u32,
-    /// The one stream by which something came last.
+    /// The one stream by which something came last, or the only one.
     alone: Option<u32>,
     /// A stream that is read at each look and not watched, which would cost each packet that comes. Before the endpoint's descriptor is
     /// waited on, it is watched again.
@@ -611,8 +611,11 @@ impl Streams {
 
     /// Before a sleep: the only stream need not be watched, either.
     pub(super) fn unwatch_only(&mut self) {
+        if self.unwatched.is_some() {
+            return;
+        }
         let mut all = self.all.iter().enumerate().filter(|(_, beside)| beside.is_some());
-        if let (None, Some((only, _)), None) = (self.unwatched, all.next(), all.next()) {
+        if let (Some((only, _)), None) = (all.next(), all.next()) {
             self.alone = Some(only as u32);
             self.unwatch();
         }
