@@ -46,8 +46,8 @@ pub(super) struct SendWindow<S> {
     units: VecDeque<UnitPlace>,
     /// The last of them, behind the last packet, which have no slots: where all goes by the stream, a unit costs the same however long it is.
     tail: VecDeque<S>,
-    /// Sequence numbers of those.
-    tail_numbers: usize,
+    /// The sequence number of the next packet that is given.
+    end: u64,
     /// How many units at the end were not sent yet.
     units_queued: usize,
     /// Sequence numbers of units that are not acknowledged.
@@ -133,7 +133,7 @@ impl<S> SendWindow<S> {
             known: Vec::new(),
             units: VecDeque::new(),
             tail: VecDeque::new(),
-            tail_numbers: 0,
+            end: first,
             units_queued: 0,
             unit_numbers: 0,
             rested: 0,
@@ -143,7 +143,7 @@ impl<S> SendWindow<S> {
     /// Packets that are not acknowledged, sent or not.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.slots.len() + self.tail_numbers
+        (self.end - self.first) as usize
     }
 
     /// As [`len`](Self::len), without units, which are not kept in the memory for packets.
@@ -165,7 +165,7 @@ impl<S> SendWindow<S> {
     /// The sequence number of the next packet that is given.
     #[inline]
     pub(super) fn end(&self) -> u64 {
-        self.first + self.len() as u64
+        self.end
     }
 
     /// The first packet that is not acknowledged.
@@ -189,7 +189,8 @@ impl<S> SendWindow<S> {
     #[inline]
     pub(super) fn push(&mut self, packet: S) -> u64 {
         self.give_slots();
-        let sequence = self.end();
+        let sequence = self.end;
+        self.end += 1;
         self.slots.push_back(Slot::new(packet));
         sequence
     }
@@ -197,6 +198,7 @@ impl<S> SendWindow<S> {
     pub(super) fn extend(&mut self, packets: impl Iterator<Item = S>) {
         self.give_slots();
         self.slots.extend(packets.map(Slot::new));
+        self.end = self.first + self.slots.len() as u64;
     }
 
     /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and little was since the last call.
@@ -309,6 +311,7 @@ impl<S> SendWindow<S> {
         self.give_slots();
         self.transmissions += 1;
         self.fresh += 1;
+        self.end = self.fresh;
         self.in_flight += 1;
         let (state, order) = (State::InFlight, self.transmissions);
         self.slots.push_back(Slot { packet: Some(packet), state, repeated: false, order, sent: now });
@@ -516,7 +519,7 @@ impl<S> SendWindow<S> {
         self.repeated.clear();
         self.known.clear();
         self.units.clear();
-        (self.units_queued, self.unit_numbers, self.tail_numbers) = (0, 0, 0);
+        (self.units_queued, self.unit_numbers, self.end) = (0, 0, self.first);
     }
 }
 

@@ -40,18 +40,16 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// to be sent. Returns false if the case is not that simple.
     #[inline(always)] // for each packet
     pub(in crate::message) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
-        let look = if self.send.len() > 0 { self.first_look } else { Some(NEVER) };
-        let is_simple = self.losses_look_again.is_none()
-            && self.send.len() <= 1
-            && (self.send.len() == 0 || self.asked == now);
-        let (Some(alarm), Some(look)) = (alarms.of(index).filter(|_| is_simple), look) else { return false };
+        let Some(alarm) = alarms.of(index).filter(|_| self.losses_look_again.is_none()) else { return false };
         let due = self.acks.due.unwrap_or(NEVER);
-        let is_early_enough = alarm <= due.min(look) && alarm <= self.heard + self.look_delay(); // as above
-        if !is_early_enough {
-            let earliest = due.min(self.before_look(look));
-            if alarm > earliest {
-                alarms.set_earlier(now, index, earliest);
-            }
+        let (look, earliest) = match (self.send.len(), self.first_look) {
+            (0, _) => (NEVER, due),
+            (1, Some(look)) if self.asked == now => (look, due.min(self.before_look(look))),
+            _ => return false,
+        };
+        let is_early_enough = || alarm <= due && alarm <= look && alarm <= self.heard + self.look_delay(); // as above
+        if alarm > earliest && !is_early_enough() {
+            alarms.set_earlier(now, index, earliest);
         }
         true
     }

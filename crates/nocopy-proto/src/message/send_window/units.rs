@@ -26,10 +26,10 @@ impl<S> SendWindow<S> {
     /// Panics if the unit takes no sequence number.
     pub(in crate::message) fn push_unit(&mut self, unit: S, span: u32, bytes: u32) {
         assert!(span > 0, "a unit without a number");
-        self.units.push_back(UnitPlace { sequence: self.end(), span, bytes });
+        self.units.push_back(UnitPlace { sequence: self.end, span, bytes });
         self.units_queued += 1;
         self.unit_numbers += span as usize;
-        self.tail_numbers += span as usize;
+        self.end += u64::from(span);
         self.tail.push_back(unit);
     }
 
@@ -48,7 +48,6 @@ impl<S> SendWindow<S> {
             slots.push_back(Slot::of_unit(Some(unit)));
             slots.extend((1..place.span).map(|_| Slot::of_unit(None)));
         }
-        self.tail_numbers = 0;
     }
 
     /// Books the unit behind all slots, which begins with this number and is acknowledged; returns how many numbers it has.
@@ -56,7 +55,6 @@ impl<S> SendWindow<S> {
         let place = self.unit_at(sequence).expect("a whole unit is acknowledged");
         free.extend(self.tail.pop_front());
         self.units.pop_front();
-        self.tail_numbers -= place.span as usize;
         all.of_units += place.span as usize;
         place.span.into()
     }
