@@ -1,5 +1,6 @@
 //! The headline: the main rows of a run, nocopy beside the other method.
 
+use crate::figure::Figure;
 use crate::headline_table;
 use crate::result::{Headline, Report, Row, Section};
 use crate::table::Table;
@@ -172,6 +173,8 @@ impl Job {
             && row.variant.as_deref() == self.variant
             && row.baseline.as_deref() == Some(self.other.0)
             && (self.sink.is_none() || row.sink.as_deref() == self.sink)
+            // Beside its rate: `tcp-send` has both.
+            && row.figure != Figure::SenderCpuPerMegabyte
     }
 
     /// Whether a method is one of the job's two.

@@ -133,7 +133,7 @@ mod tests {
         let page = of_bench(&made_up::whole_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(headings[0], "## Headline");
-        assert_eq!(headings.len(), 14, "twelve workloads and how to read them: {headings:?}");
+        assert_eq!(headings.len(), 18, "sixteen workloads and how to read them: {headings:?}");
         let row = page.lines().find(|line| line.starts_with("| TCP proxy |")).unwrap();
         assert_eq!(row.matches('|').count(), 6, "{row}");
     }
