@@ -14,7 +14,7 @@ use crate::bench::{Bench, Rounds};
 use crate::datagram::Datagrams;
 use crate::generator::Load;
 use crate::series::Series;
-use crate::stage::{Stage, USUAL_MTU_BYTES};
+use crate::stage::USUAL_MTU_BYTES;
 use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_send};
 
 /// Seven: six are enough for an interval of 95 %, and one may fail.
@@ -81,14 +81,14 @@ const LINES: [Line; 13] = [
     Line {
         workload: &messages::latency::MessageLatency,
         play: |bench, rounds| {
-            let stage = Stage::private(Lab::builder())?;
+            let stage = messages::stage(Lab::builder())?;
             bench.play_line(messages::latency::of_length(&stage, 64), rounds)
         },
     },
     Line {
         workload: &messages::stream::MessageStream,
         play: |bench, rounds| {
-            let stage = Stage::private(Lab::builder())?;
+            let stage = messages::stage(Lab::builder())?;
             bench.play_line(messages::stream::of_length(&stage, 1 << 20), rounds)
         },
     },

@@ -30,7 +30,7 @@ fn link(stage: &Stage, source_bytes: Option<usize>) -> Link {
 }
 
 /// Two sites whose TCP connections all have the same congestion control: those beside datagrams, too.
-fn stage(lab: Builder) -> Result<Stage, Failure> {
+pub(crate) fn stage(lab: Builder) -> Result<Stage, Failure> {
     Stage::private(lab)?.with_congestion_control(CONGESTION_CONTROL)
 }
 
