@@ -24,7 +24,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let flags = Flags::NONE.with_if(stops, Flags::ANSWER);
         let acks = self.acks;
         let header = self.header(now, HeaderKind::Data, flags, place.sequence);
-        self.acks = acks; // still due: only a datagram counts as having acknowledged
+        if place.sequence != self.send.first() {
+            self.acks = acks; // still due, since what precedes it in its stream may delay it
+        }
         let header = Header { to: 0, ..header };
         Some(Unit { header, bytes: place.bytes, span: place.span })
     }

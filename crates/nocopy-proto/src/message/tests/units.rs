@@ -268,18 +268,33 @@ fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
     }
 }
 
-/// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too.
+/// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too, if something precedes the unit in its
+/// stream. If nothing does, the unit suffices, and a probe asks for another one where it is delayed nevertheless.
 #[test]
 fn an_acknowledgement_does_not_wait_in_a_stream() {
-    let (mut table, [client, server]) = with_stream(&settings());
-    table.send(0, client, b"to be acknowledged");
-    table.settle(|_, _| true);
-    send(&mut table, 1, server, 10_000);
-    table.settle(|_, _| true);
-    assert_eq!((table.units.len(), table.hosts[0].unacknowledged(client)), (1, Ok(1)));
-    let due = table.hosts[1].poll_timeout().expect("it is due");
-    table.sleep(Duration::from_nanos(due.span_since(table.now).ns()));
-    assert_eq!((table.hosts[0].unacknowledged(client), table.hosts[0].counters().probes), (Ok(0), 0));
+    for (is_behind, arrives) in [(true, false), (false, true), (false, false)] {
+        let (mut table, [client, server]) = with_stream(&settings());
+        if is_behind {
+            send(&mut table, 1, server, 10_000);
+            table.settle(|_, _| true);
+        }
+        table.send(0, client, b"to be acknowledged");
+        table.settle(|_, _| true);
+        send(&mut table, 1, server, 10_000);
+        table.settle(|_, _| true);
+        let units = 1 + usize::from(is_behind);
+        assert_eq!((table.units.len(), table.hosts[0].unacknowledged(client)), (units, Ok(1)));
+        if arrives {
+            let (_, unit) = table.units.pop().expect("it was sent");
+            table.hosts[0].handle_unit(table.now, client, unit);
+        }
+        let acks = table.hosts[1].counters().acks_sent;
+        (0..if is_behind { 2 } else { 900 }).for_each(|_| table.sleep(Duration::from_millis(1)));
+        let probes = u64::from(!is_behind && !arrives);
+        let figures = (table.hosts[0].unacknowledged(client), table.hosts[0].counters().probes);
+        assert_eq!(figures, (Ok(0), probes), "behind another {is_behind}, arrives {arrives}");
+        assert_eq!(table.hosts[1].counters().acks_sent == acks, arrives);
+    }
 }
 
 #[test]
