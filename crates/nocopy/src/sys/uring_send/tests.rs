@@ -168,7 +168,8 @@ fn errors_are_told_and_end_nothing() {
     assert_eq!(*done[&5].result.as_ref().unwrap(), 100);
     assert!(received(&sink) == bytes[..100]);
 
-    drop(sink);
+    // It keeps its port, which another program could take, and hears nobody else from here on.
+    sink.connect("127.0.0.1:1").unwrap();
     // The first is sent, and ICMP answers; the next one fails.
     for user_data in [6, 7] {
         // SAFETY: as above.
