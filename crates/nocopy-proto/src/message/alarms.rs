@@ -3,8 +3,8 @@
 //! Nearly every packet sets an alarm for its acknowledgement, always after the same short delay, and nearly always the acknowledgement
 //! is sent before. Such alarms expire in the order in which they are set, so a queue suffices, at a tenth of the wheel's cost. (That of who
 //! speaks first is a little shorter: at an endpoint that often does and often does not, some of them are not behind all others, and go into
-//! the wheel.) Later work,
-//! mostly probes, is checked after a constant time as well, by another queue; if acknowledgements take longer, one check is too early.
+//! the wheel.) Later work, mostly probes, is checked after a constant time as well, by another queue; if acknowledgements take longer, one
+//! check is too early.
 //! The wheel holds the alarms for the peer's silence, and rarely changes.
 
 use std::collections::VecDeque;
