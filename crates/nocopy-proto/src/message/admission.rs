@@ -100,6 +100,12 @@ impl Admission {
         self.free > self.plenty && !self.is_short
     }
 
+    /// The same when so many packets more are kept.
+    #[inline]
+    pub(super) fn has_plenty_for(&self, packets: usize) -> bool {
+        self.free > self.plenty + packets && !self.is_short
+    }
+
     /// Whether to keep a connection's packet; if so, counts it.
     #[inline]
     pub(super) fn admit(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
@@ -147,14 +153,14 @@ impl Admission {
         self.is_short = true;
     }
 
-    /// Notes the next packet in order that is read at once, of a connection without the turn. Its memory counts as taken until the caller
+    /// Notes the next packets in order that are read at once, of a connection without the turn. Their memory counts as taken until the caller
     /// states [how much is free](Self::set_free), as if it had been kept and read.
     #[inline]
-    pub(super) fn pass(&mut self, index: u32) {
+    pub(super) fn pass(&mut self, index: u32, packets: usize) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
             *asked = self.shortage.now();
         }
-        self.free -= 1;
+        self.free -= packets;
     }
 
     #[inline]

@@ -9,6 +9,7 @@ pub mod oracle;
 use std::ops::Range;
 
 use super::Kind;
+use super::wire::HEADER_BYTES;
 
 /// Bytes of the longest header of a chunk.
 pub const CHUNK_HEADER_BYTES_MAX: usize = 12;
@@ -164,6 +165,41 @@ pub(super) fn whole_messages(payload: &[u8], bytes_max: usize) -> Option<usize> 
     (messages > 0 && rest.is_empty()).then_some(messages)
 }
 
+/// Bytes of a packet in front of those of a message that it continues.
+const CONTINUED_AT: usize = HEADER_BYTES + 4;
+
+/// Where the bytes of a message lie in a run: packets, one after another, that hold nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// Bytes of each packet but the last, which may be shorter.
+    pub packet_bytes: u16,
+    /// Bytes in front of those of the message, in the first packet.
+    pub first: u16,
+}
+
+impl Spread {
+    /// The pieces of the message.
+    #[inline]
+    pub fn pieces(self, run: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let mut front = usize::from(self.first);
+        let packets = run.chunks(self.packet_bytes.into());
+        packets.map(move |packet| &packet[std::mem::replace(&mut front, CONTINUED_AT)..])
+    }
+
+    /// Bytes of the message in a run of so many.
+    #[inline]
+    pub fn bytes(self, run_bytes: usize) -> usize {
+        let others = run_bytes.saturating_sub(1) / usize::from(self.packet_bytes);
+        run_bytes - usize::from(self.first) - others * CONTINUED_AT
+    }
+}
+
+/// Whether a payload begins with the first of several chunks of a message.
+#[inline]
+pub(super) fn begins_long_one(payload: &[u8]) -> bool {
+    payload.first().is_some_and(|first| first >> 4 & 3 == Place::First as u8)
+}
+
 /// The message bytes in a payload that is a single middle chunk.
 #[inline]
 pub(super) fn middle(payload: &[u8]) -> Option<usize> {
@@ -171,6 +207,15 @@ pub(super) fn middle(payload: &[u8]) -> Option<usize> {
     let is_middle =
         u32::from_be_bytes(*word) as usize == (Place::Middle as usize) << LENGTH_BITS | rest.len();
     (is_middle && !rest.is_empty()).then_some(rest.len())
+}
+
+/// The message bytes in a payload that is a single chunk with the last `bytes_left` of a message, or with some in front of them.
+#[inline]
+pub(super) fn middle_or_last(payload: &[u8], bytes_left: usize) -> Option<usize> {
+    let (word, rest) = payload.split_first_chunk()?;
+    let place = if rest.len() == bytes_left { Place::Last } else { Place::Middle };
+    let is_it = u32::from_be_bytes(*word) as usize == (place as usize) << LENGTH_BITS | rest.len();
+    (is_it && !rest.is_empty() && rest.len() <= bytes_left).then_some(rest.len())
 }
 
 /// The bytes of the first chunk of a payload if it continues a message; `None` if it does not.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::ahead::Ahead;
 use super::framing::{self, Chunk, Place};
-use super::wire::{self, Flags, HEADER_BYTES};
+use super::wire::{self, Flags, HEADER_BYTES, Header};
 use super::{Kind, Violation, sequence};
 
 /// The slots of a new connection.
@@ -79,6 +79,18 @@ pub(super) enum Arrival {
     Outside,
 }
 
+/// A message that is alone in its packets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lone<P> {
+    pub(super) kind: Kind,
+    pub(super) bytes: usize,
+    /// Where in the packets it lies.
+    pub(super) place: P,
+    pub(super) packets: usize,
+    /// The time in the header of the last one.
+    pub(super) sent: u32,
+}
+
 impl Cursor {
     /// The beginning of the next packet.
     #[inline]
@@ -140,7 +152,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             ends: VecDeque::new(),
             cursor: Cursor { sequence: first, at: 0 },
             last: None,
-            rested: 0,
+            rested: first,
         }
     }
 
@@ -280,19 +292,67 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         framing::whole_messages(&datagram[HEADER_BYTES..], self.message_bytes_max)
     }
 
-    /// The message that the datagram with this sequence number is, and where in it that lies, if it is the next one in order, there is nothing
-    /// else in it or to find out about it, and nothing waits to be read.
+    /// The message that the datagram with this header is, if it is the next one in order, there is nothing else in it or to find out about
+    /// it, and nothing waits to be read.
     #[inline(always)] // for each packet
-    pub(super) fn lone_message(&self, sequence: u32, datagram: &[u8]) -> Option<(Kind, Range<usize>)> {
-        let is_next = sequence == sequence::narrow(self.expected)
+    pub(super) fn lone_message(&self, header: &Header, datagram: &[u8]) -> Option<Lone<Range<usize>>> {
+        let is_next = header.sequence == sequence::narrow(self.expected)
             && self.slots.is_empty()
             && self.ahead.is_empty()
             && self.last.is_none();
         if !is_next {
             return None;
         }
-        let (kind, range) = framing::whole_at(datagram, HEADER_BYTES)?;
-        (range.end == datagram.len() && range.len() <= self.message_bytes_max).then_some((kind, range))
+        let (kind, place) = framing::whole_at(datagram, HEADER_BYTES)?;
+        let bytes = place.len();
+        (place.end == datagram.len() && bytes <= self.message_bytes_max).then_some(Lone {
+            kind,
+            bytes,
+            place,
+            packets: 1,
+            sent: header.sent,
+        })
+    }
+
+    /// As [`lone_message`](Self::lone_message), for one in several packets of `packet_bytes` bytes each (the last may be shorter) that lie one
+    /// after another.
+    #[inline]
+    pub(super) fn lone_of_run(
+        &self,
+        header: &Header,
+        run: &[u8],
+        packet_bytes: usize,
+    ) -> Option<Lone<framing::Spread>> {
+        let first = run.get(..packet_bytes)?;
+        let (sequence, header) = (header.sequence, wire::plain(first)?);
+        let packets = run.len().div_ceil(packet_bytes);
+        let is_next = sequence == sequence::narrow(self.expected)
+            && self.expected + packets as u64 <= self.credit()
+            && self.slots.is_empty()
+            && self.ahead.is_empty()
+            && self.open.is_none()
+            && self.last.is_none();
+        if !is_next {
+            return None;
+        }
+        let chunk = framing::chunk_at(first, HEADER_BYTES).ok()??;
+        let (kind, bytes) = (chunk.kind, chunk.total_bytes);
+        let is_first = chunk.place == Place::First
+            && chunk.range.end == packet_bytes
+            && packet_bytes - HEADER_BYTES >= self.payload_bytes_max
+            && bytes <= self.message_bytes_max;
+        let mut left = bytes.checked_sub(chunk.range.len()).filter(|_| is_first)?;
+        let (mut number, mut sent) = (self.expected, None);
+        for packet in run[packet_bytes..].chunks(packet_bytes) {
+            number += 1;
+            sent = Some(wire::follows(packet, header, sequence::narrow(number))?);
+            left -= framing::middle_or_last(packet.get(HEADER_BYTES..)?, left)?;
+        }
+        let place = framing::Spread {
+            packet_bytes: packet_bytes.try_into().ok()?,
+            first: chunk.range.start.try_into().ok()?,
+        };
+        sent.filter(|_| left == 0).map(|sent| Lone { kind, bytes, place, packets, sent })
     }
 
     /// Skips what is next in order, a packet or a unit of so many numbers, whose [lone message](Self::lone_message) is read in place.

@@ -136,7 +136,7 @@ impl<S> SendWindow<S> {
             end: first,
             units_queued: 0,
             unit_numbers: 0,
-            rested: 0,
+            rested: first,
         }
     }
 

@@ -46,6 +46,10 @@ enum Step {
     Carry(usize, bool, Vec<Fate>),
     /// A packet with this many messages, read in place.
     InPlace(usize, bool, u8, u8),
+    /// A message of so many bytes, sent at once.
+    RunAtOnce(usize, usize, Vec<Fate>),
+    /// A message of so many bytes, read in place where its packets arrived; maybe one of them is damaged.
+    RunInPlace(usize, bool, usize, Option<(u8, u8)>),
     Read(usize, u8),
     Sleep(u16),
     Finish(usize),
@@ -62,6 +66,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         10 => (host.clone(), any::<bool>(), fates()).prop_map(|(host, marked, fates)| Step::Carry(host, marked, fates)),
         6 => (host.clone(), any::<bool>(), 1..3_u8, any::<u8>())
             .prop_map(|(host, marked, count, bytes)| Step::InPlace(host, marked, count, bytes)),
+        6 => (host.clone(), 0..20_000_usize, fates())
+            .prop_map(|(host, bytes, fates)| Step::RunAtOnce(host, bytes, fates)),
+        6 => (host.clone(), any::<bool>(), 0..40_000_usize, prop::option::weighted(0.2, (any::<u8>(), 0..48_u8)))
+            .prop_map(|(host, marked, bytes, damage)| Step::RunInPlace(host, marked, bytes, damage)),
         3 => (host.clone(), 0..4_u8).prop_map(|(host, most)| Step::Read(host, most)),
         3 => (0..3000_u16).prop_map(Step::Sleep),
         1 => host.clone().prop_map(Step::Finish),
@@ -83,6 +91,8 @@ struct Twins {
     at_once: usize,
     /// Messages that were read in place.
     in_place: usize,
+    runs_in_place: usize,
+    runs_at_once: usize,
     /// How often time passed.
     passed: usize,
     /// Acknowledgements sent at once when they were due.
@@ -105,6 +115,8 @@ impl Twins {
             acks: 0,
             at_once: 0,
             in_place: 0,
+            runs_in_place: 0,
+            runs_at_once: 0,
             passed: 0,
             acks_when_due: 0,
             carried: 0,
@@ -212,14 +224,42 @@ impl Twins {
         sent
     }
 
+    /// The packets of a message.
+    fn packets(host: &Host, to: Peer, bytes: usize) -> Option<Vec<Vec<u8>>> {
+        let max = host.payload_bytes_max(to).ok()?;
+        let chunks = framing::chunks(Kind::Plain, bytes, 0, max.max(HEADER_BYTES));
+        Some(
+            chunks.map(|placed| [placed.header(), &vec![bytes as u8; placed.range.len()]].concat()).collect(),
+        )
+    }
+
     fn send(&mut self, from: usize, to: Peer, bytes: usize) {
         for host in self.both(from) {
-            let Ok(max) = host.payload_bytes_max(to) else { continue };
-            let mut packets: Vec<Vec<u8>> = framing::chunks(Kind::Plain, bytes, 0, max.max(HEADER_BYTES))
-                .map(|placed| [placed.header(), &vec![bytes as u8; placed.range.len()]].concat())
-                .collect();
+            let Some(mut packets) = Self::packets(host, to, bytes) else { continue };
             let _ = host.queue_all(to, &mut packets); // no room: for neither
         }
+    }
+
+    /// Sends a message at once, and everything else there is to send, and delivers it to the other host.
+    fn send_run_at_once(&mut self, from: usize, to: Peer, bytes: usize, fates: &[Fate]) {
+        let now = self.now;
+        let [single, runs] = self.both(from);
+        let Some(mut packets) = Self::packets(single, to, bytes) else { return };
+        let (mut others, mut in_runs) = (packets.clone(), Vec::new());
+        let _ = single.queue_all(to, &mut packets);
+        let at_once = runs.send_run_at_once(now, to, &mut others, |_, packets, headers| {
+            in_runs
+                .extend(packets.iter().zip(headers).map(|(packet, header)| [&header[..], packet].concat()));
+        });
+        match at_once {
+            true => runs.rest_after(now, to),
+            false => drop(runs.queue_all(to, &mut others)),
+        }
+        self.runs_at_once += usize::from(at_once);
+        let sent = self.sent_single(from);
+        in_runs.extend(self.sent_in_runs(from));
+        assert!(sent == in_runs, "they sent different datagrams");
+        self.deliver(from, false, fates, sent);
     }
 
     /// A packet with messages of each kind.
@@ -287,8 +327,52 @@ impl Twins {
         }
     }
 
+    /// Sends a message, and reads it where its packets arrived if that is possible.
+    fn read_run_in_place(
+        &mut self,
+        from: usize,
+        to: Peer,
+        marked: bool,
+        bytes: usize,
+        damage: Option<(u8, u8)>,
+    ) {
+        self.send(from, to, bytes);
+        let mut sent = self.sent_single(from);
+        assert!(sent == self.sent_in_runs(from), "they sent different datagrams");
+        if let Some((datagram, at)) = damage
+            && let count @ 1.. = sent.len()
+        {
+            let datagram = &mut sent[usize::from(datagram) % count];
+            let at = usize::from(at) % datagram.len();
+            datagram[at] ^= 1 << (at % 8);
+        }
+        let (now, address) = (self.now, address(from));
+        for datagram in &sent {
+            self.single[1 - from].handle_datagram(now, address, marked, datagram.clone());
+        }
+        let [single, runs] = self.both(1 - from);
+        let is_run = sent.windows(2).all(|two| two[0].len() >= two[1].len())
+            && sent.iter().rev().skip(1).all(|datagram| datagram.len() == sent[0].len());
+        let run = sent.concat();
+        let read = match &sent[..] {
+            [first, ..] if is_run => runs.receive_run_in_place(now, address, marked, &run, first.len()),
+            _ => None,
+        };
+        let Some((peer, kind, spread)) = read else { return runs.handle_run(now, address, marked, sent) };
+        let message = single.receive().expect("the other one has it");
+        assert_eq!((message.peer(), message.kind(), message.len()), (peer, kind, spread.bytes(run.len())));
+        assert!(message.pieces().eq(spread.pieces(&run)), "they read different messages");
+        drop(message);
+        runs.released.extend(sent); // never given
+        self.runs_in_place += 1;
+    }
+
     fn step(&mut self, peers: [Peer; 2], step: &Step) {
         match step {
+            Step::RunAtOnce(from, bytes, fates) => self.send_run_at_once(*from, peers[*from], *bytes, fates),
+            Step::RunInPlace(from, marked, bytes, damage) => {
+                self.read_run_in_place(*from, peers[*from], *marked, *bytes, *damage);
+            }
             Step::Send(from, bytes) => self.send(*from, peers[*from], *bytes),
             Step::Short(from, count, bytes) => self.send_short(*from, peers[*from], *count, *bytes),
             Step::AtOnce(from, count, bytes, fates) => {
@@ -390,6 +474,21 @@ fn a_long_message_goes_in_runs() {
     assert!(followers >= 5 && fresh >= 5 && followers + fresh >= 20, "{followers} and {fresh} of 28 packets");
     assert!(twins.runs[1].has_message());
     twins.step(peers, &Step::Read(1, 1));
+}
+
+#[test]
+fn long_questions_and_answers_are_read_where_they_arrive() {
+    let mut twins = Twins::new();
+    let peers = twins.connect();
+    for round in 0..20 {
+        twins.step(peers, &Step::RunInPlace(round % 2, round == 19, 2_000 + 400 * round, None));
+    }
+    assert_eq!(twins.runs_in_place, 20);
+    for round in 0..20 {
+        twins.step(peers, &Step::RunAtOnce(round % 2, 2_000 + 400 * round, vec![Fate::Arrives]));
+        twins.step(peers, &Step::Read(1 - round % 2, 1));
+    }
+    assert_eq!(twins.runs_at_once, 20);
 }
 
 #[test]

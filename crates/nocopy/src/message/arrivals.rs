@@ -1,12 +1,11 @@
 //! Passes received datagrams to the protocol, with their times of arrival.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::time::Instant;
 
 use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
 
-use super::carrier::{self, AnyCarrier, Carrier, Deliver, Packet, Parts, Received};
+use super::carrier::{self, Alone, AnyCarrier, Carrier, Deliver, Packet, Parts, Received};
 use super::streams::Streams;
 use crate::sys::clock::monotonic_ns;
 
@@ -20,28 +19,27 @@ pub(super) struct Arrivals<'p, 'c> {
     pub(super) lone: Option<Lone>,
 }
 
-/// A message that is alone in its datagram or unit, in the memory where that was received.
+/// A message that is alone in its datagrams or unit, in the memory where those were received.
 #[derive(Debug)]
 pub(super) struct Lone {
     pub(super) peer: Peer,
     pub(super) kind: Kind,
-    /// The message's bytes within the datagram or unit.
-    pub(super) range: Range<usize>,
+    pub(super) place: Alone,
     /// It is a unit, which the streams hold.
     pub(super) is_unit: bool,
 }
 
 impl Lone {
     /// The message's bytes, where they lie.
-    #[inline]
+    #[inline(always)] // for each message that comes alone
     pub(super) fn bytes<'a>(
         self,
         carrier: &'a mut AnyCarrier,
         streams: &'a mut Option<Box<Streams>>,
     ) -> carrier::Lone<'a> {
         match streams {
-            Some(streams) if self.is_unit => streams.lone(self.range),
-            _ => carrier.lone(self.range),
+            Some(streams) if self.is_unit => streams.lone(self.place),
+            _ => carrier.lone(self.place),
         }
     }
 }
@@ -104,7 +102,24 @@ impl Deliver for Arrivals<'_, '_> {
         }
         let now = self.now();
         let read = self.protocol.receive_in_place(now, from, congested, datagram);
-        self.lone = read.map(|(peer, kind, range)| Lone { peer, kind, range, is_unit: false });
+        self.lone =
+            read.map(|(peer, kind, range)| Lone { peer, kind, place: Alone::at(range), is_unit: false });
+        self.lone.is_some()
+    }
+
+    #[inline]
+    fn lone_run(&mut self, from: SocketAddr, congested: bool, run: &[u8], packet_bytes: usize) -> bool {
+        if !self.reads_in_place {
+            return false;
+        }
+        let now = self.now();
+        let read = self.protocol.receive_run_in_place(now, from, congested, run, packet_bytes);
+        self.lone = read.map(|(peer, kind, spread)| Lone {
+            peer,
+            kind,
+            place: Alone::Across(spread, run.len() as u32),
+            is_unit: false,
+        });
         self.lone.is_some()
     }
 

@@ -88,8 +88,12 @@ impl Endpoint {
     fn discard_packet_of(&mut self, peer: Peer) {
         self.discard_unit_of(peer);
         if let Some(open) = self.peers.take(peer) {
+            let ends_message = open.ends_message();
             let packet = open.close(&mut self.carrier);
             self.carrier.release(packet);
+            if ends_message {
+                self.unmake();
+            }
         }
     }
 

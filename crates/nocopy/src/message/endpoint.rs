@@ -78,7 +78,7 @@ pub struct Endpoint {
     /// Buffers for long messages, if there ever were some.
     pub(super) posted: Option<Arc<Posted>>,
     pub(super) puts: Box<Puts>,
-    /// Packets of a message that is being queued.
+    /// Packets of a message that is being queued; or of one that waits for the flush, all but its last, which is an open packet.
     pub(super) made: Vec<Packet>,
     pub(super) wait: Wait,
     pub(super) clock: Clock,

@@ -37,7 +37,7 @@ impl Shares {
         datagram_bytes: usize,
         window_packets: usize,
     ) -> Result<Self, OpenError> {
-        let packet_bytes = datagram_bytes.next_multiple_of(64);
+        let packet_bytes = datagram_bytes; // no more, so that full packets can lie one behind the other
         let least = Self {
             packet_bytes,
             send_packets: number(2 * window_packets),

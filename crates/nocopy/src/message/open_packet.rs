@@ -1,4 +1,5 @@
-//! Packets that are being filled with short messages, at most one for each peer.
+//! Packets that are being filled with short messages, at most one for each peer; or the last packet of a long message that is to be sent at
+//! once, with the others, by the flush.
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Kind, Peer};
@@ -10,11 +11,24 @@ pub(super) struct OpenPacket {
     packet: Packet,
     used: usize,
     payload_bytes_max: usize,
+    /// How many packets of the same message were made before this one, and are not queued either.
+    before: usize,
 }
 
 impl OpenPacket {
     pub(super) fn new(packet: Packet, payload_bytes_max: usize) -> Self {
-        Self { packet, used: 0, payload_bytes_max }
+        Self { packet, used: 0, payload_bytes_max, before: 0 }
+    }
+
+    /// The last packet of a message, to which nothing is added; so many others were made before.
+    pub(super) fn last_of_message(packet: Packet, payload_bytes: usize, before: usize) -> Self {
+        Self { packet, used: payload_bytes, payload_bytes_max: payload_bytes, before }
+    }
+
+    /// Whether it is the last packet of a long message.
+    #[inline]
+    pub(super) fn ends_message(&self) -> bool {
+        self.before > 0
     }
 
     /// Whether a message of this length fits.
@@ -108,6 +122,13 @@ impl Peers {
         }
     }
 
+    /// How many packets are being filled for a peer: none, one, or those of a message.
+    #[inline]
+    pub(super) fn open_packets(&self, peer: Peer) -> usize {
+        let state = self.of.get(peer.index()).filter(|state| state.peer == Some(peer));
+        state.and_then(|state| state.open.as_ref()).map_or(0, |open| 1 + open.before)
+    }
+
     pub(super) fn end(&mut self, peer: Peer) {
         self.known(peer).ended = true;
     }
@@ -180,6 +201,15 @@ impl Peers {
             state.place = place;
         }
         Some(open)
+    }
+
+    /// Takes the open packet that ends a long message: there is one at most.
+    #[cold]
+    pub(super) fn take_end_of_message(&mut self) -> Option<(Peer, OpenPacket)> {
+        let ends_message =
+            |peer: &&Peer| self.of[peer.index()].open.as_ref().is_some_and(OpenPacket::ends_message);
+        let peer = *self.open.iter().find(ends_message)?;
+        Some((peer, self.take(peer)?))
     }
 
     /// Takes the open packet of any peer.

@@ -133,7 +133,7 @@ impl<'a> Message<'a> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Body::Here(message, _) => message.len(),
-            Body::Lone(_, _, lone, _) => lone.bytes().len(),
+            Body::Lone(_, _, lone, _) => lone.len(),
             Body::Among(.., bytes) => bytes.len(),
             Body::Owned(message) => message.bytes,
         }
@@ -144,9 +144,9 @@ impl<'a> Message<'a> {
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         match &self.0 {
             Body::Here(message, _) => Left(message.pieces()),
-            Body::Lone(_, _, lone, _) => Right(Left(std::iter::once(lone.bytes()))),
-            Body::Among(.., bytes) => Right(Left(std::iter::once(*bytes))),
-            Body::Owned(message) => Right(Right(message.pieces.iter().map(AsRef::as_ref))),
+            Body::Lone(_, _, lone, _) => Right(Left(lone.pieces())),
+            Body::Among(.., bytes) => Right(Right(Left(std::iter::once(*bytes)))),
+            Body::Owned(message) => Right(Right(Right(message.pieces.iter().map(AsRef::as_ref)))),
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Message<'a> {
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.0 {
             Body::Here(message, _) => message.as_slice(),
-            Body::Lone(_, _, lone, _) => Some(lone.bytes()),
+            Body::Lone(_, _, lone, _) => lone.as_slice(),
             Body::Among(.., bytes) => Some(bytes),
             Body::Owned(message) => message.as_slice(),
         }
@@ -202,8 +202,9 @@ impl<'a> Message<'a> {
                 Owned { peer, kind, bytes, pieces }
             }
             Body::Lone(peer, kind, lone, home) => {
-                let bytes = lone.bytes().len();
-                Owned { peer, kind, bytes, pieces: SmallVec::from_iter([given(lone.keep(), home)]) }
+                let (bytes, mut pieces) = (lone.len(), SmallVec::new());
+                lone.keep(|piece| pieces.push(given(piece, home)));
+                Owned { peer, kind, bytes, pieces }
             }
             Body::Among(peer, kind, bytes) => {
                 let pieces = SmallVec::from_iter([Piece::Copy(bytes.into())]);

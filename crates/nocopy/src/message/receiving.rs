@@ -6,7 +6,7 @@ use std::time::Duration;
 use nocopy_proto::message::Next;
 
 use super::arrivals::Lone;
-use super::carrier::Carrier;
+use super::carrier::{Alone, Carrier};
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
 
@@ -142,6 +142,20 @@ impl Endpoint {
         if let Some(posted) = self.posted.clone() {
             return self.read_lone_placed(lone, &posted);
         }
+        match lone.place {
+            Alone::In(_) => self.read_where_it_lies(lone),
+            Alone::Across(..) => self.read_across(lone),
+        }
+    }
+
+    /// The same for one in several packets: with the others in one function, all would be moved like the largest.
+    #[inline(never)]
+    fn read_across(&mut self, lone: Lone) -> Message<'_> {
+        self.read_where_it_lies(lone)
+    }
+
+    #[inline(always)] // for each message that comes alone
+    fn read_where_it_lies(&mut self, lone: Lone) -> Message<'_> {
         let (peer, kind) = (lone.peer, lone.kind);
         let Self { carrier, streams, home, .. } = self;
         Message::lone(peer, kind, lone.bytes(carrier, streams), home.as_ref())
@@ -244,9 +258,80 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
-    use nocopy_proto::message::Event;
+    use nocopy_proto::message::{Event, Kind, LostReason, framing};
 
     use super::*;
+    use crate::facts::evidence::{Cause, Evidence};
+    use crate::message::HEADER_BYTES;
+    use crate::sys::udp_send::{Burst, CopiedBurst};
+
+    /// A message that is alone in several packets is not copied unless the program takes it.
+    #[test]
+    fn a_message_is_read_where_its_packets_lie() {
+        let bind = || {
+            let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+            silent.streams(false)
+        };
+        let (mut left, to_right, mut right) = super::super::tests::connected([bind(), bind()]);
+        let copied = |right: &Endpoint| right.ledger().bytes_of(Evidence::Copied(Cause::BelowThreshold));
+        let mut kept = Vec::new();
+        for (round, bytes) in [2_000, 8_192, 2_900, 8_000].into_iter().enumerate() {
+            for takes in [false, true] {
+                let sent: Vec<u8> = (0..bytes).map(|at| (at + round) as u8).collect();
+                left.send_copy(&sent, to_right).unwrap();
+                left.flush().unwrap();
+                wait_until("its packets", || right.carrier.arm().unwrap());
+                let before = copied(&right);
+                let message = right.try_receive().unwrap().expect("it has come");
+                assert_eq!(
+                    (message.len(), message.as_slice(), message.to_vec()),
+                    (bytes, None, sent.clone())
+                );
+                assert_eq!(message.pieces().count(), bytes.div_ceil(1_436));
+                match takes {
+                    true => kept.push((message.take(), sent)),
+                    false => drop(message),
+                }
+                let expected = if takes { bytes as u64 } else { 0 };
+                assert_eq!(copied(&right) - before, expected, "{bytes} bytes, taken: {takes}");
+                wait_until("its acknowledgement", || {
+                    right.wait(Duration::ZERO).unwrap();
+                    left.wait(Duration::ZERO).unwrap();
+                    left.in_flight() == 0
+                });
+            }
+        }
+        assert!(kept.iter().all(|(message, sent)| message.to_vec() == *sent), "what is kept stays");
+    }
+
+    /// A message in longer packets than were agreed on is no message that could be taken, wherever its packets lie.
+    #[test]
+    fn packets_that_are_too_long_are_not_read() {
+        let bind = || Endpoint::builder().streams(false);
+        let (mut left, to_right, mut right) = super::super::tests::connected([bind(), bind()]);
+        left.send_copy(&[1; 2_500], to_right).unwrap();
+        let last = left.peers.take(to_right).expect("it waits").close(&mut left.carrier);
+        left.made.push(last);
+        let (now, mut sent) = (left.now(), Vec::new());
+        let Endpoint { protocol, made, .. } = &mut left;
+        let is_sent = protocol.send_run_at_once(now, to_right, made, |_, packets, headers| {
+            let chunks = framing::chunks(Kind::Plain, 7_000, 0, 4_000 - HEADER_BYTES);
+            for (chunk, header) in chunks.zip(headers).take(packets.len()) {
+                sent.extend([&header[..], chunk.header(), &vec![7; chunk.range.len()]].concat());
+            }
+        });
+        assert!(is_sent && sent.len() > 7_000);
+        let mut burst = Burst::new();
+        let mut burst = CopiedBurst::new(&mut burst);
+        burst.begin(Some(&right.local_address().into()));
+        burst.piece(&sent);
+        burst.cut_into(4_000);
+        assert_eq!(burst.send(left.carrier.socket().unwrap(), 0).unwrap(), 1);
+        wait_until("the packets", || right.carrier.arm().unwrap());
+        assert!(right.try_receive().unwrap().map(Message::take).is_none());
+        let is_lost = |event| matches!(event, Event::Lost(_, LostReason::Violation(_)));
+        assert!(std::iter::from_fn(|| right.poll_event()).any(is_lost), "{}", right.stats().unwrap());
+    }
 
     /// Proves that an event ends a wait of its own where it came before a message that ended another one, however the message is read.
     #[test]

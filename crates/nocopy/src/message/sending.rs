@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::framing::{self, whole_header_bytes};
+use nocopy_proto::message::framing::whole_header_bytes;
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::by_stream::is_published;
@@ -53,7 +53,8 @@ impl Endpoint {
         self.send_as(Kind::Plain, message.into().0, to)
     }
 
-    /// Copies a message into the packet that is being filled for the peer, which goes as after [`send`](Self::send).
+    /// Copies a message into the packet that is being filled for the peer, or a long one into packets of its own; they go as after
+    /// [`send`](Self::send).
     ///
     /// # Errors
     /// As [`send`](Self::send); nothing of the message was sent.
@@ -140,6 +141,7 @@ impl Endpoint {
         }
         // Nearly always it is the first in a packet for which there is room.
         if self.window_packets > 2
+            && self.made.is_empty()
             && let Some(outlook) = self.protocol.outlook_of_short(peer)
             && whole_header_bytes(kind) + message.len() <= outlook.payload_bytes_max
             && message.len() <= outlook.message_bytes_max
@@ -162,6 +164,7 @@ impl Endpoint {
 
     /// As [`send_in_fresh`](Self::send_in_fresh), for messages of any length.
     fn send_in_fresh_ones(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
+        self.queue_waiting();
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
         let left = self.room().packets;
@@ -179,21 +182,35 @@ impl Endpoint {
             open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
             return Ok(());
         }
-        for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
-            let Some(packet) = self.carrier.packet() else {
-                self.unmake();
-                return Err(self.starve(peer, left, usize::MAX));
-            };
-            let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
-            let room = self.carrier.payload_mut(&packet);
-            room[..header.len()].copy_from_slice(header);
-            room[header.len()..][..bytes.len()].copy_from_slice(bytes);
-            self.carrier.set_payload_bytes(&packet, header.len() + bytes.len());
-            self.made.push(packet);
+        let layout = Layout { kind, bytes: message.len(), payload_bytes_max };
+        let Some(last_bytes) = self.carrier.copy_to_packets(message, layout, &mut self.made) else {
+            self.unmake();
+            return Err(self.starve(peer, left, usize::MAX));
+        };
+        // Nearly always the flush follows, and nothing else is to be sent.
+        if plan.unacknowledged == 0
+            && !self.peers.has_open()
+            && self.made.len() <= self.carrier.packets_a_call()
+            && let Some(last) = self.made.pop()
+        {
+            let open = OpenPacket::last_of_message(last, last_bytes, self.made.len());
+            self.peers.begin(peer, open);
+        } else {
+            self.queue_made(peer)?;
         }
-        self.queue_made(peer)?;
         self.count_taken(peer, message.len(), false);
         Ok(())
+    }
+
+    /// Queues the packets of the long message that waits to be sent at once, if there is one.
+    #[inline]
+    fn queue_waiting(&mut self) {
+        if !self.made.is_empty() {
+            match self.peers.take_end_of_message() {
+                Some((peer, open)) => self.queue_open(peer, open),
+                None => self.unmake(),
+            }
+        }
     }
 
     /// An empty buffer for a message or a part of one; `None` while all are in use.
@@ -263,6 +280,7 @@ impl Endpoint {
         if self.streams.is_some() && self.goes_by_stream(peer, bytes) {
             return self.send_unit(kind, bytes, buffers, peer);
         }
+        self.queue_waiting();
         let plan = match self.plan_owned(peer, kind, bytes, buffers.len()) {
             Ok(plan) => plan,
             Err(reason) => return Err(rejected(buffers, reason)),
@@ -346,7 +364,7 @@ impl Endpoint {
         if bytes > bytes_max {
             return Err(Reason::TooLong { bytes_max });
         }
-        let needed = usize::from(has_open) + packets;
+        let needed = self.peers.open_packets(peer) + packets;
         if room < needed {
             self.protocol.want_room(peer, needed).map_err(gone)?;
             self.note_full(peer);
@@ -382,7 +400,7 @@ impl Endpoint {
         self.freed |= self.carrier.freed();
         let Self { made, carrier, .. } = self;
         made.drain(..).for_each(|packet| carrier.release(packet));
-        // They are no more than there was.
+        // They are no more than there were.
         self.carrier.freed();
     }
 
@@ -421,10 +439,26 @@ impl Endpoint {
             self.close_unit_of(peer);
         }
         if let Some(open) = self.peers.take(peer) {
-            let packet = open.close(&mut self.carrier);
-            // There was room when it was begun; an event reports a peer that is gone.
-            let _ = self.queue(peer, packet);
+            self.queue_open(peer, open);
         }
+    }
+
+    #[inline(always)] // for each packet
+    fn queue_open(&mut self, peer: Peer, open: OpenPacket) {
+        if open.ends_message() {
+            return self.queue_message(peer, open);
+        }
+        let packet = open.close(&mut self.carrier);
+        // There was room when it was begun; an event reports a peer that is gone.
+        let _ = self.queue(peer, packet);
+    }
+
+    /// The same for the packets of a message.
+    #[cold]
+    fn queue_message(&mut self, peer: Peer, open: OpenPacket) {
+        let last = open.close(&mut self.carrier);
+        self.made.push(last);
+        let _ = self.queue_made(peer); // as above
     }
 
     #[inline]
@@ -439,8 +473,7 @@ impl Endpoint {
 
     fn close_open_packets(&mut self) {
         while let Some((peer, open)) = self.peers.take_any() {
-            let packet = open.close(&mut self.carrier);
-            let _ = self.queue(peer, packet); // as above
+            self.queue_open(peer, open);
         }
         if self.streams.is_some() {
             self.close_units();
@@ -517,6 +550,9 @@ impl Endpoint {
     /// Sends a packet at once, if nothing else waits. False: it was queued like others.
     #[inline]
     fn send_at_once(&mut self, peer: Peer, open: OpenPacket) -> bool {
+        if open.ends_message() {
+            return self.send_message_at_once(peer, open);
+        }
         let packet = open.close(&mut self.carrier);
         let now = self.now();
         let Self { protocol, carrier, .. } = self;
@@ -537,6 +573,27 @@ impl Endpoint {
                 false
             }
         }
+    }
+
+    /// The same for the packets of a message.
+    #[inline(never)]
+    fn send_message_at_once(&mut self, peer: Peer, open: OpenPacket) -> bool {
+        let (now, last) = (self.now(), open.close(&mut self.carrier));
+        self.made.push(last);
+        let Self { protocol, carrier, made, .. } = self;
+        let is_sent = protocol.send_run_at_once(now, peer, made, |to, packets, headers| {
+            carrier.send_run(to, packets, headers);
+        });
+        if !is_sent {
+            let _ = self.queue_made(peer); // as above
+            return false;
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.note_packet();
+        }
+        self.unsent = 0;
+        self.protocol.rest_after(now, peer);
+        true
     }
 
     #[cold]

@@ -98,6 +98,8 @@ pub(crate) struct Burst {
     addresses: Box<[MaybeUninit<Address>]>,
     message_count: usize,
     piece_count: usize,
+    /// Where the last piece of the message begun last ends; null if it has none.
+    end: *const u8,
 }
 
 // SAFETY: its pointers are followed only by `send`, whose contract covers them.
@@ -114,6 +116,7 @@ impl Burst {
             addresses: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
             message_count: 0,
             piece_count: 0,
+            end: std::ptr::null(),
         }
     }
 
@@ -141,25 +144,37 @@ impl Burst {
                 (kept.pointer(), kept.bytes)
             }
         };
-        (header.msg_control, header.msg_controllen) = match segment_bytes {
-            0 => (std::ptr::null_mut(), 0),
-            bytes => {
-                self.controls[number] = Control::segment(bytes);
-                ((&raw mut self.controls[number]).cast(), CONTROL_BYTES)
-            }
-        };
+        (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
         self.message_count += 1;
+        self.end = std::ptr::null();
+        if segment_bytes > 0 {
+            self.cut_into(segment_bytes);
+        }
     }
 
-    /// Adds a piece to the message begun last.
+    /// Has the kernel cut the message begun last into datagrams of so many bytes; the last may be shorter.
+    #[inline]
+    pub(crate) fn cut_into(&mut self, segment_bytes: u16) {
+        let number = self.message_count - 1;
+        self.controls[number] = Control::segment(segment_bytes);
+        let header = &mut self.messages[number].msg_hdr;
+        (header.msg_control, header.msg_controllen) =
+            ((&raw mut self.controls[number]).cast(), CONTROL_BYTES);
+    }
+
+    /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of that one.
     /// Panics without [`has_room`](Self::has_room).
     #[inline]
     pub(crate) fn piece(&mut self, bytes: &[u8]) {
-        let message = &mut self.messages[self.message_count - 1].msg_hdr;
+        let is_apart = std::mem::replace(&mut self.end, bytes.as_ptr_range().end) != bytes.as_ptr();
+        if !is_apart && let Some(last) = self.pieces[..self.piece_count].last_mut() {
+            last.iov_len += bytes.len(); // each piece costs the kernel time
+            return;
+        }
         let first = bytes.as_ptr().cast_mut().cast();
         self.pieces[self.piece_count] = libc::iovec { iov_base: first, iov_len: bytes.len() };
         self.piece_count += 1;
-        message.msg_iovlen += 1;
+        self.messages[self.message_count - 1].msg_hdr.msg_iovlen += 1;
     }
 
     /// Sends messages, from number `from` on, and returns how many the kernel accepted. An error concerns the first.
@@ -235,10 +250,22 @@ impl<'a> CopiedBurst<'a> {
         self.burst.has_room(pieces)
     }
 
-    /// Begins a message; see [`Burst::begin`].
+    /// Begins a message of one datagram; see [`Burst::begin`].
     #[inline]
-    pub(crate) fn begin(&mut self, to: &Address, segment_bytes: u16) {
-        self.burst.begin(Some(to), segment_bytes);
+    pub(crate) fn begin(&mut self, to: Option<&Address>) {
+        self.burst.begin(to, 0);
+    }
+
+    /// Whether the message begun last has room for so many more pieces.
+    #[inline]
+    pub(crate) fn has_room_behind(&self, pieces: usize) -> bool {
+        self.burst.piece_count + pieces <= PIECES_MAX
+    }
+
+    /// Has the kernel cut the message begun last; see [`Burst::cut_into`].
+    #[inline]
+    pub(crate) fn cut_into(&mut self, segment_bytes: u16) {
+        self.burst.cut_into(segment_bytes);
     }
 
     /// Adds a piece to the message begun last; see [`Burst::piece`].

@@ -199,9 +199,21 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Notes the next packet in order if no packet is missing and it asks for nothing.
     #[inline]
     pub(in crate::message) fn note_next(&mut self, now: Time, header: &Header, congested: bool) {
-        self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
-        self.acks.newest = Some((header.sent, now));
-        self.acks.packets += 1;
+        self.note_next_run(now, header.sent, 1, congested);
+    }
+
+    /// The same for several in a row, the last one sent at that time.
+    #[inline]
+    pub(in crate::message) fn note_next_run(
+        &mut self,
+        now: Time,
+        sent: u32,
+        packets: usize,
+        congested: bool,
+    ) {
+        self.acks.marked = self.acks.marked.wrapping_add(packets as u16 * u16::from(congested));
+        self.acks.newest = Some((sent, now));
+        self.acks.packets += packets as u32;
         self.acks.due.get_or_insert(now + self.ack_delay);
         self.acks.now |= self.acks.packets >= ACK_PACKETS;
     }

@@ -3,7 +3,7 @@
 use super::Connection;
 use crate::message::pacing::UNPACED_PACKETS;
 use crate::message::time::Span;
-use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind};
+use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Headers};
 use crate::message::{Time, sequence};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,38 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let Some((header, _)) = self.fresh_header(now) else { return Err(packet) };
         each(self.send.push_sent(packet, now), &header);
         Ok(())
+    }
+
+    /// How many packets [`next`](Self::next) would send without a pause, if nothing is unacknowledged; otherwise 0.
+    #[inline]
+    pub(in crate::message) fn at_once(&self) -> usize {
+        let by_credit = (self.credit - self.send.fresh().min(self.credit)) as usize;
+        if self.send.len() == 0 { by_credit.min(self.congestion.window()).saturating_sub(1) } else { 0 }
+    }
+
+    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`: gives all of them and their headers to
+    /// `send`. False: something else must be sent, or they are too many to go now; then nothing has changed.
+    #[inline]
+    pub(in crate::message) fn send_run_at_once(
+        &mut self,
+        now: Time,
+        packets: &mut Vec<S>,
+        send: impl FnOnce(&[S], Headers),
+    ) -> bool {
+        let in_flight = self.send.in_flight() + packets.len();
+        let may_send = self.send.fresh() == self.send.end()
+            && self.send.len() + packets.len() <= self.queue_max
+            && self.send.fresh() + (packets.len() as u64) < self.credit
+            && in_flight < self.congestion.window()
+            && in_flight <= UNPACED_PACKETS;
+        let Some((header, _)) = may_send.then(|| self.fresh_header(now)).flatten() else { return false };
+        // What is noted of them is noted when they are on their way.
+        send(packets, Headers::after(header));
+        (1..packets.len()).for_each(|_| self.pacer.sent(now));
+        for packet in packets.drain(..) {
+            self.send.push_sent(packet, now);
+        }
+        true
     }
 
     /// The header of the acknowledgement that [`next`](Self::next) would return, if it has no ranges and nothing else is to be sent.
@@ -216,7 +248,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             None => (0, Flags::NONE),
         };
         let credit = self.receive.credit();
-        self.acks.credit_told = credit;
+        (self.acks.credit_told, self.acks.told) = (credit, now);
         // A packet cannot report what arrived after a missing one: the acknowledgement that does stays due.
         if kind == HeaderKind::Ack || !self.receive.has_gap() {
             (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);

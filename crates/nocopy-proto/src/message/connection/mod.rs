@@ -130,6 +130,8 @@ struct Acks {
     newest: Option<(u32, Time)>,
     marked: u16,
     credit_told: u64,
+    /// When a datagram told them last.
+    told: Time,
 }
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
@@ -163,7 +165,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             probe_due: false,
             asked: now,
             first_look: None,
-            acks: Acks { packets: 0, now: false, due: None, newest: None, marked: 0, credit_told },
+            acks: Acks { packets: 0, now: false, due: None, newest: None, marked: 0, credit_told, told: now },
             marks_told: 0,
             heard: now,
             keep_alives: 0,

@@ -3,11 +3,15 @@
 use super::Connection;
 use super::arrivals::ACK_PACKETS;
 use crate::message::receive_window::Arrival;
+use crate::message::time::Span;
 use crate::message::wire::{Flags, HEADER_BYTES, Header, HeaderKind, Ranges, Unit};
 use crate::message::{Counters, Time, Violation, sequence};
 
 /// The longest unit of several messages, with their headers.
 const UNIT_BYTES_MAX: usize = 262_112;
+
+/// After this time without a datagram, units do not count as having acknowledged: they are no signs of life, and no samples of the round trip.
+const TELL_INTERVAL: Span = Span::from_millis(100);
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// The unit to send next, if it may be sent now.
@@ -24,9 +28,11 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let flags = Flags::NONE.with_if(stops, Flags::ANSWER);
         let acks = self.acks;
         let header = self.header(now, HeaderKind::Data, flags, place.sequence);
-        if place.sequence != self.send.first() {
-            self.acks = acks; // still due, since what precedes it in its stream may delay it
+        // Still due, if what precedes the unit in its stream may delay it, or if it is time for a sign of life.
+        if place.sequence != self.send.first() || now.span_since(acks.told) >= TELL_INTERVAL {
+            self.acks = acks;
         }
+        self.acks.told = acks.told;
         let header = Header { to: 0, ..header };
         Some(Unit { header, bytes: place.bytes, span: place.span })
     }

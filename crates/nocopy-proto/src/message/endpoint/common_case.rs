@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State, index_of};
-use crate::message::wire::{self, HEADER_BYTES, Header, Ranges, Unit};
+use crate::message::framing::{self, Spread};
+use crate::message::receive_window::{Lone, ReceiveWindow};
+use crate::message::wire::{self, HEADER_BYTES, Header, Headers, Ranges, Unit};
 use crate::message::{Kind, Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
@@ -133,7 +135,45 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         congested: bool,
         bytes: &[u8],
     ) -> Option<(Peer, Kind, Range<usize>)> {
-        let header = Header::of_packet(wire::plain(bytes)?);
+        self.receive_alone(now, from, congested, bytes, |receive, header| receive.lone_message(header, bytes))
+    }
+
+    /// Handles datagrams that arrived together from one sender and hold one message and nothing else, and reads that in place, as
+    /// [`handle_run`](Self::handle_run) and [`receive`](Self::receive) would, if no other message waits. They lie one after another in
+    /// `run`, each of `packet_bytes` bytes, except that the last may be shorter. Returns the message's peer, kind, and place. Returns `None`
+    /// for any other datagrams, and then has changed nothing.
+    ///
+    /// # Panics
+    /// `packet_bytes` is 0.
+    #[inline]
+    pub fn receive_run_in_place(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        run: &[u8],
+        packet_bytes: usize,
+    ) -> Option<(Peer, Kind, Spread)> {
+        // Most are none of these.
+        if !framing::begins_long_one(run.get(HEADER_BYTES..)?) {
+            return None;
+        }
+        self.receive_alone(now, from, congested, run, |receive, header| {
+            receive.lone_of_run(header, run, packet_bytes)
+        })
+    }
+
+    /// Reads the message in place that `find` finds alone in these packets.
+    #[inline(always)] // for each message that comes alone
+    fn receive_alone<P>(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        packets: &[u8],
+        find: impl FnOnce(&ReceiveWindow<R>, &Header) -> Option<Lone<P>>,
+    ) -> Option<(Peer, Kind, P)> {
+        let header = Header::of_packet(wire::plain(packets)?);
         if self.has_message() || !self.takes_short_ways() {
             return None;
         }
@@ -146,21 +186,23 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let is_common = *id == header.to
             && connection.agreed.to == from
             && connection.is_settled()
-            && self.admission.has_plenty()
             && !self.admission.has_turn(index);
         if !is_common {
             return None;
         }
-        let (kind, range) = connection.receive.lone_message(header.sequence, bytes)?;
+        let Lone { kind, bytes, place, packets, sent } = find(&connection.receive, &header)?;
+        if !self.admission.has_plenty_for(packets) {
+            return None;
+        }
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        connection.note_next(now, &header, congested);
-        counters.packets_received += 1;
-        self.admission.pass(index);
-        connection.receive.pass_lone(1);
+        connection.note_next_run(now, sent, packets, congested);
+        counters.packets_received += packets as u64;
+        self.admission.pass(index, packets);
+        connection.receive.pass_lone(packets as u64);
         let peer = Peer { index, generation: *generation };
-        self.after_lone(now, index, range.len());
-        Some((peer, kind, range))
+        self.after_lone(now, index, bytes);
+        Some((peer, kind, place))
     }
 
     /// Handles a unit that holds only one message, and reads that in place, as [`handle_unit`](Self::handle_unit) and
@@ -278,6 +320,31 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         (self.urgent, self.in_a_row) = (false, 0);
         self.sending.clear();
         Ok(())
+    }
+
+    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`, instead of
+    /// [`queue_all`](Self::queue_all). Gives all of them and their headers to `send`. False: it is not like that, and nothing has changed.
+    #[inline]
+    pub fn send_run_at_once(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        packets: &mut Vec<S>,
+        send: impl FnOnce(SocketAddr, &[S], Headers),
+    ) -> bool {
+        if packets.is_empty() || !self.is_only_one_to_send(peer) {
+            return false;
+        }
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        let Some(Entry { state: State::Open(connection), .. }) = entry else { return false };
+        let (to, count) = (connection.agreed.to, packets.len() as u64);
+        if !connection.send_run_at_once(now, packets, |packets, headers| send(to, packets, headers)) {
+            return false;
+        }
+        self.counters.packets_sent += count;
+        (self.urgent, self.in_a_row) = (false, 0);
+        self.sending.clear();
+        true
     }
 
     /// As [`send_at_once`](Self::send_at_once), for a unit of so many numbers and bytes, instead of [`queue_unit`](Self::queue_unit).

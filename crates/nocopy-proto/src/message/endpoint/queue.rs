@@ -72,6 +72,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         })
     }
 
+    /// Packets that may be sent to a peer at once: none while anything is unacknowledged, packets or units.
+    #[inline]
+    pub fn at_once(&self, peer: Peer) -> usize {
+        self.open(peer).ok().flatten().map_or(0, Connection::at_once)
+    }
+
     /// Packets that may be queued to a peer: none while it is not connected.
     ///
     /// # Errors

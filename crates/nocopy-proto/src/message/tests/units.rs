@@ -297,6 +297,29 @@ fn an_acknowledgement_does_not_wait_in_a_stream() {
     }
 }
 
+/// An end that is answered by units only hears its peer nevertheless.
+#[test]
+fn answers_by_a_stream_alone_are_no_silence() {
+    let settings =
+        Settings { keep_alive: Duration::from_secs(1), dead_after: Duration::from_secs(1), ..settings() };
+    let (mut table, [client, server]) = with_stream(&settings);
+    for round in 0..5_000 {
+        for (from, to) in [(0, client), (1, server)] {
+            send(&mut table, from, to, 10_000);
+            table.settle(|_, _| true);
+            let (_, unit) = table.units.pop().expect("it was sent");
+            let other = 1 - from;
+            table.hosts[other].handle_unit(table.now, [client, server][other], unit);
+            while table.received(other).is_some() {}
+        }
+        table.sleep(Duration::from_millis(1));
+        assert!(table.hosts.iter().all(|host| host.counters().probes == 0), "round {round}");
+    }
+    let acks = table.hosts[1].counters().acks_sent;
+    assert!((40..60).contains(&acks), "{acks} in 5 s");
+    assert!(table.hosts.each_mut().map(lost).iter().all(Option::is_none));
+}
+
 #[test]
 fn a_late_unit_says_nothing_of_the_round_trip() {
     let (mut table, [client, server]) = with_stream(&settings());

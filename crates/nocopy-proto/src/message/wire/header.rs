@@ -176,6 +176,29 @@ pub(in crate::message) fn follows(
     (same && Sequence::number(header) == sequence).then(|| Sent::number(header))
 }
 
+/// The headers of consecutive packets that are sent at the same time, one after another.
+#[derive(Debug, Clone, Copy)]
+pub struct Headers([u8; HEADER_BYTES]);
+
+impl Headers {
+    /// Those from this one on.
+    #[inline]
+    pub(in crate::message) fn after(first: [u8; HEADER_BYTES]) -> Self {
+        Self(first)
+    }
+}
+
+impl Iterator for Headers {
+    type Item = [u8; HEADER_BYTES];
+
+    #[inline]
+    fn next(&mut self) -> Option<[u8; HEADER_BYTES]> {
+        let header = self.0;
+        renumber(&mut self.0, Sequence::number(&header).wrapping_add(1));
+        Some(header)
+    }
+}
+
 /// Changes a header to that of another packet sent at the same time.
 #[inline]
 pub(in crate::message) fn renumber(header: &mut [u8; HEADER_BYTES], sequence: u32) {

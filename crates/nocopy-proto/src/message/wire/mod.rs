@@ -40,7 +40,7 @@ use super::crc::{self, CRC_BYTES};
 
 pub use alive::{ALIVE_BYTES, Alive};
 pub use ending::{Abort, AbortReason, ENDING_BYTES, Unknown};
-pub use header::{Flags, HEADER_BYTES, Header, HeaderKind};
+pub use header::{Flags, HEADER_BYTES, Header, HeaderKind, Headers};
 pub(super) use header::{follows, plain, plain_ack, renumber};
 pub use parameters::{DATAGRAM_BYTES_MIN, Parameters, Placement};
 pub use ranges::{RANGES_MAX, Ranges};

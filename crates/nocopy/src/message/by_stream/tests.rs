@@ -256,10 +256,35 @@ fn a_stream_lost_late_leaves_that_of_a_successor() {
 fn a_unit_that_is_being_filled_is_in_flight() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    left.send_copy(&[1; 9_000], to_right).unwrap();
+    left.send_copy(&[1; 30_000], to_right).unwrap();
     assert!(left.streams.as_ref().unwrap().any_open().is_some(), "it goes by the stream");
     assert_eq!(left.in_flight(), 1);
     assert!(!left.drain(Duration::ZERO).unwrap());
+}
+
+/// What goes alone and takes few packets goes by datagrams, and what follows it by the stream, behind it.
+#[test]
+fn a_message_alone_goes_by_datagrams_and_those_behind_it_by_the_stream() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    for round in 0..3_u8 {
+        let before = counter(&left, "units_sent");
+        let messages = [10_000, 20_000, 9_000].map(|bytes| vec![round; bytes]);
+        messages.iter().for_each(|message| left.send_copy(message, to_right).unwrap());
+        left.flush().unwrap();
+        assert_eq!(counter(&left, "units_sent") - before, 1, "{}", left.stats().unwrap());
+        for message in messages {
+            wait_until("the message", || {
+                left.wait(Duration::ZERO).unwrap();
+                right.try_receive().unwrap().is_some_and(|came| came.to_vec() == message)
+            });
+        }
+        wait_until("nothing in flight", || {
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+            left.in_flight() == 0
+        });
+    }
 }
 
 /// An endless wait ends when a stream is cut, and its units become packets.
@@ -385,9 +410,9 @@ fn bytes_by_a_stream_are_counted_once() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
     let before = [left.ledger(), right.ledger()];
-    let sent = 10 * (9_000 + 300_000);
+    let sent = 10 * (30_000 + 300_000);
     for number in 0..20 {
-        let bytes = [9_000, 300_000][number % 2]; // a part of the long one is copied where it came
+        let bytes = [30_000, 300_000][number % 2]; // a part of the long one is copied where it came
         wait_until("room for the message", || {
             left.wait(Duration::ZERO).unwrap();
             right.wait(Duration::ZERO).unwrap();

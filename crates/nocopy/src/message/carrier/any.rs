@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use nocopy_proto::message::Time;
+use nocopy_proto::message::wire::Headers;
 
-use super::{Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
+use super::{Alone, Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::memory::pieces::Buffers;
@@ -28,6 +28,12 @@ impl AnyCarrier {
     /// Whether the carrier's descriptor stays readable while something is to be received.
     pub(in crate::message) fn is_socket(&self) -> bool {
         self.sockets().is_some()
+    }
+
+    /// How many packets of one message a call sends, and a call receives.
+    #[inline]
+    pub(in crate::message) fn packets_a_call(&self) -> usize {
+        self.sockets().map_or(1, Sockets::packets_a_call)
     }
 
     pub(in crate::message) fn sockets(&self) -> Option<&Sockets> {
@@ -83,7 +89,7 @@ impl Carrier for AnyCarrier {
         carry!(self.room())
     }
 
-    #[inline]
+    #[inline(always)] // for each packet
     fn packet(&mut self) -> Option<Packet> {
         carry!(self.packet())
     }
@@ -96,6 +102,11 @@ impl Carrier for AnyCarrier {
     #[inline]
     fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
         carry!(self.set_payload_bytes(packet, bytes))
+    }
+
+    #[inline]
+    fn copy_to_packets(&mut self, message: &[u8], layout: Layout, made: &mut Vec<Packet>) -> Option<usize> {
+        carry!(self.copy_to_packets(message, layout, made))
     }
 
     #[inline]
@@ -126,6 +137,11 @@ impl Carrier for AnyCarrier {
     #[inline]
     fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
         carry!(self.send_packet(to, packet, header, now))
+    }
+
+    #[inline]
+    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+        carry!(self.send_run(to, packets, headers))
     }
 
     #[inline]
@@ -189,8 +205,8 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
-        carry!(self.lone(range))
+    fn lone(&mut self, place: Alone) -> Lone<'_> {
+        carry!(self.lone(place))
     }
 
     #[inline]

@@ -12,9 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use nocopy_proto::message::framing;
+use either::Either::{Left, Right};
+use nocopy_proto::message::framing::{self, Spread};
+use nocopy_proto::message::wire::Headers;
 use nocopy_proto::message::{Kind, Piece, Time};
-
 use rustix::event::epoll;
 
 use super::HEADER_BYTES;
@@ -156,36 +157,94 @@ fn add(poll: BorrowedFd<'_>, descriptor: impl AsFd) -> io::Result<()> {
     Ok(epoll::add(poll, descriptor, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
 }
 
-/// A part of a datagram, where it was received: it is overwritten by the next call that receives, unless it is kept.
+/// Where a message lies that is alone in what was received.
+#[derive(Debug, Clone)]
+pub(super) enum Alone {
+    /// In one datagram or unit, at these bytes.
+    In(Range<u32>),
+    /// In several packets, which have so many bytes.
+    Across(Spread, u32),
+}
+
+impl Alone {
+    #[inline]
+    pub(super) fn at(range: Range<usize>) -> Self {
+        Self::In(range.start as u32..range.end as u32)
+    }
+
+    /// Where in the only datagram it lies.
+    /// Panics if there are several, which only sockets deliver so.
+    #[inline]
+    pub(super) fn only(self) -> Range<usize> {
+        match self {
+            Self::In(Range { start, end }) => start as usize..end as usize,
+            Self::Across(..) => unreachable!("only one datagram was received"),
+        }
+    }
+
+    /// Bytes of the message.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::In(range) => range.len(),
+            Self::Across(spread, run_bytes) => spread.bytes(*run_bytes as usize),
+        }
+    }
+}
+
+/// A message, where it was received: it is overwritten by the next call that receives, unless it is kept.
 #[derive(Debug)]
 pub(super) enum Lone<'a> {
     /// In a buffer that is received into.
     Shown(&'a [u8], &'a mut sockets::Intake),
+    /// In such a buffer, in several packets.
+    Spread(&'a [u8], Spread, &'a mut sockets::Intake),
     /// In memory of its own, which is there.
     Held(&'a mut Option<Received>, Range<usize>),
 }
 
 impl Lone<'_> {
+    /// The bytes, if they lie in one piece.
     #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> Option<&[u8]> {
         match self {
-            Self::Shown(bytes, _) => bytes,
+            Self::Shown(bytes, _) => Some(bytes),
+            Self::Spread(..) => None,
             Self::Held(datagram, range) => {
-                datagram.as_ref().map_or(&[], |datagram| &datagram.as_ref()[range.clone()])
+                Some(datagram.as_ref().map_or(&[], |datagram| &datagram.as_ref()[range.clone()]))
             }
         }
     }
 
-    pub(super) fn keep(self) -> Piece<Received> {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
         match self {
-            Self::Shown(bytes, intake) => match intake.copied(bytes) {
-                Some(datagram) => Piece::Datagram(datagram, 0..bytes.len()),
-                None => Piece::Copy(bytes.into()),
-            },
-            Self::Held(datagram, range) => match datagram.take() {
+            Self::Spread(run, spread, _) => spread.bytes(run.len()),
+            one => one.as_slice().map_or(0, <[u8]>::len),
+        }
+    }
+
+    #[inline]
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        match self {
+            Self::Spread(run, spread, _) => Left(spread.pieces(run)),
+            one => Right(one.as_slice().into_iter()),
+        }
+    }
+
+    pub(super) fn keep(self, mut each: impl FnMut(Piece<Received>)) {
+        let copied = |bytes: &[u8], intake: &mut sockets::Intake| match intake.copied(bytes) {
+            Some(datagram) => Piece::Datagram(datagram, 0..bytes.len()),
+            None => Piece::Copy(bytes.into()),
+        };
+        match self {
+            Self::Shown(bytes, intake) => each(copied(bytes, intake)),
+            Self::Spread(run, spread, intake) => {
+                spread.pieces(run).for_each(|piece| each(copied(piece, intake)));
+            }
+            Self::Held(datagram, range) => each(match datagram.take() {
                 Some(datagram) => Piece::Datagram(datagram, range),
                 None => Piece::Copy([].into()),
-            },
+            }),
         }
     }
 }
@@ -238,6 +297,9 @@ pub(super) trait Deliver {
     /// Takes the last received datagram in place, if it is one message for which the program waits; returns whether it is.
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
 
+    /// The same for several datagrams that lie one after another, each of `packet_bytes` bytes, except that the last may be shorter.
+    fn lone_run(&mut self, from: SocketAddr, congested: bool, run: &[u8], packet_bytes: usize) -> bool;
+
     /// Takes a datagram in place if it is a common one; returns whether it is. If it must be kept, `keep` copies or moves it, unless there
     /// is no memory for that.
     fn in_place(
@@ -281,6 +343,23 @@ pub(super) trait Carrier: Debug + Send {
 
     fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize);
 
+    /// Copies a message into packets, which are added to `made`; returns the payload bytes of the last one. `None`: there are too few, and
+    /// some were made.
+    fn copy_to_packets(&mut self, message: &[u8], layout: Layout, made: &mut Vec<Packet>) -> Option<usize> {
+        let mut last_bytes = 0;
+        for chunk in layout.chunks() {
+            let packet = self.packet()?;
+            let ((header, header_bytes), bytes) = (chunk.padded_header(), &message[chunk.range.clone()]);
+            let room = self.payload_mut(&packet);
+            room[..header.len()].copy_from_slice(header); // any packet has room for the longest
+            room[header_bytes..][..bytes.len()].copy_from_slice(bytes);
+            last_bytes = header_bytes + bytes.len();
+            self.set_payload_bytes(&packet, last_bytes);
+            made.push(packet);
+        }
+        Some(last_bytes)
+    }
+
     /// An empty buffer for an owned message.
     fn buffer(&mut self) -> Option<Buffer>;
 
@@ -301,6 +380,15 @@ pub(super) trait Carrier: Debug + Send {
 
     /// Sends a packet at once, after everything that waits to be sent.
     fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time);
+
+    /// Sends packets, which were never sent before, at once, after everything that waits to be sent.
+    #[inline]
+    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+        for (packet, header) in packets.iter().zip(headers) {
+            self.transmit_packet(to, packet, &header, false);
+        }
+        self.flush();
+    }
 
     /// Sends a control datagram of the protocol with the next flush.
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);
@@ -347,8 +435,8 @@ pub(super) trait Carrier: Debug + Send {
     /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal arrives.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
 
-    /// A part of the datagram that was taken [alone](Deliver::lone) by the last call.
-    fn lone(&mut self, range: Range<usize>) -> Lone<'_>;
+    /// The message that was taken [alone](Deliver::lone) by the last call.
+    fn lone(&mut self, place: Alone) -> Lone<'_>;
 
     /// Frees a received datagram.
     fn recycle(&mut self, received: Received);

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +15,7 @@ use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 use nocopy_proto::message::{Time, crc, wire};
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
+use super::{Alone, Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -528,8 +527,8 @@ impl Carrier for OverPort {
     }
 
     #[inline]
-    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
-        Lone::Held(&mut self.lone, range)
+    fn lone(&mut self, place: Alone) -> Lone<'_> {
+        Lone::Held(&mut self.lone, place.only())
     }
 
     #[inline]

@@ -12,8 +12,11 @@
 //! | `sendto`, `recvmsg` | 5.5 |
 //! | `sendto`, `recvmmsg` for up to 16 | 5.9 |
 //!
+//! A message of 8 KiB in six packets, which the kernel cuts and joins, takes 6.7 there and back by connected sockets, 7.0 if the six lie
+//! apart, 8.5 if the sockets are not connected, and 8.2 by TCP. So packets are made one behind the other where that is possible.
+//!
 //! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise; `recvfrom` does not return the marks of routers, to
-//! which a sender has to react. Sending one by one to the [only peer](only_peer) takes a second, connected socket. Options cost little: to
+//! which a sender has to react. Sending to the [only peer](only_peer) takes a second, connected socket. Options cost little: to
 //! join datagrams (`UDP_GRO`) nothing that was seen, the traffic class 0.1 us.
 
 mod intake;
@@ -23,16 +26,16 @@ mod staging;
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::Placed;
+use nocopy_proto::message::wire::Headers;
 use nocopy_proto::message::{Time, crc};
 use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Layout, Lone, Packet, Received, Room};
+use super::{Alone, Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -124,6 +127,11 @@ impl Sockets {
         })
     }
 
+    #[inline]
+    pub(in crate::message) fn packets_a_call(&self) -> usize {
+        self.flush_from / FLUSH_MESSAGES
+    }
+
     /// Waits until a socket is readable, or takes packets again if `to_send`.
     fn poll(&self, timeout: Duration, to_send: bool) -> io::Result<Wakeup> {
         let asked = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -157,6 +165,27 @@ impl Sockets {
             sockets: waited[..own].iter().any(is_ready),
             first_other: waited.get(own).is_some_and(is_ready),
         })
+    }
+
+    #[inline(never)] // mostly there is nothing to do
+    fn flush_all(&mut self) {
+        let Self { outbox, only_peer, receiver, staging, cargo, counters, .. } = self;
+        let connected = match outbox.destinations() {
+            Some((to, false)) => only_peer.socket_to(receiver, to),
+            Some((_, true)) => {
+                only_peer.note_several();
+                None
+            }
+            None => None,
+        };
+        if let Some(connected) = connected {
+            match outbox.flush_connected(connected, staging, cargo, counters) {
+                Ok(true) => return,
+                Ok(false) => {}              // a wait is for room in the first socket
+                Err(_) => only_peer.leave(), // the first socket says why, if it is not for the connected one alone
+            }
+        }
+        outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
     #[inline]
@@ -221,7 +250,7 @@ impl Carrier for Sockets {
         Room { packets, fragments: prefixes.min(packets), buffers: self.cargo.room() }
     }
 
-    #[inline]
+    #[inline(always)] // for each packet
     fn packet(&mut self) -> Option<Packet> {
         let slot =
             (self.staging.free().0 > CONTROL_SLOTS).then(|| self.staging.take(HEADER_BYTES)).flatten()?;
@@ -294,6 +323,29 @@ impl Carrier for Sockets {
         self.flush();
     }
 
+    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+        let slots = packets.iter().map(|packet| packet.0);
+        if self.outbox.is_empty()
+            && let Some((bytes, segment_bytes)) = self.staging.seal_run(slots.zip(headers))
+        {
+            let connected = self.only_peer.socket_to(&mut self.receiver, to);
+            let (socket, name) = match connected {
+                Some(connected) => (connected, None),
+                None => (self.receiver.socket(), Some(to)),
+            };
+            if self.outbox.send_joined(bytes, segment_bytes, socket, name) {
+                self.counters.calls += 1;
+                self.counters.datagrams_sent += packets.len() as u64;
+                return;
+            }
+        }
+        // The general way says why.
+        for (packet, header) in packets.iter().zip(headers) {
+            self.transmit_packet(to, packet, &header, false);
+        }
+        self.flush();
+    }
+
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         if self.outbox.controls() == CONTROL_SLOTS {
             self.flush();
@@ -327,11 +379,9 @@ impl Carrier for Sockets {
 
     #[inline]
     fn flush(&mut self) {
-        if self.outbox.is_empty() {
-            return;
+        if !self.outbox.is_empty() {
+            self.flush_all();
         }
-        let Self { outbox, receiver, staging, cargo, counters, .. } = self;
-        outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
     #[inline]
@@ -389,6 +439,7 @@ impl Carrier for Sockets {
     fn leave_none_out(&mut self) -> bool {
         self.only_peer.wake()
     }
+
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         let mut looks = Looks { sockets: self, deliver, last: None };
         wait::wait(&mut looks, how, until)?;
@@ -396,9 +447,15 @@ impl Carrier for Sockets {
         looks.last.unwrap_or_else(|| looks.sockets.receive(looks.deliver))
     }
 
-    #[inline]
-    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
-        Lone::Shown(self.receiver.last_in_place(range), &mut self.intake)
+    #[inline(always)] // as above
+    fn lone(&mut self, place: Alone) -> Lone<'_> {
+        match place {
+            Alone::In(_) => Lone::Shown(self.receiver.last_in_place(place.only()), &mut self.intake),
+            Alone::Across(spread, run_bytes) => {
+                let run = self.receiver.last_in_place(0..run_bytes as usize);
+                Lone::Spread(run, spread, &mut self.intake)
+            }
+        }
     }
 
     #[inline]

@@ -236,12 +236,17 @@ impl Endpoint {
     #[cold]
     pub(in crate::message) fn read_lone_placed(&mut self, lone: Lone, posted: &Arc<Posted>) -> Message<'_> {
         let (peer, kind) = (lone.peer, lone.kind);
-        let slot = posted.take(lone.range.len());
+        let slot = posted.take(lone.place.bytes());
         let Self { carrier, streams, home, .. } = self;
         let lone = lone.bytes(carrier, streams);
         let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, home.as_ref()) };
-        slot.room().copy_from_slice(lone.bytes());
-        posted.note_gathered(lone.bytes().len());
+        let room = slot.room();
+        let mut at = 0;
+        for piece in lone.pieces() {
+            room[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        posted.note_gathered(at);
         Message::placed(peer, kind, Placed::filled(slot))
     }
 }

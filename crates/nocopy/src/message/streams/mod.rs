@@ -16,7 +16,6 @@ mod reading;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::HEADER_BYTES;
 use super::arrivals::{Lone, Moment};
-use super::carrier::{self, CARRIER, Packet, Polled, Received};
+use super::carrier::{self, Alone, CARRIER, Packet, Polled, Received};
 use super::placing::{Posted, Registered};
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
@@ -36,7 +35,8 @@ use crate::memory::pieces::Buffers;
 use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
 use crate::tcp::{OpenError, ReceiveMethod, Stream};
-use choice::{By, LONG_BYTES, PACKET_BYTES, Way, Ways};
+pub(super) use choice::LONG_BYTES;
+use choice::{By, PACKET_BYTES, Way, Ways};
 use memory::Memory;
 pub(super) use memory::Part;
 use opening::{Attached, Openings};
@@ -528,10 +528,10 @@ impl Streams {
         self.memory.take_lone()
     }
 
-    /// A part of the unit that was taken last to be read in place.
+    /// The message that was taken last to be read in place.
     #[inline]
-    pub(super) fn lone(&mut self, range: Range<usize>) -> carrier::Lone<'_> {
-        carrier::Lone::Held(self.memory.held(), range)
+    pub(super) fn lone(&mut self, place: Alone) -> carrier::Lone<'_> {
+        carrier::Lone::Held(self.memory.held(), place.only())
     }
 
     /// Reads what has come over streams, and sees to those that are opened; returns whether anything came.

@@ -436,8 +436,8 @@ impl Model {
             }
         }
         while reader.released().is_some() {}
-        if let Some(Lone { kind, range, .. }) = memory.take_lone() {
-            let message = memory.held().take().expect("it holds the message").as_ref()[range].to_vec();
+        if let Some(Lone { kind, place, .. }) = memory.take_lone() {
+            let message = memory.held().take().expect("it holds the message").as_ref()[place.only()].to_vec();
             self.check(kind, &message);
         }
     }

@@ -11,7 +11,7 @@ use super::placed::{Within, WithinPut, front_of, is_placed_on};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::arrivals::{Lone, Moment};
-use crate::message::carrier::{Packet, Received};
+use crate::message::carrier::{Alone, Packet, Received};
 use crate::message::placing::Front;
 use crate::tcp;
 
@@ -380,7 +380,7 @@ fn deliver(
 ) {
     let read = |bytes: &[u8]| {
         let read = protocol.receive_unit_in_place(now.now(), peer, bytes);
-        read.map(|(kind, range)| Lone { peer, kind, range, is_unit: true })
+        read.map(|(kind, range)| Lone { peer, kind, place: Alone::at(range), is_unit: true })
     };
     let is_alone = (start, end) == (0, buffer.len());
     if !is_alone || !memory.takes_in_place(buffer, read) {

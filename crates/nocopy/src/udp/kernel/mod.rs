@@ -298,14 +298,16 @@ impl Receiver {
             datagrams += message.datagrams();
             bytes += message.bytes as u64;
             self.counters.truncated += u64::from(message.truncated);
-            each(Came::Run(InPlace { buffers: &mut self.free, pool: &self.pool, index, message }));
+            let is_last = index + 1 == received;
+            each(Came::Run(InPlace { buffers: &mut self.free, pool: &self.pool, index, message, is_last }));
         }
         self.counters.runs += received as u64;
         self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams as u64, bytes);
         Ok(datagrams)
     }
 
-    /// Bytes of the [last](Came::Last) datagram that was passed in place, which is in its buffer until the next call.
+    /// Bytes of the last datagram or run that was passed in place, which is in its buffer until the next call, unless it was
+    /// [kept](InPlace::keep).
     #[inline]
     pub(crate) fn last_in_place(&self, range: Range<usize>) -> &[u8] {
         &self.free.last()[range]
@@ -483,9 +485,16 @@ pub(crate) struct InPlace<'a> {
     pool: &'a Pool,
     index: usize,
     message: Message,
+    is_last: bool,
 }
 
 impl InPlace<'_> {
+    /// Whether it is the last one of its call.
+    #[inline]
+    pub(crate) fn is_last(&self) -> bool {
+        self.is_last
+    }
+
     #[inline]
     pub(crate) fn message(&self) -> &Message {
         &self.message

@@ -1,4 +1,5 @@
-//! Keeps received datagrams until they are read: runs stay where the kernel wrote them, single ones move to small buffers.
+//! Keeps received datagrams until they are read: runs stay where the kernel wrote them, single ones move to small buffers. One message that
+//! the program waits for is read before the next call, and not kept.
 
 use std::io;
 use std::net::SocketAddr;
@@ -100,6 +101,13 @@ impl Intake {
         let Some(segment_bytes) = message.segment_bytes else {
             return self.copy(from, congested, run.bytes(), deliver);
         };
+        // One that would be cut is none of these, and one that would be copied if it is taken is short.
+        let may_be_read = run.is_last()
+            && segment_bytes.get() <= self.small.buffer_bytes()
+            && message.bytes < RUN_KEPT_FROM_BYTES;
+        if may_be_read && deliver.lone_run(from, congested, run.bytes(), segment_bytes.get()) {
+            return;
+        }
         // Those that arrive meanwhile need buffers, too.
         if is_kept(message.datagrams(), message.bytes)
             && let Some(run) = run.keep(self.large_reserve)
@@ -212,6 +220,10 @@ mod tests {
 
     impl Deliver for Keeper {
         fn lone(&mut self, _: SocketAddr, _: bool, _: &[u8]) -> bool {
+            false
+        }
+
+        fn lone_run(&mut self, _: SocketAddr, _: bool, _: &[u8], _: usize) -> bool {
             false
         }
 

@@ -18,7 +18,7 @@ use crate::sys::udp_receive::set_coalescing;
 use crate::sys::udp_send::{allow_fragments, send};
 use crate::udp::kernel;
 
-/// It is opened after so many packets in a row to one address, each sent alone, and closed after so many to others.
+/// It is opened after so many calls in a row that send to one address, and closed after so many that send to others.
 const IN_A_ROW: u32 = 256;
 /// How much longer the row must be after it was closed: in closing it, what comes meanwhile is lost.
 const MORE_EACH_TIME: u32 = 8;
@@ -36,10 +36,10 @@ const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIE
 pub(super) struct OnlyPeer {
     /// Where the last packets went, or the peer to which the socket is connected.
     to: SocketAddr,
-    /// How many packets went there in a row, and how many must.
+    /// How many calls in a row sent there, and how many must.
     row: u32,
     row_needed: u32,
-    /// Packets to others, since the last one to this peer.
+    /// Calls that sent to others, since the last one to this peer.
     others: u32,
     is_connected: bool,
     /// The socket is used for sending. One that is not is closed when nothing is left in it.
@@ -86,25 +86,54 @@ impl OnlyPeer {
     /// Sends a packet by a call of its own; false: it was not sent.
     #[inline(always)] // for each packet that goes alone
     pub(super) fn send(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr, bytes: &[u8]) -> bool {
-        let is_same = self.to == to;
-        if is_same && self.sends {
+        if self.to == to && self.sends {
             self.others = 0;
             let sent = receiver
                 .connected()
                 .is_some_and(|socket| send(socket, bytes, None, libc::MSG_DONTWAIT).is_ok());
             return sent || self.leave_after_error();
         }
-        if !is_same && self.is_connected {
-            self.note_other();
-        } else if !is_same {
-            (self.to, self.row) = (to, 0);
-        } else {
+        self.note(receiver, to);
+        send_lone(to, receiver.socket(), bytes)
+    }
+
+    /// The socket that is connected to an address, if several packets that go there together are to be sent by it.
+    #[inline]
+    pub(super) fn socket_to<'r>(
+        &mut self,
+        receiver: &'r mut kernel::Receiver,
+        to: SocketAddr,
+    ) -> Option<BorrowedFd<'r>> {
+        if self.to == to && self.sends {
+            self.others = 0;
+            return receiver.connected();
+        }
+        self.note(receiver, to);
+        None
+    }
+
+    /// Notes that packets go to several addresses together.
+    #[inline]
+    pub(super) fn note_several(&mut self) {
+        match self.is_connected {
+            true => self.note_other(),
+            false => self.row = 0,
+        }
+    }
+
+    /// Notes that something goes to an address by the first socket.
+    #[inline(always)]
+    fn note(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr) {
+        if self.to == to {
             self.row += 1;
             if self.row == self.row_needed {
                 self.open(receiver);
             }
+        } else if self.is_connected {
+            self.note_other();
+        } else {
+            (self.to, self.row) = (to, 0);
         }
-        send_lone(to, receiver.socket(), bytes)
     }
 
     /// The kernel refused it: the first socket is tried, which says why. That an address is gone, for example, concerns this socket alone.
@@ -117,7 +146,7 @@ impl OnlyPeer {
     }
 
     /// It is closed when nothing is left in it.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         (self.sends, self.to) = (false, NOBODY);
     }
 

@@ -9,9 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
-use crate::sys::udp_send::{
-    Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments, send,
-};
+use crate::sys::udp_send::{Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, allow_fragments, send};
 
 /// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -111,6 +109,51 @@ impl Outbox {
         }
     }
 
+    /// Sends packets that lie one after another, each of `segment_bytes` bytes except that the last may be shorter, to an address or to the
+    /// one that the socket is connected to. False: they were not sent.
+    #[inline]
+    pub(super) fn send_joined(
+        &mut self,
+        bytes: &[u8],
+        segment_bytes: usize,
+        socket: BorrowedFd<'_>,
+        to: Option<SocketAddr>,
+    ) -> bool {
+        if !self.joins || bytes.len() > MESSAGE_BYTES_MAX {
+            return false;
+        }
+        let mut burst = CopiedBurst::new(&mut self.burst);
+        burst.begin(to.map(Into::into).as_ref());
+        burst.piece(bytes);
+        burst.cut_into(segment_bytes as u16);
+        burst.send(socket, 0).is_ok_and(|sent| sent == 1)
+    }
+
+    /// The addresses for which several packets wait: the first one, and whether there are others.
+    #[inline]
+    pub(super) fn destinations(&self) -> Option<(SocketAddr, bool)> {
+        self.rows.front().map(|(to, _)| (*to, self.rows.len() > 1))
+    }
+
+    /// As [`flush`](Self::flush), by a socket that is connected to the only destination. False: it has no room for everything.
+    /// Errors: it refused something, which another socket is to try.
+    pub(super) fn flush_connected(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        staging: &mut Staging,
+        cargo: &mut Cargo,
+        counters: &mut CarrierCounters,
+    ) -> io::Result<bool> {
+        while !self.waiting.is_empty() {
+            match self.call(socket, true, staging, cargo) {
+                Outcome::Full => return Ok(false),
+                Outcome::Sent(messages) => self.sent(messages, staging, cargo, counters),
+                Outcome::Refused(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
     /// Hands over as much as the kernel accepts; the rest waits for the next flush.
     pub(super) fn flush(
         &mut self,
@@ -128,42 +171,53 @@ impl Outbox {
             self.queue(waiting, to);
         }
         while !self.waiting.is_empty() {
-            match self.call(socket, staging, cargo) {
+            match self.call(socket, false, staging, cargo) {
                 Outcome::Full => {
                     counters.kernel_full += 1;
                     return;
                 }
-                Outcome::Sent(messages) => {
-                    let packets = self.packets[..messages].iter().sum();
-                    counters.calls += 1;
-                    counters.datagrams_sent += packets as u64;
-                    self.forget(packets, staging, cargo);
-                }
+                Outcome::Sent(messages) => self.sent(messages, staging, cargo, counters),
                 Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
             }
         }
     }
 
+    fn sent(
+        &mut self,
+        messages: usize,
+        staging: &mut Staging,
+        cargo: &mut Cargo,
+        counters: &mut CarrierCounters,
+    ) {
+        let packets = self.packets[..messages].iter().sum();
+        counters.calls += 1;
+        counters.datagrams_sent += packets as u64;
+        self.forget(packets, staging, cargo);
+    }
+
     /// Makes a call with as many messages as it can take.
-    fn call(&mut self, socket: BorrowedFd<'_>, staging: &Staging, cargo: &Cargo) -> Outcome {
+    fn call(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        is_connected: bool,
+        staging: &Staging,
+        cargo: &Cargo,
+    ) -> Outcome {
         self.packets.clear();
         let mut burst = CopiedBurst::new(&mut self.burst);
         let mut at = 0;
         'full: for (to, count) in &self.rows {
-            let (to, end) = ((*to).into(), at + count);
+            let (to, end) = ((!is_connected).then(|| (*to).into()), at + count);
             while at < end {
                 let packets_max = if self.joins && at >= self.alone { SEGMENTS_MAX.min(end - at) } else { 1 };
-                let group = Group::of(self.waiting.range(at..at + packets_max), staging);
-                if !burst.has_room(group.pieces) {
+                if !burst.has_room(staging.extent(self.waiting[at].slot).0) {
                     break 'full;
                 }
-                let segment_bytes = if group.packets > 1 { group.segment_bytes as u16 } else { 0 };
-                burst.begin(&to, segment_bytes);
-                for waiting in self.waiting.range(at..at + group.packets) {
-                    staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
-                }
-                self.packets.push(group.packets);
-                at += group.packets;
+                burst.begin(to.as_ref());
+                let waiting = self.waiting.range(at..at + packets_max);
+                let joined = join(waiting.map(|waiting| waiting.slot), staging, cargo, &mut burst);
+                self.packets.push(joined);
+                at += joined;
             }
         }
         loop {
@@ -218,7 +272,7 @@ impl Outbox {
         cargo: &Cargo,
     ) -> bool {
         let mut burst = CopiedBurst::new(&mut self.burst);
-        burst.begin(&self.rows[0].0.into(), 0);
+        burst.begin(Some(&self.rows[0].0.into()));
         staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
         let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
@@ -261,34 +315,38 @@ pub(super) fn send_lone(to: SocketAddr, socket: BorrowedFd<'_>, bytes: &[u8]) ->
     send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok()
 }
 
-/// Packets to one peer, all of one length except the last, which may be shorter.
-struct Group {
-    packets: usize,
-    pieces: usize,
-    segment_bytes: usize,
-}
-
-impl Group {
-    /// The longest group at the front of the packets to one peer.
-    #[inline]
-    fn of<'w>(waiting: impl Iterator<Item = &'w Waiting>, staging: &Staging) -> Self {
-        let mut group = Self { packets: 0, pieces: 0, segment_bytes: 0 };
-        let mut bytes = 0;
-        for next in waiting {
-            let (pieces, length) = staging.extent(next.slot);
-            if group.packets == 0 {
-                group.segment_bytes = length;
-            } else if length > group.segment_bytes
-                || bytes + length > MESSAGE_BYTES_MAX
-                || group.pieces + pieces > PIECES_MAX
-            {
-                break;
-            }
-            (group.packets, group.pieces, bytes) = (group.packets + 1, group.pieces + pieces, bytes + length);
-            if length < group.segment_bytes {
-                break;
-            }
+/// Joins as many of the packets to one peer as can be: all of one length, except that the last may be shorter. Adds their bytes to the
+/// message that was begun, and returns their number.
+#[inline]
+fn join<'a>(
+    slots: impl Iterator<Item = u32>,
+    staging: &'a Staging,
+    cargo: &'a Cargo,
+    burst: &mut CopiedBurst<'a>,
+) -> usize {
+    let (mut packets, mut segment_bytes, mut bytes) = (0, 0, 0);
+    for slot in slots {
+        let whole = staging.in_one_piece(slot);
+        let (pieces, length) = whole.map_or_else(|| staging.extent(slot), |bytes| (1, bytes.len()));
+        if packets == 0 {
+            segment_bytes = length;
+        } else if length > segment_bytes
+            || bytes + length > MESSAGE_BYTES_MAX
+            || !burst.has_room_behind(pieces)
+        {
+            break;
         }
-        group
+        match whole {
+            Some(bytes) => burst.piece(bytes),
+            None => staging.each_piece(slot, cargo, |piece| burst.piece(piece)),
+        }
+        (packets, bytes) = (packets + 1, bytes + length);
+        if length < segment_bytes {
+            break;
+        }
     }
+    if packets > 1 {
+        burst.cut_into(segment_bytes as u16);
+    }
+    packets
 }

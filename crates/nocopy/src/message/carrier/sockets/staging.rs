@@ -1,5 +1,7 @@
 //! Packets that are kept until they are acknowledged: their written bytes, and where their other bytes lie.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::message::HEADER_BYTES;
@@ -164,7 +166,7 @@ impl Staging {
     }
 
     /// Writes the header; returns the whole packet if it is sent for the first time and lies in the slot.
-    #[inline]
+    #[inline(always)] // for each packet that goes alone
     pub(super) fn sealed_in_one_piece(&mut self, slot: u32, header: &[u8; HEADER_BYTES]) -> Option<&[u8]> {
         let Packet { piece_count: 0, crc: false, head_bytes, .. } = &self.packets[slot as usize] else {
             return None;
@@ -173,6 +175,26 @@ impl Staging {
         let bytes = self.slot_mut(slot).get_mut(..usize::from(head_bytes))?;
         *bytes.first_chunk_mut()? = *header;
         Some(bytes)
+    }
+
+    /// Writes the headers of packets that are sent for the first time. Returns their bytes, and those of each but the last, if they lie one
+    /// after another, each of the same length except that the last may be shorter.
+    #[inline]
+    pub(super) fn seal_run(
+        &mut self,
+        packets: impl Iterator<Item = (u32, [u8; HEADER_BYTES])>,
+    ) -> Option<(&[u8], usize)> {
+        let slot_bytes = self.slot_bytes;
+        let mut lies = None;
+        for (slot, header) in packets {
+            let begin = slot as usize * slot_bytes;
+            let Range { start, end } = lies.unwrap_or(begin..begin);
+            if slot >= self.whole || begin != end {
+                return None;
+            }
+            lies = Some(start..end + self.sealed_in_one_piece(slot, &header)?.len());
+        }
+        Some((self.memory.get(lies?)?, slot_bytes))
     }
 
     /// What keeps a packet here.

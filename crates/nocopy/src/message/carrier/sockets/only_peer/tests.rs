@@ -14,8 +14,22 @@ fn builder() -> Builder {
     Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE).streams(false)
 }
 
+/// A message that begins with a number; every other one in a conversation takes several packets.
+fn message(number: u32, is_long: bool) -> Vec<u8> {
+    let rest = if is_long { vec![number as u8; 4_000] } else { Vec::new() };
+    [&number.to_be_bytes()[..], &rest].concat()
+}
+
+fn is_long(number: u32) -> bool {
+    number % 2 == 1
+}
+
 fn send(from: &mut Endpoint, number: u32, to: Peer) {
-    from.send_copy(&number.to_be_bytes(), to).unwrap();
+    send_message(from, &message(number, false), to);
+}
+
+fn send_message(from: &mut Endpoint, message: &[u8], to: Peer) {
+    from.send_copy(message, to).unwrap();
     from.flush().unwrap();
     from.wait(Duration::ZERO).unwrap(); // for acknowledgements of earlier ones
 }
@@ -25,7 +39,10 @@ fn next(at: &mut Endpoint) -> (u32, Peer) {
     loop {
         while at.poll_event().is_some() {}
         if let Some(message) = at.receive_timeout(PATIENCE).unwrap() {
-            return (u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap()), message.from());
+            let (bytes, from) = (message.to_vec(), message.from());
+            let number = u32::from_be_bytes(*bytes.first_chunk().unwrap());
+            assert!(bytes == self::message(number, bytes.len() > 4));
+            return (number, from);
         }
     }
 }
@@ -34,13 +51,19 @@ fn next(at: &mut Endpoint) -> (u32, Peer) {
 fn converse(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) -> Peer {
     let mut to_left = None;
     for number in 0..2 * IN_A_ROW {
-        send(left, number, to_right);
+        let message = message(number, is_long(number));
+        send_message(left, &message, to_right);
         let (came, from) = next(right);
         assert_eq!(came, number);
-        send(right, number, from);
+        send_message(right, &message, from);
         assert_eq!(next(left), (number, to_right));
         to_left = Some(from);
     }
+    wait_until("everything is acknowledged", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        left.in_flight() + right.in_flight() == 0
+    });
     to_left.expect("at least one")
 }
 
@@ -86,12 +109,12 @@ fn a_look_without_waiting_leaves_no_socket_out() {
     converse(&mut left, to_right, &mut right);
     assert!(right.receive_timeout(Duration::from_millis(5)).unwrap().is_none(), "it looks many times");
     send(&mut other, 7, other_to_right);
-    assert_eq!(right.try_receive().unwrap().unwrap().to_vec(), 7_u32.to_be_bytes());
+    assert_eq!(right.try_receive().unwrap().unwrap().to_vec(), message(7, false));
     assert!(right.receive_timeout(Duration::from_millis(5)).unwrap().is_none());
     send(&mut other, 8, other_to_right);
     let mut came = Vec::new();
     assert_eq!(right.try_receive_each(|message| came = message.to_vec()).unwrap(), 1);
-    assert_eq!(came, 8_u32.to_be_bytes());
+    assert_eq!(came, message(8, false));
 }
 
 /// The descriptor of an endpoint is readable for either socket, also if it was watched before there were two.
@@ -167,7 +190,7 @@ fn a_peer_that_is_gone_is_no_error() {
     let address = right.local_address();
     drop(right);
     for number in 0..10 {
-        let _ = left.send_copy(&[number; 8], to_right); // it says goodbye, if that was heard
+        let _ = left.send_copy(&message(number, is_long(number)), to_right); // it says goodbye, if that was heard
         left.flush().unwrap();
         assert!(left.try_receive().unwrap().is_none());
     }
