@@ -317,7 +317,7 @@ pub fn put_whole_header(kind: Kind, bytes: usize, room: &mut [u8]) -> usize {
 
 /// How many packets a message takes if it does not fit into the packet being filled.
 #[inline]
-pub(super) fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
+pub fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
     let whole = whole_header_bytes(kind);
     let first = payload_bytes_max.saturating_sub(whole + 4);
     match whole.saturating_add(bytes) <= payload_bytes_max {

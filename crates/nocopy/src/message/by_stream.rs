@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::framing::{Laid, lay_unit, whole_header_bytes};
+use nocopy_proto::message::framing::{self, Laid, lay_unit};
 use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, QueueError, Time};
 
 use super::arrivals::{Arrivals, Clock, Lone, Moment};
@@ -96,8 +96,7 @@ impl Endpoint {
         let is_alone = message.len() >= LONG_BYTES
             && !has_open
             && streams.is_idle()
-            && whole_header_bytes(kind) + message.len()
-                <= packets_max() * payload_bytes_max.saturating_sub(4);
+            && framing::packets(kind, message.len(), payload_bytes_max) <= packets_max();
         if is_alone || streams.passes_by(peer, message.len(), has_open) || message.len() > message_bytes_max {
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::framing::whole_header_bytes;
+use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::by_stream::is_published;
@@ -352,13 +352,8 @@ impl Endpoint {
         if payload_bytes_max == 0 {
             return Err(Reason::Full); // not connected yet
         }
-        let header_bytes = whole_header_bytes(kind);
-        let is_whole = header_bytes + bytes <= payload_bytes_max;
-        let packets = match is_whole {
-            true => 1,
-            // The first one says how long the message is.
-            false => (bytes + header_bytes).div_ceil(payload_bytes_max - 4),
-        };
+        let is_whole = whole_header_bytes(kind) + bytes <= payload_bytes_max;
+        let packets = framing::packets(kind, bytes, payload_bytes_max);
         let window_bytes = self.window_packets.saturating_sub(2).saturating_mul(payload_bytes_max - 4);
         let bytes_max = message_bytes_max.min(window_bytes);
         if bytes > bytes_max {

@@ -93,7 +93,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// How many packets [`next`](Self::next) would send without a pause, if nothing is unacknowledged; otherwise 0.
     #[inline]
     pub(in crate::message) fn at_once(&self) -> usize {
-        let by_credit = (self.credit - self.send.fresh().min(self.credit)) as usize;
+        let by_credit = self.credit.saturating_sub(self.send.fresh()) as usize;
         if self.send.len() == 0 { by_credit.min(self.congestion.window()).saturating_sub(1) } else { 0 }
     }
 

@@ -177,8 +177,8 @@ impl Staging {
         Some(bytes)
     }
 
-    /// Writes the headers of packets that are sent for the first time. Returns their bytes, and those of each but the last, if they lie one
-    /// after another, each of the same length except that the last may be shorter.
+    /// Writes the headers of packets that are sent for the first time. Returns the bytes of all, and how many each but the last has, if they
+    /// lie one after another: all but the last fill their slots.
     #[inline]
     pub(super) fn seal_run(
         &mut self,
