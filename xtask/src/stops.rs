@@ -16,14 +16,14 @@ const STOP_MS: std::ops::Range<u64> = 100..280;
 /// How long all run between two stops.
 const GAP_MS: std::ops::Range<u64> = 50..200;
 
-/// A thread for each processor that does the same thing again and again, until this is dropped.
+/// Threads that do the same thing again and again, until this is dropped.
 struct Threads {
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    fn begin(work: fn()) -> Self {
+    fn begin(count: usize, work: fn()) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let worker = || {
             let ended = Arc::clone(&ended);
@@ -33,7 +33,7 @@ impl Threads {
                 }
             })
         };
-        let threads = (0..processors()).map(|_| worker()).collect();
+        let threads = (0..count).map(|_| worker()).collect();
         Self { ended, threads }
     }
 }
@@ -52,7 +52,7 @@ pub(crate) struct Stops(#[expect(dead_code, reason = "ends them when dropped")] 
 
 impl Stops {
     pub(crate) fn begin() -> Self {
-        Self(Threads::begin(stop_one))
+        Self(Threads::begin(processors(), stop_one))
     }
 }
 
@@ -67,11 +67,11 @@ fn stop_one() {
     }
 }
 
-/// One busy thread per processor, until it is dropped.
+/// Two busy threads per processor, until it is dropped.
 pub(crate) struct Busy(#[expect(dead_code, reason = "ends them when dropped")] Threads);
 
 impl Busy {
     pub(crate) fn begin() -> Self {
-        Self(Threads::begin(std::hint::spin_loop))
+        Self(Threads::begin(2 * processors(), std::hint::spin_loop))
     }
 }
