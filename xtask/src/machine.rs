@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, is_root, run_all};
 
-/// A program that the tests or this one start, or a header for compiling.
+/// A program that the tests or this one start, a header for compiling, or another file by its path.
 struct Program {
     name: &'static str,
-    /// The option that tests whether the program is present; empty for a header.
+    /// The option that tests whether the program is present; empty for a file.
     question: &'static str,
     /// One package or more.
     apt: &'static str,
@@ -28,6 +28,7 @@ enum Needed {
     Aarch64,
     Aarch64Lab,
     Newcomer,
+    Machines,
 }
 
 impl Needed {
@@ -42,12 +43,13 @@ impl Needed {
             Self::Aarch64 => "nightly suite aarch64",
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
             Self::Newcomer => "nightly suite newcomer",
+            Self::Machines => "nightly suite machines",
         }
     }
 
     /// Whether the gate works without it: not every system has a package of that compiler.
     const fn is_optional(self) -> bool {
-        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer)
+        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer | Self::Machines)
     }
 }
 
@@ -115,12 +117,13 @@ const PROGRAMS: &[Program] = &[
         Needed::Aarch64Lab,
     ),
     program("debootstrap", "--version", ["debootstrap", "debootstrap"], Needed::Newcomer),
+    program("/usr/share/i18n/locales/de_DE", "", ["locales", "glibc-locale-source"], Needed::Machines),
 ];
 
 impl Program {
     fn is_there(&self) -> bool {
-        if self.name.ends_with(".h") {
-            return Path::new(HEADERS).join(self.name).exists();
+        if self.question.is_empty() {
+            return Path::new(HEADERS).join(self.name).exists(); // an absolute path replaces the directory
         }
         Step::new(self.name, self.name, &[self.question]).succeeds_quietly()
     }
@@ -149,6 +152,11 @@ pub(crate) fn aarch64_compiler() -> Outcome {
 /// Installs the installer of a bare Debian.
 pub(crate) fn debian_installer() -> Outcome {
     installed(Needed::Newcomer)
+}
+
+/// Installs the sources of locales.
+pub(crate) fn locales() -> Outcome {
+    installed(Needed::Machines)
 }
 
 /// Runs `then` with valgrind.

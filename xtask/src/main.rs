@@ -10,6 +10,7 @@ mod gate;
 mod instructions;
 mod layers;
 mod machine;
+mod machines;
 mod newcomer;
 mod nightly;
 mod others;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use gate::Gate;
+use machines::Face;
 use step::{Failed, is_root};
 use suite::Suite;
 
@@ -83,11 +85,18 @@ struct TestArguments {
     /// Leave the VM lab out.
     #[arg(long)]
     no_vm: bool,
+    /// Run them as on another machine: words FACTOR=VALUE, as the nightly suite 'machines' prints them.
+    #[arg(long, value_name = "WORDS")]
+    face: Option<Face>,
+    /// The same, when this process has that face.
+    #[arg(long, hide = true, conflicts_with = "face")]
+    wearing: Option<Face>,
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Test(arguments) => return test(&arguments),
+        Command::Test(TestArguments { face: Some(face), .. }) => become_faced(&face),
+        Command::Test(arguments) => return test(arguments),
         Command::Check => {
             let mut gate = Gate::default();
             check::run(&mut gate);
@@ -120,8 +129,20 @@ fn refuse(failed: &Failed) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Replaces this process by one with the same arguments, for which the machine has that face.
+fn become_faced(face: &Face) -> Result<(), Failed> {
+    let program =
+        std::env::current_exe().map_err(|error| Failed(format!("no path of this program: {error}")))?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wearing = |argument: String| {
+        argument.replacen("--face", "--wearing", usize::from(argument.starts_with("--face")))
+    };
+    let arguments: Vec<String> = arguments.into_iter().map(wearing).collect();
+    machines::become_with(face, &program, &arguments).map(|never| match never {})
+}
+
 /// Runs the gate, or the selected part of it.
-fn test(arguments: &TestArguments) -> ExitCode {
+fn test(arguments: TestArguments) -> ExitCode {
     if !is_root() || !machine::has_namespaces() {
         eprintln!(
             "xtask: not root, or without CAP_SYS_ADMIN: tests that make network namespaces, load BPF programs or open \
@@ -137,7 +158,8 @@ fn test(arguments: &TestArguments) -> ExitCode {
         check::run(&mut gate);
     }
     let built = if arguments.quick { QUICK } else { suite::ALL };
-    let suite = Suite { filters: &arguments.names, ..Suite::of("tests", built) };
+    let face = arguments.wearing.unwrap_or_default();
+    let suite = Suite { filters: &arguments.names, face, ..Suite::of("tests", built) };
     gate.run("tests", || suite.outcome());
     if is_whole {
         gate.run("loom models", || Suite::of("loom", &["--package", "nocopy-loom"]).outcome());

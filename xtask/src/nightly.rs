@@ -7,6 +7,7 @@ use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
 use crate::machine;
+use crate::machines;
 use crate::newcomer;
 use crate::others;
 use crate::senders;
@@ -40,6 +41,11 @@ const ALL: &[Nightly] = &[
         name: "busy",
         about: "all tests while every processor is busy; three runs, no second try",
         run: busy,
+    },
+    Nightly {
+        name: "machines",
+        about: "the tests of --quick and of the command on machines with other faces: processors, terminals, languages, limits, settings",
+        run: machines::outcome,
     },
     Nightly {
         name: "soak",

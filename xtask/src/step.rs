@@ -1,5 +1,6 @@
-//! A step: a command with a name, run from the root of the repository.
+//! A step: a command with a name, usually run from the root of the repository.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -45,12 +46,14 @@ pub(crate) struct Step {
     program: String,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
+    directory: PathBuf,
 }
 
 impl Step {
     pub(crate) fn new(name: &str, program: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self { name: name.to_owned(), program: program.to_owned(), arguments, variables: Vec::new() }
+        let (name, program) = (name.to_owned(), program.to_owned());
+        Self { name, program, arguments, variables: Vec::new(), directory: root() }
     }
 
     pub(crate) fn cargo(name: &str, arguments: &[&str]) -> Self {
@@ -62,9 +65,15 @@ impl Step {
         self
     }
 
+    /// In another directory than the root of the repository.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        directory.clone_into(&mut self.directory);
+        self
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).current_dir(root()).stdin(Stdio::null());
+        command.args(&self.arguments).current_dir(&self.directory).stdin(Stdio::null());
         command.envs(self.variables.iter().map(|(variable, value)| (variable, value)));
         command
     }
@@ -141,6 +150,13 @@ fn show(from: impl Read) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A program that is started by a line of sh(1) with `exec "$@"`.
+pub(crate) fn after_shell(line: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", line, "sh"]).arg(program);
+    command
 }
 
 pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failed> {

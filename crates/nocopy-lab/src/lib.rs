@@ -38,5 +38,5 @@ pub use chain::Chain;
 pub use error::Error;
 pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::{ALLOWED_SKIPS, AllowedSkip, Missing, lab_or_skip, skip};
-pub use namespace::Namespace;
+pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;

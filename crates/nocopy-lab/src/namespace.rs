@@ -2,6 +2,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -16,6 +17,10 @@ use crate::{Error, Interface, Missing, netlink};
 pub struct Namespace {
     descriptor: Arc<OwnedFd>,
 }
+
+/// The environment variable with settings for each new namespace, which otherwise begins with those of the machine: `PATH=VALUE;PATH=VALUE …`
+/// with paths below /proc/sys.
+pub const SYSCTLS: &str = "NOCOPY_LAB_SYSCTLS";
 
 /// The namespace of the *thread*; /proc/self is that of the process's first thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -51,6 +56,11 @@ impl Namespace {
             }
             errno => Error::Namespace { operation: "make", source: errno.into() },
         })?;
+        let settings = std::env::var(SYSCTLS).unwrap_or_default();
+        for (name, value) in settings.split(';').filter_map(|setting| setting.split_once('=')) {
+            let path = Path::new("/proc/sys").join(name);
+            std::fs::write(path, value).map_err(|source| Error::Namespace { operation: "set up", source })?;
+        }
         Self::current()
     }
 

@@ -13,7 +13,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 
 use super::binaries::Case;
 use super::sanitizer::Sanitizer;
+use super::terminal::Terminal;
+use crate::machines::Face;
 use crate::processes;
+use crate::step::after_shell;
 
 /// A test that has not ended by then hangs: many times the longest test's time on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
@@ -38,6 +41,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) seed: Option<u64>,
     /// Set if the tests are built with the sanitizer.
     pub(crate) sanitizer: Option<&'a Sanitizer>,
+    /// Which standard streams the tests have; they inherit the rest.
+    pub(crate) face: &'a Face,
 }
 
 impl Attempt {
@@ -45,16 +50,25 @@ impl Attempt {
     pub(crate) fn run(case: &Case, conditions: Conditions<'_>) -> Self {
         let start = Instant::now();
         let (verdict, output) = match started(case, conditions) {
-            Ok((child, file)) => finished(child, file),
+            Ok(started) => finished(started),
             Err(error) => (Verdict::Failed, format!("cannot be started: {error}")),
         };
         Self { verdict, output, start, end: Instant::now() }
     }
 }
 
-fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, File)> {
+struct Started {
+    child: Child,
+    output: File,
+    terminal: Option<Terminal>,
+}
+
+fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> {
     let output = tempfile::tempfile()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = match conditions.face.get("input") {
+        Some(_) => after_shell("exec \"$@\" <&-", std::env::current_exe()?),
+        None => Command::new(std::env::current_exe()?),
+    };
     command.arg("start").args(conditions.isolated.then_some("--isolated")).arg(&case.binary.path);
     command.args(libtest::command_line(&case.test)).current_dir(&case.binary.directory);
     command.env("CARGO_MANIFEST_DIR", &case.binary.directory);
@@ -68,14 +82,26 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, F
     }
     // Not its own session: its leader would get the first terminal that a test opens as its controlling terminal.
     command.process_group(0);
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-    Ok((command.spawn()?, output))
+    let terminal = match conditions.face.number("terminal") {
+        None => {
+            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+            None
+        }
+        Some(columns) => {
+            let (terminal, end) =
+                Terminal::open(u16::try_from(columns).unwrap_or(u16::MAX), output.try_clone()?)?;
+            command.stdin(end.try_clone()?).stdout(end.try_clone()?).stderr(end);
+            Some(terminal)
+        }
+    };
+    Ok(Started { child: command.spawn()?, output, terminal })
 }
 
-fn finished(mut child: Child, mut file: File) -> (Verdict, String) {
+fn finished(Started { mut child, output: mut file, terminal }: Started) -> (Verdict, String) {
     let ended = wait(&mut child);
     let mut output = Vec::new();
-    let read = file.rewind().and_then(|()| file.read_to_end(&mut output));
+    let copied = terminal.map_or(Ok(()), Terminal::close);
+    let read = copied.and_then(|()| file.rewind()).and_then(|()| file.read_to_end(&mut output));
     let mut output = String::from_utf8_lossy(&output).into_owned();
     match (ended, read) {
         (Ok(Some(status)), Ok(_)) => (libtest::verdict(status, &output), output),

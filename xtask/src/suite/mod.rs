@@ -6,6 +6,7 @@
 mod attempt;
 mod binaries;
 mod sanitizer;
+mod terminal;
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +24,7 @@ use sanitizer::Sanitizer;
 
 use crate::gate::{Failure, Note, Outcome};
 use crate::machine;
+use crate::machines::Face;
 use crate::step::{Failed, Step, root};
 
 /// The directory of the times of each suite, to find slow tests.
@@ -45,6 +47,8 @@ pub(crate) struct Suite<'a> {
     /// A failed test is run again if the machine stalled.
     pub(crate) retry: bool,
     pub(crate) instrument: Instrument,
+    /// What this machine is made to look like.
+    pub(crate) face: Face,
 }
 
 /// Instrumentation that the compiler adds to the tests.
@@ -87,7 +91,15 @@ struct Row {
 impl<'a> Suite<'a> {
     /// All tests that were built, run as the gate runs them.
     pub(crate) fn of(name: &'a str, built: &'a [&'a str]) -> Self {
-        Self { name, built, filters: &[], seed: None, retry: true, instrument: Instrument::Nothing }
+        Self {
+            name,
+            built,
+            filters: &[],
+            seed: None,
+            retry: true,
+            instrument: Instrument::Nothing,
+            face: Face::default(),
+        }
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
@@ -114,6 +126,7 @@ impl<'a> Suite<'a> {
             isolated: machine::has_namespaces(),
             seed: self.seed,
             sanitizer: sanitizer.as_ref(),
+            face: &self.face,
         };
         let mut ran = run_all(cases, conditions, &witness);
         if self.retry {

@@ -1,0 +1,193 @@
+//! Gives this process a face of a machine, for all that it starts: by its environment, its limits, and private mounts and names. Nothing
+//! of the machine is changed.
+//!
+//! Two factors are left to each test ([`crate::suite`]), whose standard streams are not inherited: `terminal` and `input`. The nightly
+//! suite chooses the place of the checkout and of what is built: `clone` and `target`.
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sched::CloneFlags;
+use nocopy_lab::SYSCTLS;
+use nocopy_lab::refused::Refused;
+use rustix::fs::Mode;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount};
+use rustix::process::{Resource, Rlimit, setrlimit, umask};
+use rustix::system::sethostname;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::face::Face;
+use crate::step::{Failed, after_shell, root};
+use crate::suite::program as built;
+
+/// What the kernel sets on a machine that nobody has tuned (net/core/sock.c, tcp_init(), and Kconfig of Linux 6.18 with 4 GiB or more).
+const STOCK: &str = "net/core/rmem_default=212992;net/core/rmem_max=212992;net/core/wmem_default=212992;\
+    net/core/wmem_max=212992;net/ipv4/tcp_rmem=4096 131072 6291456;net/ipv4/tcp_wmem=4096 16384 4194304;\
+    net/ipv4/tcp_congestion_control=cubic";
+
+const WITHOUT_IPV6: &str = "net/ipv6/conf/all/disable_ipv6=1;net/ipv6/conf/default/disable_ipv6=1";
+
+/// The longest name of a Linux host (`HOST_NAME_MAX`).
+const HOST_NAME_MAX: usize = 64;
+
+/// Replaces this process by a program for which the machine has this face.
+pub(crate) fn become_with(face: &Face, program: &Path, arguments: &[String]) -> Result<Infallible, Failed> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
+        .map_err(failed("private mounts"))?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", private).map_err(failed("private mounts"))?;
+    let scratch = built("xtask", "face");
+    fs::create_dir_all(&scratch).map_err(failed("a directory"))?;
+    mount("nocopy", &scratch, "tmpfs", MountFlags::empty(), None).map_err(failed("a file system"))?;
+    files(face, &scratch)?;
+    let mut command = match face.get("interrupt") {
+        // Only a shell can ignore a signal without unsafe code.
+        Some(_) => after_shell("trap '' INT; exec \"$@\"", program),
+        None => Command::new(program),
+    };
+    command.args(arguments);
+    directories(face, &scratch, &mut command)?;
+    variables(face, &mut command);
+    limits(face)?;
+    calls(face);
+    Err(failed("exec")(command.exec()))
+}
+
+fn failed<E: Display>(what: &str) -> impl FnOnce(E) -> Failed + use<'_, E> {
+    move |error| Failed(format!("a face of the machine: {what}: {error}"))
+}
+
+/// Files of the system that other ones lie over.
+fn files(face: &Face, scratch: &Path) -> Result<(), Failed> {
+    let over = |path: &str, name: &str, text: String| {
+        let file = scratch.join(name);
+        fs::write(&file, text).map_err(failed(path))?;
+        mount_bind(&file, path).map_err(failed(path))
+    };
+    if let Some(length) = face.number("processor-name") {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(failed("/proc/cpuinfo"))?;
+        over("/proc/cpuinfo", "cpuinfo", with_processor_name(&cpuinfo, length))?;
+    }
+    if face.get("hosts") == Some("localhost-is-ipv6") {
+        over("/etc/hosts", "hosts", "::1 localhost\n127.0.0.1 localhost\n".into())?;
+    }
+    if face.get("host-name") == Some("long") {
+        let name = letters("a-host-with-a-long-name-", HOST_NAME_MAX);
+        sethostname(name.as_bytes()).map_err(failed("host name"))?;
+    }
+    Ok(())
+}
+
+fn with_processor_name(cpuinfo: &str, length: usize) -> String {
+    let name = letters("Processor(R) (a virtual one) CPU @ 2.50GHz ", length);
+    let line = |line: &str| match line.starts_with("model name") {
+        true => format!("model name\t: {name}\n"),
+        false => format!("{line}\n"),
+    };
+    cpuinfo.lines().map(line).collect()
+}
+
+/// So many characters, of this text again and again.
+fn letters(text: &str, count: usize) -> String {
+    text.chars().cycle().take(count).collect()
+}
+
+fn directories(face: &Face, scratch: &Path, command: &mut Command) -> Result<(), Failed> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    for (variable, usual) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+        if let (None, Some(home)) = (std::env::var_os(variable), &home) {
+            command.env(variable, home.join(usual));
+        }
+    }
+    if let Some(home) = face.get("home") {
+        for variable in ["HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
+            command.env_remove(variable);
+        }
+        if home == "read-only" {
+            let home = scratch.join("home");
+            fs::create_dir(&home).map_err(failed("a home"))?;
+            read_only(&home)?;
+            command.env("HOME", home);
+        }
+    }
+    if face.get("temporary") == Some("elsewhere") {
+        let place = scratch.join("temporary files");
+        fs::create_dir(&place).map_err(failed("a directory of temporary files"))?;
+        command.env("TMPDIR", place);
+    }
+    if face.get("folder") == Some("unwritable") {
+        // The current folders of tests.
+        ["crates", "xtask", "fuzz"].iter().try_for_each(|name| read_only(&root().join(name)))?;
+    }
+    Ok(())
+}
+
+/// Permissions do not bind root.
+fn read_only(directory: &Path) -> Result<(), Failed> {
+    mount_bind(directory, directory).map_err(failed("a read-only directory"))?;
+    mount_remount(directory, MountFlags::BIND | MountFlags::RDONLY, "")
+        .map_err(failed("a read-only directory"))
+}
+
+fn variables(face: &Face, command: &mut Command) {
+    if let Some(lang) = face.get("lang") {
+        for variable in ["LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME"] {
+            command.env_remove(variable);
+        }
+        command.env("LANG", lang);
+    }
+    if let Some(zone) = face.get("zone") {
+        command.env("TZ", if zone == "east" { "<+14>-14" } else { "<-12>12" });
+    }
+    let settings =
+        [(face.get("sysctls") == Some("stock"), STOCK), (face.get("ipv6") == Some("disabled"), WITHOUT_IPV6)];
+    let settings = settings.iter().filter(|(is_set, _)| *is_set).map(|(_, settings)| *settings);
+    command.env(SYSCTLS, settings.collect::<Vec<_>>().join(";"));
+}
+
+/// Refuses system calls that another kernel, or its setting, refuses.
+fn calls(face: &Face) {
+    if face.get("io-uring").is_some() {
+        // As kernel.io_uring_disabled=2 does.
+        Refused::always(libc::SYS_io_uring_setup, libc::EPERM).apply();
+    }
+    if face.get("ipv6") == Some("absent") {
+        Refused::with(libc::SYS_socket, libc::EAFNOSUPPORT, (0, libc::AF_INET6)).apply();
+    }
+}
+
+fn limits(face: &Face) -> Result<(), Failed> {
+    if let Some(count) = face.number("processors") {
+        let usable = sched_getaffinity(None).map_err(failed("processors"))?;
+        let mut chosen = CpuSet::new();
+        let all = (0..CpuSet::MAX_CPU).filter(|&processor| usable.is_set(processor));
+        all.take(count).for_each(|processor| chosen.set(processor));
+        sched_setaffinity(None, &chosen).map_err(failed("processors"))?;
+    }
+    if let Some(count) = face.number("descriptors") {
+        let limit = Some(count as u64);
+        setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })
+            .map_err(failed("descriptors"))?;
+    }
+    if face.get("umask").is_some() {
+        umask(Mode::RWXG | Mode::RWXO);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_of_the_processor_changes() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU\nflags\t: a b\n";
+        assert_eq!(with_processor_name(cpuinfo, 0), "processor\t: 0\nmodel name\t: \nflags\t: a b\n");
+        let changed = with_processor_name(cpuinfo, 130);
+        assert_eq!(changed.lines().map(|line| line.len()).max(), Some("model name\t: ".len() + 130));
+    }
+}
