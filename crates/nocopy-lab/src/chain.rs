@@ -1,7 +1,7 @@
 use crate::lab::{LEFT_IPV4, RIGHT_IPV4, quiet_namespace, wait_for_carrier};
 use crate::missing::require_capabilities;
 use crate::netlink::link;
-use crate::{Builder, End, Error, Interface, Lab, Namespace};
+use crate::{End, Error, Interface, Lab, Namespace};
 
 /// Two hosts with a machine between them, for programs that forward:
 ///
@@ -32,8 +32,8 @@ impl Chain {
     pub fn new() -> Result<Self, Error> {
         require_capabilities()?;
         let (options, number) = (Lab::builder(), |number| [0x02, 0x6e, 0x63, 0, 0, number]);
-        let plan = |at: usize, options: &Builder| link::Plan::new(NAMES[at], number(at as u8 + 1), options);
-        let plans: [link::Plan; 4] = std::array::from_fn(|at| plan(at, &options));
+        let plan = |at: usize| options.plan(NAMES[at], number(at as u8 + 1));
+        let plans: [link::Plan; 4] = std::array::from_fn(plan);
         let (left, middle, right) = (quiet_namespace()?, quiet_namespace()?, quiet_namespace()?);
         link::create_pair(&left, &plans[0], &middle, &plans[1])?;
         link::create_pair(&middle, &plans[2], &right, &plans[3])?;

@@ -145,8 +145,8 @@ impl Builder {
     /// [`Error::Missing`] names what this machine lacks; other errors come from the kernel.
     pub fn build(self) -> Result<Lab, Error> {
         require_capabilities()?;
-        let left = link::Plan::new(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1], &self);
-        let right = link::Plan::new(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2], &self);
+        let left = self.plan(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1]);
+        let right = self.plan(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2]);
         let ends = (quiet_namespace()?, quiet_namespace()?);
         link::create_pair(&ends.0, &left, &ends.1, &right)?;
         let lab = Lab {
@@ -163,12 +163,8 @@ impl Builder {
         Ok(lab)
     }
 
-    pub(crate) fn mtu_bytes(&self) -> u32 {
-        self.mtu
-    }
-
-    pub(crate) fn queue_count(&self) -> u32 {
-        self.queues
+    pub(crate) fn plan(&self, name: &'static str, mac: [u8; 6]) -> link::Plan {
+        link::Plan::new(name, mac, self.mtu, self.queues)
     }
 }
 

@@ -32,11 +32,13 @@ mod netlink;
 pub mod patience;
 #[cfg(feature = "refused")]
 pub mod refused;
+mod skip;
 pub mod witness;
 
 pub use chain::Chain;
 pub use error::Error;
 pub use lab::{Builder, End, Lab, PREFIX_BITS};
-pub use missing::{ALLOWED_SKIPS, AllowedSkip, Missing, lab_or_skip, skip};
+pub use missing::Missing;
 pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;
+pub use skip::{ALLOWED_SKIPS, AllowedSkip, lab_or_skip, skip};

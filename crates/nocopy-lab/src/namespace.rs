@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{Error, Interface, Missing, netlink};
+use crate::{Error, Missing};
 
 /// A network namespace held by a descriptor. Clones refer to the same namespace.
 ///
@@ -36,16 +36,6 @@ impl Namespace {
         let maker =
             thread::Builder::new().name("namespace".into()).spawn(Self::make).map_err(Error::Thread)?;
         maker.join().unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
-    /// A new network namespace whose only interface, the loopback, is up.
-    ///
-    /// # Errors
-    /// As [`Namespace::new`], and [`Error::Netlink`].
-    pub fn with_loopback() -> Result<Self, Error> {
-        let namespace = Self::new()?;
-        netlink::link::set_up(&namespace, "lo", 1, true)?;
-        Ok(namespace)
     }
 
     fn make() -> Result<Self, Error> {
@@ -116,14 +106,6 @@ impl Namespace {
         if let Err(error) = self.enter() {
             panic!("cannot enter the namespace: {error}: keep CAP_SYS_ADMIN for as long as the lab is used");
         }
-    }
-
-    /// The interfaces inside, in the kernel's order.
-    ///
-    /// # Errors
-    /// [`Error::Netlink`].
-    pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
-        netlink::link::list(self)
     }
 }
 

@@ -12,7 +12,7 @@ use netlink_packet_route::link::{
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{Connection, refused};
-use crate::{Builder, Error, Missing, Namespace};
+use crate::{Error, Missing, Namespace};
 
 /// The interval at which a bond checks its members for carrier.
 const BOND_LOOK_INTERVAL_MS: u32 = 20;
@@ -26,8 +26,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(name: &'static str, mac: [u8; 6], options: &Builder) -> Self {
-        Self { name, mac, mtu_bytes: options.mtu_bytes(), queue_count: options.queue_count() }
+    pub(crate) fn new(name: &'static str, mac: [u8; 6], mtu_bytes: u32, queue_count: u32) -> Self {
+        Self { name, mac, mtu_bytes, queue_count }
     }
 
     fn attributes(&self) -> Vec<LinkAttribute> {
@@ -105,6 +105,26 @@ impl Interface {
             }
         }
         interface
+    }
+}
+
+impl Namespace {
+    /// A new network namespace whose only interface, the loopback, is up.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`], and [`Error::Netlink`].
+    pub fn with_loopback() -> Result<Self, Error> {
+        let namespace = Self::new()?;
+        set_up(&namespace, "lo", 1, true)?;
+        Ok(namespace)
+    }
+
+    /// The interfaces inside, in the kernel's order.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        list(self)
     }
 }
 
