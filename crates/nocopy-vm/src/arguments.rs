@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 use nocopy_proto::MacAddress;
 
-use crate::registry::{Kernel, Topology};
+use crate::topology::{Kernel, Topology};
 
 #[derive(Parser)]
 #[command(about = "Tests of nocopy on real drivers, in emulated machines", version)]

@@ -9,9 +9,11 @@
 mod arguments;
 mod built;
 mod event;
+mod failure;
 mod guest;
 mod host;
 mod registry;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -25,7 +27,7 @@ fn main() -> ExitCode {
         Command::Prepare => host::prepare(),
         Command::Init { arguments } => return guest::init::main(&arguments),
         Command::Guest(arguments) => return guest::main(&arguments),
-        Command::Test(arguments) => return guest::run_test(&arguments),
+        Command::Test(arguments) => return registry::run_test(&arguments),
         Command::Client => return guest::unprivileged::main(),
         Command::Victim(arguments) => return guest::victim::main(&arguments),
     };

@@ -1,11 +1,11 @@
 //! The definition of a test, and the list of all tests.
 
-use std::error::Error;
-use std::fmt;
+use std::process::ExitCode;
 
-use serde::{Deserialize, Serialize};
-
-use crate::guest::Guest;
+use crate::arguments::TestArguments;
+pub(crate) use crate::failure::Failure;
+use crate::guest::{self, Guest};
+pub(crate) use crate::topology::{Kernel, Topology};
 
 // One file in `tests/` is one test: the build script lists them.
 include!(concat!(env!("OUT_DIR"), "/tests.rs"));
@@ -20,114 +20,19 @@ pub(crate) struct Test {
     pub(crate) run: fn(&Guest) -> Result<(), Failure>,
 }
 
-/// How the two interfaces of a machine are made and wired; drawn in README.md.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Topology {
-    /// Two Intel 82576, driver `igb`.
-    Igb,
-    /// Two virtio network devices, driver `virtio_net`.
-    Virtio,
-    /// As `Virtio`, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and segment long ones.
-    VirtioTaps,
-    /// A veth pair: the machine has no cards.
-    Veth,
-}
-
-impl Topology {
-    /// The driver's name in the kernel, and its module's.
-    pub(crate) const fn driver(self) -> &'static str {
-        match self {
-            Self::Igb => "igb",
-            Self::Virtio | Self::VirtioTaps => "virtio_net",
-            Self::Veth => "veth",
-        }
-    }
-}
-
-impl fmt::Display for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Igb => "igb",
-            Self::Virtio => "virtio",
-            Self::VirtioTaps => "virtio-taps",
-            Self::Veth => "veth",
-        })
-    }
-}
-
-/// A stock kernel of Debian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Kernel {
-    /// The newest that Debian has: its drivers have zero-copy.
-    Newest,
-    /// A kernel whose igb and virtio_net have no zero-copy yet.
-    Older,
-    /// The newest for arm64. Its machines run only when it is asked for: they need programs that were built for them.
-    Arm64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Architecture {
-    Amd64,
-    Arm64,
-}
-
-impl Architecture {
-    /// Debian's name.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Amd64 => "amd64",
-            Self::Arm64 => "arm64",
-        }
-    }
-}
-
-impl Kernel {
-    pub(crate) const fn architecture(self) -> Architecture {
-        match self {
-            Self::Newest | Self::Older => Architecture::Amd64,
-            Self::Arm64 => Architecture::Arm64,
-        }
-    }
-}
-
-impl fmt::Display for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Newest => "newest",
-            Self::Older => "older",
-            Self::Arm64 => "arm64",
-        })
-    }
-}
-
-/// Why a test failed: any error, with its message and those of its causes.
-#[derive(Debug)]
-pub(crate) struct Failure(pub(crate) String);
-
-impl<E: Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let (mut words, mut cause) = (error.to_string(), error.source());
-        while let Some(next) = cause {
-            let text = next.to_string();
-            // Many errors repeat their cause in their own words.
-            if !words.contains(&text) {
-                words = format!("{words}: {text}");
-            }
-            cause = next.source();
-        }
-        Self(words)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 pub(crate) fn find(name: &str) -> Option<&'static Test> {
     TESTS.iter().find(|(found, _)| *found == name).map(|(_, test)| *test)
+}
+
+/// Runs one test in this process. If it fails, its standard error is the reason.
+pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
+    let result = find(&arguments.name)
+        .ok_or_else(|| {
+            Failure(format!(
+                "test '{}': not found; the lab has no such test; 'nocopy-vm list' lists them",
+                arguments.name
+            ))
+        })
+        .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
+    guest::exit("nocopy-vm test", result)
 }

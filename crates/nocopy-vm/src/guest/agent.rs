@@ -12,7 +12,8 @@ use super::cards;
 use super::kernel_log::KernelLog;
 use crate::arguments::{GuestArguments, RandomArguments};
 use crate::event::{self, Ended, Event};
-use crate::registry::{Failure, Topology};
+use crate::failure::Failure;
+use crate::topology::Topology;
 
 /// A test that takes longer is killed: ten times the longest test; with `--soak`, that plus the soak itself.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);

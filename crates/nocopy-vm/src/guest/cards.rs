@@ -6,7 +6,8 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::registry::{Failure, Topology};
+use crate::failure::Failure;
+use crate::topology::Topology;
 
 const APPEAR_TIMEOUT: Duration = Duration::from_secs(60);
 const APPEAR_POLL: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use super::Guest;
 use super::filesystem::{Place, make_for_nobody};
 use super::nfs::{Mounted, Offer, Scene, Server};
 use super::nfsd::KernelServer;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// Clients without shared state: otherwise two mounts of the same server would be one.
 const TWO_CLIENTS: &str = ",nosharecache";

@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::Guest;
 use super::meter::{Copies, Meter, Way};
-use super::traffic::ARRIVAL_MAX;
-use crate::registry::Failure;
+use super::patience::ARRIVAL_MAX;
+use crate::failure::Failure;
 
 pub(crate) const DATAGRAMS: u32 = 1000;
 pub(crate) const DATAGRAM_BYTES: usize = 1400;

@@ -14,8 +14,9 @@ use nocopy::{Port, Receiver, Sender};
 use nocopy_lab::Lab;
 use serde::Serialize;
 
-use super::traffic::{self, ARRIVAL_MAX};
-use crate::registry::Failure;
+use super::patience::ARRIVAL_MAX;
+use super::traffic;
+use crate::failure::Failure;
 
 const PACKET_BYTES: usize = 1000;
 const BATCH: u32 = 16;

@@ -13,7 +13,7 @@ use rustix::system::{RebootCommand, reboot};
 
 use super::monitor::device_of_port;
 use crate::event;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// Directory of files for the host; the guest's events go through a serial port instead.
 pub(crate) const SHARED: &str = "/shared";

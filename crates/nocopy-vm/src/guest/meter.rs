@@ -5,7 +5,7 @@ use aya::programs::{FEntry, FExit, Program, ProgramError};
 use aya::{Btf, Ebpf};
 use serde::Serialize;
 
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
 

@@ -29,8 +29,9 @@ pub(crate) use agent::{main, time_limit};
 use nocopy_lab::{End, Lab};
 use serde::Serialize;
 
-use crate::arguments::{RandomArguments, TestArguments};
-use crate::registry::{self, Failure, Topology};
+use crate::arguments::RandomArguments;
+use crate::failure::Failure;
+use crate::topology::Topology;
 
 /// What a test gets: the two ends, each an interface in its own network namespace, with a freshly loaded driver, addressed,
 /// up and with carrier.
@@ -42,7 +43,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    fn enter(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
+    pub(crate) fn enter(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
         Ok(Self { topology, random, lab: fresh_lab(topology)? })
     }
 
@@ -102,21 +103,8 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
     Ok(lab)
 }
 
-/// Runs one test in this process. If it fails, its standard error is the reason.
-pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
-    let result = registry::find(&arguments.name)
-        .ok_or_else(|| {
-            Failure(format!(
-                "test '{}': not found; the lab has no such test; 'nocopy-vm list' lists them",
-                arguments.name
-            ))
-        })
-        .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
-    exit("nocopy-vm test", result)
-}
-
 /// Ends a process of the guest; its failure is printed on standard error.
-fn exit(who: &str, result: Result<(), Failure>) -> ExitCode {
+pub(crate) fn exit(who: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// The serial port's name, given by the host.
 pub(crate) const PORT: &str = "nocopy.monitor";

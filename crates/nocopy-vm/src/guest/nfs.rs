@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::cards::modprobe;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// The server's port, always the same, so that the client finds a server that is started again.
 const PORT: u16 = 2049;

@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::cards::modprobe;
 use super::nfs::{NOBODY, Offer, Scene};
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 const PORT: u16 = 2050;
 const MOUNT_PORT: u16 = 2051;

@@ -3,7 +3,10 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::registry::Failure;
+use crate::failure::Failure;
+
+/// Longer than any packet takes in an emulated machine.
+pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::patience;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// Waits until no page is pinned: sockets release their pages a moment after they are closed.
 pub(crate) fn wait_for_none() -> Result<(), Failure> {

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{Guest, agent};
 use crate::built::{self, TestProgram};
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// The time limit of a test: ten times what one may take on a host.
 const TEST_MAX: Duration = Duration::from_secs(600);

@@ -10,7 +10,7 @@ use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
 
 use super::witness::field;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/reads.bpf.o");
 

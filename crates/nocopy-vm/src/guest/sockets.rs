@@ -7,7 +7,8 @@ use nocopy_lab::{End, Lab};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, socket_with};
 
-use crate::registry::Failure;
+use super::patience::ARRIVAL_MAX;
+use crate::failure::Failure;
 
 /// Checks that datagrams of the kernel's UDP reach across, both ways, once the interfaces have carrier.
 pub(crate) fn reach_across(lab: &Lab) -> Result<(), Failure> {
@@ -25,7 +26,7 @@ pub(crate) fn reach_across(lab: &Lab) -> Result<(), Failure> {
 
 fn bind(end: &End) -> io::Result<UdpSocket> {
     let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)))?;
-    socket.set_read_timeout(Some(super::traffic::ARRIVAL_MAX))?;
+    socket.set_read_timeout(Some(ARRIVAL_MAX))?;
     Ok(socket)
 }
 

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::Guest;
 use super::datagrams::Memory;
 use super::meter::{Copies, Meter, Way};
-use super::traffic::ARRIVAL_MAX;
-use crate::registry::Failure;
+use super::patience::ARRIVAL_MAX;
+use crate::failure::Failure;
 
 pub(crate) const BYTES: u64 = 1 << 20;
 

@@ -8,11 +8,9 @@ use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
+use super::patience::ARRIVAL_MAX;
 use super::{pins, sockets};
-use crate::registry::Failure;
-
-/// Longer than any packet takes in an emulated machine.
-pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+use crate::failure::Failure;
 
 /// Packets on their way at a time: fewer than any ring holds, so that nothing may be lost.
 const WINDOW: u32 = 64;

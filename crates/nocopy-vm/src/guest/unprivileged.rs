@@ -14,9 +14,9 @@ use nocopy_lab::End;
 use rustix::process::getppid;
 use serde_json::json;
 
-use super::patience::wait_until;
+use super::patience::{ARRIVAL_MAX, wait_until};
 use super::{Guest, pins, traffic};
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// The user that has no privileges anywhere.
 const NOBODY: u32 = 65534;
@@ -140,16 +140,9 @@ fn exchange(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
                 assert!(window.get(back).is_some_and(|sent| *packet == **sent), "{bytes} B: packet {number}");
                 (back, heard) = (back + 1, Instant::now());
             }
-            assert!(
-                heard.elapsed() < traffic::ARRIVAL_MAX,
-                "{bytes} B: {back} of {WINDOW} from {first} came back"
-            );
+            assert!(heard.elapsed() < ARRIVAL_MAX, "{bytes} B: {back} of {WINDOW} from {first} came back");
         }
-        assert!(
-            port.sender().drain(traffic::ARRIVAL_MAX)?,
-            "frames stay with the kernel: {}",
-            port.balance()
-        );
+        assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use rustix::process::getppid;
 use super::flow::Flow;
 use super::traffic;
 use crate::arguments::VictimArguments;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// How long it runs at most, should the test not end it.
 const LIFE_MAX: Duration = Duration::from_secs(600);

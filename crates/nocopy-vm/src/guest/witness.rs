@@ -12,7 +12,7 @@ use aya::programs::KProbe;
 use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
 
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/witness.bpf.o");
 

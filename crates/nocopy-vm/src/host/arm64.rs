@@ -13,7 +13,7 @@ use super::{Cache, Error};
 use crate::built::{self, Built};
 use crate::event;
 use crate::guest;
-use crate::registry::Architecture;
+use crate::topology::Architecture;
 
 /// The release that the machine's programs are of: one whose programs run with the C library of any host.
 const RELEASE: &str = "bookworm";

@@ -1,7 +1,8 @@
 //! The machines that the chosen tests need.
 
 use crate::arguments::RunArguments;
-use crate::registry::{Architecture, Kernel, TESTS, Topology};
+use crate::registry::TESTS;
+use crate::topology::{Architecture, Kernel, Topology};
 
 /// Tests of one machine, so that three of them have about as much to do. On arm64 each is a whole program of tests.
 const fn tests_max(kernel: Kernel) -> usize {

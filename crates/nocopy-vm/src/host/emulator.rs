@@ -10,13 +10,15 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::boot::Boot;
 use super::kernel::KernelTree;
-use super::kvm::Processors;
-use super::machine::{CONSOLE, Lab};
+use super::lab::{Lab, Processors};
 use super::tools::{Starter, path_with};
 use super::wire;
 use crate::arguments::RandomArguments;
 use crate::guest;
-use crate::registry::Topology;
+use crate::topology::Topology;
+
+/// The file in the shared directory that has the console's output.
+pub(super) const CONSOLE: &str = "console";
 
 /// The parent of all processes of a machine; dropping it ends them all.
 pub(super) struct Machine(pub(super) Child);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::packages::{Archive, Suite, run};
 use super::{Cache, Error};
-use crate::registry::{Architecture, Kernel};
+use crate::topology::{Architecture, Kernel};
 
 /// A kernel with its modules, as in the root directory of a machine.
 #[derive(Debug, Clone)]

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use super::boot::Boot;
 use super::kernel::KernelTree;
+use super::lab::Processors;
 use super::machine;
 use super::tools::Tools;
 use super::{Cache, Error};
-use crate::registry::{Kernel, Topology};
+use crate::topology::{Kernel, Topology};
 
 /// What a machine must be up within. Emulated, it takes longer; by hardware, a few seconds.
 const BOOT_MAX: Duration = Duration::from_secs(20);
@@ -20,23 +21,6 @@ const DEVICE: &str = "/dev/kvm";
 
 /// The content of the cache file after a machine has booted.
 const WORKS: &str = "works";
-
-/// What runs a machine's processors.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Processors {
-    Hardware,
-    /// Why they are emulated.
-    Emulated(String),
-}
-
-impl std::fmt::Display for Processors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Hardware => f.write_str("KVM"),
-            Self::Emulated(why) => write!(f, "emulation ({why})"),
-        }
-    }
-}
 
 impl Processors {
     /// What is known of this host, or found out now with that kernel.

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 use nocopy_lab::witness::{STALL_LIMIT, Witness};
 
 use super::boot::Boot;
-use super::emulator::Machine;
+use super::emulator::{CONSOLE, Machine};
+use super::ending::Ending;
 use super::kernel::KernelTree;
-use super::kvm::Processors;
+use super::lab::{Lab, Processors};
 use super::rows::{Row, Run};
 use super::tools::Tools;
 use super::wire;
 use crate::arguments::RandomArguments;
 use crate::event::{self, Event, Log};
 use crate::guest;
-use crate::registry::Architecture;
+use crate::topology::Architecture;
 
 /// A machine may be silent for the time of its longest test plus this, which is more than a boot takes.
 const SILENCE_MORE: Duration = Duration::from_secs(60);
@@ -37,15 +38,6 @@ const MACHINES_ON_ARM64: usize = 2;
 /// How many last lines of the console are kept when a machine ends before its tests.
 const CONSOLE_LINES: usize = 40;
 
-/// What all machines of a run share.
-pub(crate) struct Lab<'a> {
-    pub(crate) cache: &'a Path,
-    pub(crate) tools: &'a Tools,
-    pub(crate) processors: &'a Processors,
-    pub(crate) random: RandomArguments,
-    pub(crate) witness: &'a Witness,
-}
-
 pub(crate) struct Outcome {
     pub(crate) boot: Boot,
     /// As printed by the machine's `uname -r`; the expected one if it never got so far.
@@ -61,34 +53,6 @@ pub(crate) struct Outcome {
     pub(crate) restarts: Vec<String>,
     /// Whether it ended in a way that proves nothing about the tests ([`Ending::excuse`]).
     is_excused: bool,
-}
-
-pub(super) enum Ending {
-    /// It never booted: no test has run.
-    NeverUp(String),
-    /// It stopped sending output.
-    Silent(String),
-    /// Its emulator ran an instruction that the kernel was replacing.
-    Mixed(String),
-    /// It ended, or could not be followed.
-    Early(String),
-}
-
-impl Ending {
-    /// Why a failure during such an end proves nothing about the test; `None` if it does.
-    fn excuse(&self) -> Option<&'static str> {
-        match self {
-            Self::Silent(_) => Some("the machine said nothing more"),
-            Self::Mixed(_) => Some("the emulator ran an instruction that the kernel was replacing"),
-            Self::NeverUp(_) | Self::Early(_) => None,
-        }
-    }
-
-    fn words(&self) -> &str {
-        match self {
-            Self::NeverUp(words) | Self::Silent(words) | Self::Mixed(words) | Self::Early(words) => words,
-        }
-    }
 }
 
 /// Runs every machine, [`machines_max`] at a time. Then repeats, one at a time, what failed during a stall. Returns the outcomes in the
@@ -374,9 +338,6 @@ impl Reader {
         })
     }
 }
-
-/// The file in the shared directory that has the console's output.
-pub(super) const CONSOLE: &str = "console";
 
 /// The kernel's last message when it dies of a breakpoint that was never set. While the kernel replaces an instruction it puts a breakpoint
 /// there (`text_poke_bp`), and removes it after notifying every processor. Emulated processors may still run code that was translated with

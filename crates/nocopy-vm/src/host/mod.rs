@@ -4,9 +4,11 @@ mod arm64;
 mod boot;
 mod cache;
 mod emulator;
+mod ending;
 mod error;
 mod kernel;
 mod kvm;
+mod lab;
 mod machine;
 mod packages;
 mod ramdisk;
@@ -21,14 +23,14 @@ use boot::Boot;
 use cache::Cache;
 pub(crate) use error::Error;
 use kernel::KernelTree;
-use kvm::Processors;
-use machine::Lab;
+use lab::{Lab, Processors};
 use nocopy_lab::witness::Witness;
 use report::Report;
 use tools::Tools;
 
 use crate::arguments::RunArguments;
-use crate::registry::{self, Architecture, Kernel};
+use crate::registry;
+use crate::topology::{Architecture, Kernel};
 
 pub(crate) fn prepare() -> Result<bool, Error> {
     let cache = Cache::locked()?;

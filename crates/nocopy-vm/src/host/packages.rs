@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Error;
-use crate::registry::Architecture;
+use crate::topology::Architecture;
 
 /// Where Debian's suites are, for a machine that is not Debian.
 const DEBIAN_ARCHIVE: &str = "http://deb.debian.org/debian";

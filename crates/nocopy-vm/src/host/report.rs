@@ -6,9 +6,11 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::machine::{Lab, Outcome};
+use super::lab::Lab;
+use super::machine::Outcome;
 use super::rows::{Row, Verdict};
-use crate::registry::{self, Kernel, TESTS, Topology};
+use crate::registry::{self, TESTS};
+use crate::topology::{Kernel, Topology};
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.vm/1";

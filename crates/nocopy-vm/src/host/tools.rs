@@ -9,7 +9,7 @@ use super::kernel::KernelTree;
 use super::packages::{Archive, DEBIAN_KEYS, Release, Suite, System, release, run};
 use super::{Cache, Error};
 use crate::built::Built;
-use crate::registry::Architecture;
+use crate::topology::Architecture;
 
 const QEMU: &str = "qemu-system-x86_64";
 

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use nocopy_lab::Namespace;
 
-use super::machine::Ending;
+use super::ending::Ending;
 use super::packages::run;
-use crate::registry::Topology;
+use crate::topology::Topology;
 
 /// The taps, in the order of the machine's interfaces.
 const TAPS: [&str; 2] = ["left", "right"];

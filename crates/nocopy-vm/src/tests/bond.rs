@@ -6,7 +6,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use serde_json::json;
 
-use crate::guest::traffic::ARRIVAL_MAX;
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 

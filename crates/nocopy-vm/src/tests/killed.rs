@@ -6,7 +6,7 @@ use nocopy::Port;
 use serde_json::json;
 
 use crate::guest::flow::Flow;
-use crate::guest::patience::wait_until;
+use crate::guest::patience::{ARRIVAL_MAX, wait_until};
 use crate::guest::victim::Victim;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -50,7 +50,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         if kill % 2 == 0 {
             victim.wait_until_open()?;
             // Not any packet: one of the previous process may still be in flight.
-            exchange(&mut port, &mut out, &mut back, |back| back.has_reached(first), traffic::ARRIVAL_MAX)?;
+            exchange(&mut port, &mut out, &mut back, |back| back.has_reached(first), ARRIVAL_MAX)?;
             assert!(back.has_reached(first), "no packet came from process {kill}");
             exchange(&mut port, &mut out, &mut back, |_| false, ms(random.u64(..TRAFFIC_MS_MAX)))?;
         } else {

@@ -7,6 +7,7 @@ use nocopy_proto::wire::{ethernet, ipv4};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 use serde_json::json;
 
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -113,7 +114,7 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
 }
 
 fn next_datagram(port: &mut Port) -> Result<Vec<u8>, Failure> {
-    let mut batch = port.receiver().receive_timeout(traffic::ARRIVAL_MAX)?;
+    let mut batch = port.receiver().receive_timeout(ARRIVAL_MAX)?;
     let packet = batch.next().ok_or_else(|| Failure("a datagram did not arrive".to_owned()))?;
     Ok(packet.to_vec())
 }
@@ -124,7 +125,7 @@ fn arrivals(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<String, Fai
     frame.fill(&traffic::packet(guest.lab().right(), 1, 64)).expect("fits");
     from.sender().send(frame)?;
     from.sender().flush()?;
-    let mut batch = to.receiver().receive_timeout(traffic::ARRIVAL_MAX)?;
+    let mut batch = to.receiver().receive_timeout(ARRIVAL_MAX)?;
     let arrival = batch.next().ok_or_else(|| Failure("a packet did not arrive".to_owned()))?.arrival();
     let reasons = [arrival.timestamp.err(), arrival.hash.err(), arrival.vlan.err()];
     for reason in reasons.into_iter().flatten() {

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use crate::guest::Guest;
 use crate::guest::nfs::{Mounted, Scene, Server};
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::patience::wait_until;
-use crate::guest::traffic::ARRIVAL_MAX;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {

@@ -5,6 +5,7 @@ use nocopy::port::OpenError;
 use nocopy::{Mode, Port};
 use serde_json::json;
 
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -28,7 +29,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     // Cards receive frames that are addressed to them; the probe frame is not.
     let listener = traffic::small(right.interface()).promiscuous(true);
     let mut peer = right.namespace().run(|| listener.open())?;
-    let mut port = open(traffic::ARRIVAL_MAX)?;
+    let mut port = open(ARRIVAL_MAX)?;
     assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.explain());
     // The probe frame: 60 bytes from the card to itself.
     let mut proof = [0; 60];

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::guest::traffic::ARRIVAL_MAX;
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::witness::{Count, Witness};
 use crate::registry::{Failure, Kernel, Test, Topology};
 

@@ -7,7 +7,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
-use crate::guest::traffic::ARRIVAL_MAX;
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 

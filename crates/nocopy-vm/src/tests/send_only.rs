@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 use nocopy::{Mode, Port};
 use serde_json::json;
 
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, sockets, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -57,7 +58,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 
 /// Sends a datagram until it arrives: an emulated network that is stalled may lose one, while a queue without frames loses all.
 fn reach(sender: &UdpSocket, host: &UdpSocket, number: u32) -> Result<(), Failure> {
-    let deadline = Instant::now() + traffic::ARRIVAL_MAX;
+    let deadline = Instant::now() + ARRIVAL_MAX;
     let mut lost = None;
     while Instant::now() < deadline {
         sender.send_to(&number.to_be_bytes(), host.local_addr()?)?;

@@ -8,6 +8,7 @@ use nocopy::{Area, Frame, Mode, Port, Wait};
 use nocopy_lab::End;
 use serde_json::json;
 
+use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -225,7 +226,7 @@ impl<'guest> Link<'guest> {
 
     /// Receives everything that is on its way, both ways.
     fn receive_all(&mut self) -> Result<(), Failure> {
-        let give_up = Instant::now() + traffic::ARRIVAL_MAX;
+        let give_up = Instant::now() + ARRIVAL_MAX;
         while self.expected.iter().any(|expected| !expected.is_empty()) {
             for side in [0, 1] {
                 self.receive(side)?;
@@ -239,7 +240,7 @@ impl<'guest> Link<'guest> {
 
     fn drain(&mut self) -> Result<(), Failure> {
         for port in &mut self.ports {
-            assert!(port.sender().drain(traffic::ARRIVAL_MAX)?, "frames stay with the kernel");
+            assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel");
             assert_eq!(port.receiver().stats()?.faults + port.sender().stats()?.faults, 0);
         }
         Ok(())

@@ -7,7 +7,8 @@ use nocopy_proto::MacAddress;
 use nocopy_proto::wire::{EtherType, arp, ethernet};
 use serde_json::json;
 
-use crate::guest::traffic::{self, ARRIVAL_MAX};
+use crate::guest::patience::ARRIVAL_MAX;
+use crate::guest::traffic;
 use crate::guest::{Guest, sockets};
 use crate::registry::{Failure, Kernel, Test, Topology};
 

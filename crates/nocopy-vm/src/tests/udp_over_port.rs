@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::guest::Guest;
 use crate::guest::datagrams::{self, BYTES, DATAGRAM_BYTES, DATAGRAMS, windows};
 use crate::guest::meter::{Copies, Meter, Way};
-use crate::guest::traffic::{ARRIVAL_MAX, small};
+use crate::guest::patience::ARRIVAL_MAX;
+use crate::guest::traffic::small;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {

@@ -20,7 +20,7 @@ use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid
 
 use super::nfs::NOBODY;
 use super::patience::wait_until;
-use crate::registry::Failure;
+use crate::failure::Failure;
 
 /// One expectation of programs.
 #[derive(Debug, Clone, Copy)]
