@@ -1,5 +1,6 @@
 //! This library's state for a program's `pcap_t`.
 
+mod claim;
 mod live;
 mod reading;
 mod sending;
@@ -18,8 +19,8 @@ use crate::report::{self, Library};
 use crate::system::system;
 use crate::text;
 
+pub(crate) use claim::{Footing, Place};
 pub(crate) use live::{Live, Reader};
-pub(crate) use reading::{Footing, Place};
 
 /// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;

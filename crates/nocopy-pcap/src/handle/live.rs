@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::reading::{Exclusive, Footing, Place};
+use super::claim::{Exclusive, Footing, Place};
 use super::sending::Sending;
 use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
 use crate::capture::{Capture, Control, Direction, Filter, Packet, Waited, Waiting};
@@ -181,7 +181,7 @@ impl Live {
         result
     }
 
-    /// Takes the right to read, which only one call at a time can have. Sets the error text if another call has it. See [`super::reading`].
+    /// Takes the right to read, which only one call at a time can have. Sets the error text if another call has it. See [`super::claim`].
     pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
         let reader = self.reader.claim(footing);
         if reader.is_none() {
