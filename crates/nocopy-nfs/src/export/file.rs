@@ -14,7 +14,8 @@ use rustix::process::geteuid;
 
 use super::caller::{Caller, User};
 use super::identity::{Identity, device};
-use super::{listing, name_of_descriptor};
+use super::name_of_descriptor;
+use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
 /// For files that are used less often (made, written and closed), opening their link costs more than it saves.
@@ -171,7 +172,7 @@ impl OpenFile {
         if !is_allowed {
             return Err(Status::Access);
         }
-        if listing::is_settled(about.changed) {
+        if is_settled(about.changed) {
             *self.allowed() = Some(found);
         }
         Ok(())

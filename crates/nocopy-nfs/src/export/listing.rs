@@ -10,7 +10,7 @@ use std::hash::Hasher;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use siphasher::sip::SipHasher24;
@@ -18,6 +18,7 @@ use siphasher::sip::SipHasher24;
 use super::Found;
 use super::file::{OpenFile, status_of};
 use super::identity::Identity;
+use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
 /// The most directories remembered while clients list them, and the most entries of all.
@@ -32,9 +33,6 @@ const RECENT: Duration = Duration::from_secs(1);
 
 /// The most such entries in a directory.
 const RECENT_MAX: usize = 1 << 16;
-
-/// The largest granularity of a file system's times.
-const TIME_STEP_NS: u64 = 2_000_000_000;
 
 /// The lowest cookie of a name: 0 is the beginning, and two are for `.` and `..`.
 const COOKIE_MIN: u64 = 3;
@@ -206,21 +204,6 @@ impl Listings {
         hasher.write(name);
         (hasher.finish() >> 1).max(COOKIE_MIN)
     }
-}
-
-/// Whether a time of change is long enough ago that any later change would show.
-pub(super) fn is_settled(changed: Time) -> bool {
-    now_ns().saturating_sub(ns_of(changed)) > TIME_STEP_NS
-}
-
-fn ns_of(time: Time) -> u64 {
-    u64::from(time.seconds) * 1_000_000_000 + u64::from(time.nanoseconds)
-}
-
-/// The current time of the clock of file times.
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The name of the file with an inode number in a directory.

@@ -17,6 +17,7 @@ mod open_files;
 mod state;
 #[cfg(test)]
 mod tests;
+mod time;
 
 use nocopy_proto::errno::Why;
 use std::ffi::{CStr, CString, OsStr};

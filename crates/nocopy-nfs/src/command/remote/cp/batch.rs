@@ -6,7 +6,7 @@ use nocopy::Buffer;
 
 use super::super::Failure;
 use super::Copying;
-use super::download::{Partial, Wanted};
+use super::partial::{Partial, Wanted};
 use crate::client::{Client, Place, Ticket};
 
 /// A file of which reads are in flight.

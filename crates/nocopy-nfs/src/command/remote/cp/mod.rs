@@ -6,6 +6,7 @@
 mod batch;
 mod compare;
 mod download;
+mod partial;
 mod summary;
 mod upload;
 mod uploads;
