@@ -8,7 +8,7 @@ use nocopy_report::{headline_table, machine, wall_clock};
 use rustix::thread::CapabilitySet;
 
 use crate::bench::Bench;
-use crate::plan::Plan;
+use crate::plan::{Plan, is_of_io_uring, without_io_uring};
 use crate::workload::Workload;
 use crate::workload::list::{self, has_method};
 use crate::{BenchArguments, Failure, Tools, founding, headline};
@@ -69,6 +69,7 @@ impl<'a> Choice<'a> {
             quick: *quick,
             interfaces: interface.clone().zip(peer.clone()),
             tools,
+            without_io_uring: without_io_uring(),
         }
     }
 
@@ -132,10 +133,19 @@ impl<'a> Choice<'a> {
     pub(crate) fn notes(&self, plan: &Plan) -> Vec<String> {
         let mut notes: Vec<_> =
             self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();
+        notes.extend(self.skip_of_io_uring(plan));
         if !plan.is_between_interfaces() {
             notes.push(headline_table::OF_VETH.into());
         }
         notes
+    }
+
+    /// Methods that are named explicitly are tried all the same, and fail.
+    fn skip_of_io_uring(&self, plan: &Plan) -> Option<String> {
+        let cause = plan.without_io_uring.as_ref().filter(|_| plan.methods.is_empty())?;
+        let mut methods = self.workloads.iter().flat_map(|workload| workload.methods());
+        let is_left_out = self.kind != Kind::Headline && methods.any(|(name, _)| is_of_io_uring(name));
+        is_left_out.then(|| format!("SKIP: uring-*: {cause}."))
     }
 
     fn skips(&self, workload: &dyn Workload, plan: &Plan) -> Vec<String> {

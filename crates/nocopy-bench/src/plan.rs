@@ -1,7 +1,9 @@
 //! Where, how often, and by which methods to measure.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use nocopy::udp::{Method, Socket};
 use nocopy_lab::{Builder, Lab};
 
 use crate::stage::{LONG_MTU_BYTES, Stage};
@@ -20,6 +22,8 @@ pub(crate) struct Plan {
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
     pub tools: Tools,
+    /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes refuse it.
+    pub without_io_uring: Option<String>,
 }
 
 impl Plan {
@@ -29,7 +33,10 @@ impl Plan {
     }
 
     pub(crate) fn wants(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.iter().any(|wanted| wanted == method)
+        match self.methods.is_empty() {
+            true => !(is_of_io_uring(method) && self.without_io_uring.is_some()),
+            false => self.methods.iter().any(|wanted| wanted == method),
+        }
     }
 
     /// Whether it plays between two interfaces that the bench did not make.
@@ -57,4 +64,14 @@ impl Plan {
             None => "private veth pair".into(),
         }
     }
+}
+
+pub(crate) fn is_of_io_uring(method: &str) -> bool {
+    method.starts_with("uring-")
+}
+
+/// Asks by opening a socket that sends by io_uring.
+pub(crate) fn without_io_uring() -> Option<String> {
+    let socket = Socket::builder().method(Method::UringZeroCopy).bind((Ipv4Addr::LOCALHOST, 0).into());
+    socket.err().map(|error| error.to_string())
 }

@@ -30,6 +30,7 @@ mod missing;
 mod namespace;
 mod netlink;
 pub mod patience;
+mod program;
 #[cfg(feature = "refused")]
 pub mod refused;
 mod skip;
@@ -41,4 +42,8 @@ pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::Missing;
 pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;
-pub use skip::{ALLOWED_SKIPS, AllowedSkip, lab_or_skip, skip};
+pub use program::ProgramForAll;
+pub use skip::{
+    ALLOWED_SKIPS, AllowedSkip, TAKEN_AWAY, descriptors_or_skip, io_uring_or_skip, ipv6_or_skip, lab_or_skip,
+    skip,
+};

@@ -1,5 +1,7 @@
 //! Tests that are skipped because the machine lacks something.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::{Builder, Chain, Error, Lab, Missing};
 
 /// A skip that continuous integration accepts, and why.
@@ -28,13 +30,21 @@ pub const ALLOWED_SKIPS: &[AllowedSkip] = &[
     },
 ];
 
+/// The environment variable with what a run of tests takes away from them on purpose, separated by commas: skips for want of it are allowed.
+pub const TAKEN_AWAY: &str = "NOCOPY_TEST_WITHOUT";
+
+const IO_URING: &str = "io_uring";
+const IPV6: &str = "IPv6";
+const DESCRIPTORS: &str = "1,024 descriptors";
+
 /// Prints `SKIP: needs …` for the running test.
 ///
 /// # Panics
-/// If the environment has `CI=true` and `missing` is not in [`ALLOWED_SKIPS`].
+/// If the environment has `CI=true`, and `missing` is neither in [`ALLOWED_SKIPS`] nor [taken away](TAKEN_AWAY).
 pub fn skip(missing: &Missing) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    match judge(missing, in_ci) {
+    let taken_away = std::env::var(TAKEN_AWAY).unwrap_or_default();
+    match judge(missing, in_ci && !taken_away.split(',').any(|name| name == missing.name())) {
         Ok(line) => eprintln!("{line}"),
         Err(line) => panic!("{line}"),
     }
@@ -49,6 +59,45 @@ fn judge(missing: &Missing, in_ci: bool) -> Result<String, String> {
             "a skip that CI does not allow: {missing}; or list it with its reason in nocopy_lab::ALLOWED_SKIPS"
         )),
     }
+}
+
+/// Whether the kernel lets this process use io_uring; otherwise prints what is missing. Sandboxes of containers often refuse it.
+///
+/// # Panics
+/// As [`skip`].
+pub fn io_uring_or_skip() -> bool {
+    let is_there = io_uring::IoUring::new(2).is_ok();
+    if !is_there {
+        skip(&Missing::Kernel(IO_URING));
+    }
+    is_there
+}
+
+/// Whether this process may have 1,024 descriptors, to which its limit is raised; otherwise prints that they are missing.
+///
+/// # Panics
+/// As [`skip`].
+pub fn descriptors_or_skip() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let is_enough = limit.current.is_none_or(|current| current >= 1024);
+    let raised = Rlimit { current: Some(1024), maximum: limit.maximum };
+    let is_there = is_enough || setrlimit(Resource::Nofile, raised).is_ok();
+    if !is_there {
+        skip(&Missing::Capability(DESCRIPTORS));
+    }
+    is_there
+}
+
+/// Whether IPv6 sockets can be bound here; otherwise prints what is missing.
+///
+/// # Panics
+/// As [`skip`].
+pub fn ipv6_or_skip() -> bool {
+    let is_there = std::net::UdpSocket::bind("[::1]:0").is_ok();
+    if !is_there {
+        skip(&Missing::Kernel(IPV6));
+    }
+    is_there
 }
 
 /// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else { return };`

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::CloneFlags;
-use nocopy_lab::SYSCTLS;
 use nocopy_lab::refused::Refused;
+use nocopy_lab::{SYSCTLS, TAKEN_AWAY};
 use rustix::fs::Mode;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount};
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
@@ -145,6 +145,10 @@ fn variables(face: &Face, command: &mut Command) {
     let settings =
         [(face.get("sysctls") == Some("stock"), STOCK), (face.get("ipv6") == Some("disabled"), WITHOUT_IPV6)];
     let settings = settings.iter().filter(|(is_set, _)| *is_set).map(|(_, settings)| *settings);
+    let taken_away = [("io-uring", "io_uring"), ("ipv6", "IPv6"), ("descriptors", "1,024 descriptors")];
+    let taken_away =
+        taken_away.iter().filter(|(factor, _)| face.get(factor).is_some()).map(|(_, name)| *name);
+    command.env(TAKEN_AWAY, taken_away.collect::<Vec<_>>().join(","));
     command.env(SYSCTLS, settings.collect::<Vec<_>>().join(";"));
 }
 

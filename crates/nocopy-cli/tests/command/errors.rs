@@ -551,7 +551,7 @@ const PROFILE_IN_SCRIPTS: &[(&str, &str)] = &[
         "profile: cannot select a process by its number; numbers in this PID namespace differ from the host's, which BPF programs see; profile from outside the container, or by --port",
     ),
     (
-        "$nocopy profile $(printf -- '--port=%s ' $(seq 17)) --duration=1ms",
+        "IFS=' '; \"$nocopy\" profile $(printf -- '--port=%s ' $(seq -s' ' 17)) --duration=1ms",
         "--port: too many ports; at most 16 are counted; give fewer",
     ),
     (
@@ -650,16 +650,21 @@ fn in_sandbox(refused: &[Refused], arguments: &[&str], directory: &Path) -> Comm
     let arguments = arguments.iter().map(|word| word.replace("DIRECTORY", directory.to_str().unwrap()));
     let arguments: Vec<_> = arguments.collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    match refused {
+    let mut command = match refused {
         [] => nocopy(&arguments),
         refused => sandbox::nocopy(refused, &arguments),
-    }
+    };
+    command.current_dir(directory);
+    command
 }
 
 /// In a mount namespace of its own.
 fn script(script: &str, directory: &Path) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]);
+    // Variables are not split: paths may contain blanks.
+    command.args(["--mount", "sh", "-c", &format!("IFS=; {script}")]);
+    // The command's own network namespaces are as on the machine: its errors are what is tested.
+    command.env_remove(nocopy_lab::SYSCTLS);
     command.env("nocopy", env!("CARGO_BIN_EXE_nocopy")).env("directory", directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -794,7 +799,7 @@ const PAIRS: &[Pair] = &[
         ),
     ],
     [
-        (&[], &["serve", "message://127.0.0.1:7000", "--exec=sh DIRECTORY/interrupt"], None),
+        (&[], &["serve", "message://127.0.0.1:7000", "--exec=sh interrupt"], None),
         (
             &[],
             &["call", "message://127.0.0.1:7000", "x"],

@@ -17,7 +17,7 @@ use nocopy_report::capability;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::running::{PATIENCE, Running, nocopy, readable_directory, text};
 
 struct Server {
     running: Running,
@@ -92,7 +92,7 @@ fn a_file_that_was_renamed_meanwhile_is_read_on() {
     {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
     }
-    let around = tempfile::tempdir().unwrap();
+    let around = readable_directory();
     fs::create_dir_all(around.path().join("exported/below")).unwrap();
     fs::write(around.path().join("exported/file"), content()).unwrap();
     let server = Server::start(&around, &[]);
@@ -114,7 +114,7 @@ fn a_file_that_was_renamed_meanwhile_is_read_on() {
 
 #[test]
 fn a_client_goes_on_when_the_server_was_killed() {
-    let around = tempfile::tempdir().unwrap();
+    let around = readable_directory();
     fs::create_dir_all(around.path().join("exported/below")).unwrap();
     fs::write(around.path().join("exported/below/file"), content()).unwrap();
     let server = Server::start(&around, &[]);
@@ -141,7 +141,7 @@ fn a_client_goes_on_when_the_server_was_killed() {
 
 #[test]
 fn what_cannot_be_served_is_said_with_what_to_do() {
-    let around = tempfile::tempdir().unwrap();
+    let around = readable_directory();
     let path = around.path().display().to_string();
     let state = around.path().join("state").display().to_string();
     let refused = [
@@ -164,7 +164,7 @@ fn is_refused(output: &Output, words: &[&str]) {
 /// Root in a container may lack the right to act as other users; then it does not let every client write as root.
 #[test]
 fn who_cannot_act_as_other_users_says_so() {
-    let around = tempfile::tempdir().unwrap();
+    let around = readable_directory();
     let path = around.path().display().to_string();
     let without_rights = |option| {
         let run = || {

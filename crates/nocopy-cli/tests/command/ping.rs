@@ -494,7 +494,11 @@ fn peers_that_never_read_are_kept_within_the_bound() {
 
 #[test]
 fn connections_of_one_address_leave_places_to_others() {
-    for (count, descriptors) in [(256, None), (60, Some(40))] {
+    for (count, descriptors) in [(60, Some(40)), (256, None)] {
+        // For the connections of this process, and of the server, which inherits the limit.
+        if descriptors.is_none() && !nocopy_lab::descriptors_or_skip() {
+            return;
+        }
         let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
         if descriptors.is_some() {
             let limit = Rlimit { current: descriptors, maximum: descriptors };

@@ -419,9 +419,9 @@ fn a_full_disk_ends_it_with_a_whole_file_and_counted_loss() {
     let _load = Load::start(&lab, 1400);
     let (small, kept) = (small.display(), directory.file("kept.pcapng"));
     let script = format!(
-        "mount -t tmpfs -o size=5500k none {small} || exit 9
-         $NOCOPY record nc1 --json --buffer 32MiB -o {small}/out.pcapng
-         code=$?; cp {small}/out.pcapng {}; exit $code",
+        "mount -t tmpfs -o size=5500k none '{small}' || exit 9
+         \"$NOCOPY\" record nc1 --json --buffer 32MiB -o '{small}/out.pcapng'
+         code=$?; cp '{small}/out.pcapng' '{}'; exit $code",
         kept.display()
     );
     let (message, summary) = failed(lab.right(), &script);
@@ -438,7 +438,7 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
         let directory = Directory::new(&format!("limit-{blocks}")); // with and without whole sectors
         let path = directory.file("out.pcapng");
         let script = format!(
-            "ulimit -f {blocks}; exec $NOCOPY record nc1 --json --buffer 32MiB -o {}",
+            "ulimit -f {blocks}; exec \"$NOCOPY\" record nc1 --json --buffer 32MiB -o '{}'",
             path.display()
         );
         let (message, summary) = failed(lab.right(), &script);

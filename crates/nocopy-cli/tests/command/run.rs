@@ -221,7 +221,7 @@ fn a_report_goes_into_a_file_that_loses_nothing_before() {
     fs::write(&path, "x".repeat(10_000)).unwrap();
     let option = format!("--report={path}");
     let output =
-        output(run(&["--json", "--force", &option], &["sh", "-c", &format!("wc -c < {path}; exit 3")]));
+        output(run(&["--json", "--force", &option], &["sh", "-c", &format!("wc -c < '{path}'; exit 3")]));
     assert_eq!((output.status.code(), text(&output.stdout).trim()), (Some(3), "10000"));
     assert_eq!(text(&output.stderr), "");
     let report: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();

@@ -54,6 +54,9 @@ fn with_every_method_all_arrives_and_both_tell_so() {
         "uring-zerocopy-gso",
     ];
     for (method, address) in methods.iter().flat_map(|method| [(method, "127.0.0.1"), (method, "[::1]")]) {
+        if method.starts_with("uring") && !nocopy_lab::io_uring_or_skip() {
+            break;
+        }
         let (receiver, at) = recv(address, &["--json", "--verify"]);
         let sender = send(at, &[&FEW[..], &["--json", "--method", method]].concat());
         let ((sent, code), (received, received_code)) = agreed(sender, receiver);

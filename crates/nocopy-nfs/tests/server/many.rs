@@ -23,6 +23,9 @@ fn ask(client: &mut Client, file: FileHandle, count: u32) {
 /// 400 connections at once are served, and one whose client does not read delays none of the others.
 #[test]
 fn clients_that_do_not_read_hold_up_no_others() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
     let scene = Scene::new();
     scene.file("file", 4 << 20);
     let content = pattern(0, 4 << 20);
@@ -88,6 +91,9 @@ fn replies_that_nobody_reads_take_bounded_memory() {
 /// However the loops share them, all allowed connections are served; one more ends an idle one.
 #[test]
 fn connections_end_only_when_all_places_are_taken() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
     const CONNECTIONS: usize = 40;
     let scene = Scene::new();
     let server = scene.serve_with(|settings| settings.connections_max = CONNECTIONS);

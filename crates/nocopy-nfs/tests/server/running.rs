@@ -11,6 +11,8 @@ use std::time::Duration;
 use nocopy_nfs::export::Export;
 use nocopy_nfs::server::core::Callers;
 use nocopy_nfs::server::{Accounts, Counts, Server, Settings};
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use crate::client::Client;
 
@@ -21,6 +23,7 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
+        umask(Mode::empty()); // as the command does
         let around = tempfile::tempdir().unwrap();
         fs::create_dir(around.path().join("exported")).unwrap();
         Self { around }

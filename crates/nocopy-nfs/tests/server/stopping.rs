@@ -67,6 +67,9 @@ fn a_client_that_vanishes_changes_only_what_it_sent() {
 /// Many more clients than threads.
 #[test]
 fn clients_that_stop_within_a_write_hold_nobody_up() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
     const CLIENTS: usize = 40;
     let scene = Scene::new();
     scene.file("file", BYTES);

@@ -37,6 +37,9 @@ const LINK_UPDATE: i32 = 29;
 
 #[test]
 fn areas_that_cannot_be_made_say_why() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
     let mut sentences = Sentences::default();
     let mut refused = |refused: &[Refused], config: AreaConfig, expected| {
         sentences.says(where_refused(refused, || Area::new(config).map(drop)), expected);

@@ -27,6 +27,9 @@ fn option(name: i32, errno: i32) -> [Refused; 1] {
 
 #[test]
 fn udp_sockets_that_cannot_be_opened_say_why() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let mut sentences = Sentences::default();
     let mut refused = |refused: &[Refused], builder: udp::Builder, expected| {
         sentences.says(where_refused(refused, || builder.bind(HERE)), expected);

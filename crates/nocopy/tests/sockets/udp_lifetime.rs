@@ -232,6 +232,9 @@ fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
 /// The child has the same socket, and a copy of its state.
 #[test]
 fn a_forked_child_leaves_its_parent_what_is_in_flight() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     for method in ZERO_COPY {
         let lab = lab!();
         hold_back(&lab);

@@ -5,7 +5,8 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, fadvise, statfs};
+use rustix::fs::{Advice, Mode, fadvise, statfs};
+use rustix::process::umask;
 
 use super::Contents;
 use super::exported::Exported;
@@ -37,6 +38,7 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn make(contents: Contents) -> io::Result<Self> {
+        let _readable = ReadableByAll::begin();
         let directory = disk().unwrap_or_else(std::env::temp_dir);
         let own = directory.join(format!("nocopy-bench-nfs-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&own)?;
@@ -133,6 +135,21 @@ impl Cold {
     pub(super) fn drop_pages(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         fadvise(&self.0, 0, None, Advice::DontNeed)?;
         Ok(nocopy::integration::is_cached(&self.0, offset, bytes) != Some(true))
+    }
+}
+
+/// Until it is dropped, others can read the files that this process makes, whatever the user's umask: the server reads as another user.
+pub(super) struct ReadableByAll(Mode);
+
+impl ReadableByAll {
+    pub(super) fn begin() -> Self {
+        Self(umask(Mode::WGRP | Mode::WOTH))
+    }
+}
+
+impl Drop for ReadableByAll {
+    fn drop(&mut self) {
+        umask(self.0);
     }
 }
 

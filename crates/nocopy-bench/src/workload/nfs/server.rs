@@ -2,10 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nocopy_lab::ProgramForAll;
 use nocopy_report::capability;
 use nocopy_report::result::Evidence;
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,6 +62,9 @@ impl Way {
     }
 }
 
+/// This program.
+const SELF: &str = "/proc/self/exe";
+
 #[derive(Debug)]
 pub(super) struct Server {
     way: Way,
@@ -93,7 +98,9 @@ impl Server {
     fn start_nocopy(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
         let state = exported.scratch.join("state");
         let listen = format!("{}:0", place.stage.sender.ipv4);
-        let mut command = Command::new("/proc/self/exe");
+        // As another user, who may have no access to the program's file.
+        let for_all = exported.is_writable.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
+        let mut command = Command::new(for_all.as_ref().map_or_else(|| SELF.into(), ProgramForAll::path));
         command.args(["serve", "nfs"]).arg(&exported.directory).args(["--listen", &listen, "--json"]);
         command.arg("--state").arg(state).args((way == Way::Stable).then_some("--stable"));
         if exported.is_writable {

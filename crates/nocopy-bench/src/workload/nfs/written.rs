@@ -28,6 +28,7 @@ pub(super) struct Written {
 
 impl Written {
     pub(super) fn make() -> io::Result<Self> {
+        let _readable = files::ReadableByAll::begin();
         let directory = files::memory().ok_or(io::ErrorKind::StorageFull)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let own = directory.join(format!("nocopy-bench-nfs-{}-{number}", std::process::id()));

@@ -1,12 +1,14 @@
 //! A run of `nocopy` that a test watches.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fs::Mode;
+use rustix::process::{Pid, Signal, kill_process, umask};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
@@ -14,13 +16,24 @@ use serde_json::Value;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn nocopy(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    started(env!("CARGO_BIN_EXE_nocopy"), arguments)
+}
+
+/// As [`nocopy`], from another path.
+pub(crate) fn started(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory for a server that reads as another user: what this process makes from now on can be read by all, whatever the umask was.
+pub(crate) fn readable_directory() -> tempfile::TempDir {
+    umask(Mode::WGRP | Mode::WOTH);
+    tempfile::tempdir().unwrap()
 }
 
 /// A terminal: the end that reads what is drawn, until the other is closed, and the end for a command.

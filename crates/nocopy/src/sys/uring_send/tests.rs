@@ -64,6 +64,9 @@ fn errno(done: &Done) -> Option<i32> {
 
 #[test]
 fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let pool = Pool::new(8, 1 << 16).unwrap();
     for at in [LOOPBACK, (Ipv6Addr::LOCALHOST, 0).into()] {
         let (socket, sink) = connected(at);
@@ -98,6 +101,9 @@ fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
 
 #[test]
 fn one_send_is_cut_into_many_datagrams() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let pool = Pool::new(4, 1 << 16).unwrap();
     let (socket, sink) = connected(LOOPBACK);
     let mut ring = ring(&socket, Some(&pool), 4);
@@ -121,6 +127,9 @@ fn one_send_is_cut_into_many_datagrams() {
 
 #[test]
 fn memory_may_change_once_it_was_reaped() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let pool = Pool::new(4, 1 << 16).unwrap();
     let lab = nocopy_lab::lab_or_skip();
     let Some(lab) = lab else { return };
@@ -147,6 +156,9 @@ fn memory_may_change_once_it_was_reaped() {
 
 #[test]
 fn errors_are_told_and_end_nothing() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let pool = Pool::new(4, 1 << 17).unwrap();
     let (socket, sink) = connected(LOOPBACK);
     let mut ring = ring(&socket, Some(&pool), 8);
@@ -181,6 +193,9 @@ fn errors_are_told_and_end_nothing() {
 
 #[test]
 fn there_is_room_for_so_many_and_their_places_are_used_again() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let (socket, sink) = connected(LOOPBACK);
     let mut ring = ring(&socket, None, 3);
     assert_eq!(ring.capacity(), 4);
@@ -200,6 +215,9 @@ fn there_is_room_for_so_many_and_their_places_are_used_again() {
 
 #[test]
 fn sends_that_find_no_room_or_no_neighbour_come_back() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let socket = lab.left().namespace().run(|| {
         // A neighbour is given up after 50 ms, not 3 s.
@@ -223,6 +241,9 @@ fn sends_that_find_no_room_or_no_neighbour_come_back() {
 
 #[test]
 fn a_port_is_free_once_socket_and_ring_are_gone() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let (socket, _sink) = connected(LOOPBACK);
     let address = socket.local_addr().unwrap();
     let mut ring = ring(&socket, None, 4);
@@ -235,6 +256,9 @@ fn a_port_is_free_once_socket_and_ring_are_gone() {
 
 #[test]
 fn a_ring_may_be_dropped_with_sends_in_flight() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let pool = Pool::new(2, 4096).unwrap();
     let (socket, sink) = connected(LOOPBACK);
     let bytes = buffer(&pool, b"on its way");
@@ -252,6 +276,9 @@ fn a_ring_may_be_dropped_with_sends_in_flight() {
 
 #[test]
 fn a_broken_ring_says_so_and_gives_everything_back() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let listener = std::net::TcpListener::bind(LOOPBACK).unwrap();
     let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     // SAFETY: no memory.
