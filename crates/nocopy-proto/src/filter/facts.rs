@@ -1,7 +1,7 @@
 //! Facts that hold before each instruction on every path to it, so that translations leave out needless checks.
 
-use super::check::SLOTS;
 use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
+use super::invalid::SLOTS;
 
 /// The largest length of an IPv4 header: 4 bits, in words.
 const HEADER_BYTES_MAX: u32 = 60;

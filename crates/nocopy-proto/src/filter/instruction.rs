@@ -1,6 +1,6 @@
 //! The meaning of an instruction.
 
-use super::InvalidProgram;
+use super::invalid::InvalidProgram;
 
 /// An instruction of classic BPF, laid out as the kernel wants it (`struct sock_filter`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod ancillary;
 mod check;
 mod facts;
 mod instruction;
+mod invalid;
 #[doc(hidden)]
 pub mod oracle;
 mod packet_socket;
@@ -26,8 +27,8 @@ mod udp;
 mod xdp;
 
 pub use ancillary::{Ancillary, Headers, Unanswerable, VlanTag};
-pub use check::{INSTRUCTIONS_MAX, InvalidProgram};
 pub use instruction::{Extension, Instruction};
+pub use invalid::{INSTRUCTIONS_MAX, InvalidProgram};
 pub use parse::ParseError;
 pub use xdp::Untranslatable;
 

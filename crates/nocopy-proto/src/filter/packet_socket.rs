@@ -1,8 +1,8 @@
 //! Filters for packet sockets, where the kernel has taken the outermost VLAN tag out of the frame and keeps it beside.
 
-use super::check::SLOTS;
 use super::facts::Facts;
 use super::instruction::{LINK, NETWORK, Operation, Place, Register, Width, code};
+use super::invalid::SLOTS;
 use super::rewriting::{Label, Rewriting};
 use super::{Extension, Instruction, InvalidProgram, Program};
 

@@ -2,8 +2,8 @@
 
 use super::Program;
 use super::ancillary::{Ancillary, Headers};
-use super::check::SLOTS;
 use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
+use super::invalid::SLOTS;
 
 /// Bytes of Ethernet's header, where in it the type is, and bytes of a VLAN tag.
 pub(super) const ETHERNET_BYTES: u32 = 14;
