@@ -7,6 +7,7 @@ mod check;
 mod circles;
 mod docs;
 mod gate;
+mod git;
 mod instructions;
 mod layers;
 mod machine;

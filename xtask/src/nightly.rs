@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
+use crate::git::{VERDICTS, commit};
 use crate::machine;
 use crate::machines;
 use crate::newcomer;
@@ -15,9 +16,6 @@ use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
 use crate::vm;
-
-/// The file with the verdicts, as rows of a table.
-const VERDICTS: &str = "docs/nightly.md";
 
 struct Nightly {
     name: &'static str,
@@ -238,16 +236,6 @@ fn coverage(output: &str) -> Option<(u32, u32)> {
         output.lines().filter_map(|line| line.split_once("cov: ")?.1.split(' ').next()?.parse().ok());
     let first = numbers.next()?;
     Some((first, numbers.next_back().unwrap_or(first)))
-}
-
-/// The current commit, marked if files differ from it; files that suites write do not count.
-pub(crate) fn commit() -> String {
-    let git = |arguments: &[&str]| Step::new("git", "git", arguments).captured().unwrap_or_default();
-    let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));
-    let what = ["status", "--porcelain", "--untracked-files=no", "--", "."];
-    let changed = git(&[&what[..], &others.each_ref().map(String::as_str)].concat());
-    let commit = git(&["rev-parse", "--short", "HEAD"]).trim().to_owned();
-    if changed.trim().is_empty() { commit } else { format!("{commit} and changes") }
 }
 
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::gate::{Failure, Note, Outcome};
+use crate::git::commit;
 use crate::step::{Failed, Step, root};
 use crate::suite::program;
 
@@ -238,7 +239,7 @@ impl Kept {
 
     /// Beside the lab's kernels, so that another checkout finds it.
     fn remember(inputs: u64, rows: usize) {
-        let kept = Self { inputs, rows, commit: crate::nightly::commit() };
+        let kept = Self { inputs, rows, commit: commit() };
         let text = serde_json::to_string(&kept).expect("numbers and a string");
         let written = Self::path().map(|path| {
             fs::create_dir_all(path.parent().expect("a file in a directory"))
