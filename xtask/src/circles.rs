@@ -1,23 +1,18 @@
 //! Circles of imports: files of a crate that use each other, directly or through further files.
 //!
-//! A module and its own submodules may use each other, as they are one unit in several files. Tests are left out.
+//! They are looked for in every crate of the workspace. A module and its own submodules may use each other, as they are one unit in several
+//! files. Tests are left out. The circles that are [`known`] stay until an issue opens them.
+
+mod known;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
 
 use crate::gate::Outcome;
 use crate::layers::{module_of, read, rust_files};
-use crate::step::{Failed, root};
-
-/// The crates of the command. The library and nocopy-proto declare layers instead, which say more; the files within one layer may use each
-/// other there, and in the crates that are named neither here nor there nothing is checked.
-const CRATES: [&str; 5] = [
-    "crates/nocopy-bench",
-    "crates/nocopy-cli",
-    "crates/nocopy-profile",
-    "crates/nocopy-report",
-    "crates/nocopy-transfer",
-];
+use crate::step::{Failed, Step, root};
 
 /// The most renames that are followed: enough for every import, and a limit for names that refer to themselves.
 const RENAMES_MAX: u32 = 8;
@@ -25,22 +20,44 @@ const RENAMES_MAX: u32 = 8;
 /// A module by its names from the root, which has an empty path.
 type Module = Vec<String>;
 
+/// The files that each file uses.
+type Edges<'a> = BTreeMap<&'a Module, BTreeSet<Module>>;
+
+/// Files of which each uses all others, directly or through further files; each with the shortest circle through it, which begins and ends
+/// with that file. All paths are below `src`.
+type Circle = BTreeMap<String, Vec<String>>;
+
 pub(crate) fn check() -> Outcome {
     let check_all = || {
         let mut found = Vec::new();
-        for name in CRATES {
-            let sources = Sources::read(&root().join(name).join("src"))?;
-            found.extend(sources.circles().iter().map(|circle| format!("{name}: {}", circle.join(" → "))));
+        for directory in members()? {
+            let circles = Sources::read(&root().join(&directory).join("src"))?.circles();
+            found.extend(circles.into_iter().map(|circle| (directory.clone(), circle)));
         }
-        match found.is_empty() {
-            true => Ok(()),
-            false => Err(Failed(format!(
-                "these files import each other in a circle; move what they share below them:\n{}",
-                found.join("\n")
-            ))),
-        }
+        known::compare(&found, known::ALL).map_err(Failed)
     };
     check_all().into()
+}
+
+/// The directories of all crates of the workspace, below its root.
+fn members() -> Result<Vec<String>, Failed> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        manifest_path: PathBuf,
+    }
+    let what = ["metadata", "--no-deps", "--format-version", "1"];
+    let text = Step::cargo("crates of the workspace", &what).captured()?;
+    let Metadata { packages } =
+        serde_json::from_str(&text).map_err(|error| Failed(format!("cargo metadata: {error}")))?;
+    let directory = |package: &Package| {
+        let directory = package.manifest_path.parent().expect("a manifest lies in a directory");
+        directory.strip_prefix(root()).unwrap_or(directory).display().to_string()
+    };
+    Ok(packages.iter().map(directory).collect())
 }
 
 #[derive(Debug, Default)]
@@ -85,19 +102,29 @@ impl Sources {
         Self(files.into_iter().map(read).collect())
     }
 
-    /// The shortest circle of each file, once; its first file is also its last.
-    fn circles(&self) -> Vec<Vec<String>> {
-        let edges: BTreeMap<&Module, BTreeSet<Module>> =
+    fn circles(&self) -> Vec<Circle> {
+        let edges: Edges<'_> =
             self.0.iter().map(|(module, file)| (module, self.uses(module, file))).collect();
-        let (mut known, mut circles) = (BTreeSet::new(), Vec::new());
-        for start in self.0.keys() {
-            let Some(circle) = shortest_circle(start, &edges) else { continue };
-            if known.insert(circle.iter().cloned().collect::<BTreeSet<_>>()) {
-                circles
-                    .push(circle.iter().chain([start]).map(|module| self.0[module].path.clone()).collect());
-            }
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
+            self.0.keys().map(|module| (module, reached_from(module, &edges))).collect();
+        let mut left: Vec<&Module> =
+            self.0.keys().filter(|module| reached[module].contains(module)).collect();
+        let mut circles = Vec::new();
+        while let Some(&start) = left.first() {
+            let is_with_start =
+                |module: &&Module| reached[start].contains(module) && reached[module].contains(start);
+            let (circle, others) = left.into_iter().partition::<Vec<_>, _>(is_with_start);
+            circles.push(circle.into_iter().map(|module| self.shortest_circle(module, &edges)).collect());
+            left = others;
         }
         circles
+    }
+
+    /// A file that is in a circle, with the shortest one.
+    fn shortest_circle(&self, start: &Module, edges: &Edges<'_>) -> (String, Vec<String>) {
+        let circle = shortest_circle(start, edges).unwrap_or_default();
+        let path = |module: &Module| self.0[module].path.clone();
+        (path(start), circle.iter().chain([start]).map(path).collect())
     }
 
     /// The files that a file uses, except its own submodules and parents.
@@ -139,7 +166,11 @@ impl File {
                 }
             }
         }
-        used.extend(paths_of(&rest).iter().filter_map(|words| from_root(words, module, modules)));
+        let meant = |words: Module| match names.get(words.first()?) {
+            Some(meant) => Some(below(meant, &words[1..])),
+            None => from_root(&words, module, modules),
+        };
+        used.extend(paths_of(&rest).filter_map(meant));
         // A name that refers to itself, as 'use crate::a::B' does within 'a', has no other path.
         names.retain(|name, meant| *meant != below(module, std::slice::from_ref(name)));
         Self { path, names, used }
@@ -169,8 +200,7 @@ fn code_of(text: &str) -> (String, Vec<String>) {
     let (mut code, mut for_tests, mut is_for_tests) = (String::new(), Vec::new(), false);
     for line in text.lines() {
         let line = line.split("//").next().unwrap_or_default();
-        let declared = line.trim().strip_prefix("mod ");
-        match declared {
+        match declared_module(line.trim()) {
             Some(module) if is_for_tests => match module.strip_suffix(';') {
                 Some(name) => for_tests.push(name.to_owned()),
                 None => break, // the last thing in a file
@@ -180,9 +210,18 @@ fn code_of(text: &str) -> (String, Vec<String>) {
                 code.push('\n');
             }
         }
-        is_for_tests = line.trim().starts_with("#[cfg(test)]") || line.trim().starts_with("#[cfg(all(test,");
+        let line = line.trim();
+        let is_attribute_of_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");
+        is_for_tests = is_attribute_of_tests || is_for_tests && line.starts_with("#[");
     }
     (code, for_tests)
+}
+
+/// The name of the module that a line declares, with what follows the name.
+fn declared_module(line: &str) -> Option<&str> {
+    let (visibility, module) = line.split_once("mod ")?;
+    let is_restricted = visibility.starts_with("pub(") && visibility.ends_with(") ");
+    (visibility.is_empty() || visibility == "pub " || is_restricted).then_some(module)
 }
 
 /// The path of each `use`, and the code without them.
@@ -254,23 +293,24 @@ fn words(path: &str) -> Module {
     path.split("::").map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
 }
 
-/// The paths that code names by `crate`, `super` or `self`.
-fn paths_of(code: &str) -> Vec<Module> {
-    let starts = ["crate::", "super::", "self::"];
-    let mut found = Vec::new();
-    for (at, _) in starts.iter().flat_map(|start| code.match_indices(start)) {
-        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
-            continue;
-        }
-        let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-        let end = code[at..].find(|c: char| !is_of_path(c)).map_or(code.len(), |length| at + length);
-        found.push(words(&code[at..end]));
+/// The paths of code that have more than one name.
+fn paths_of(code: &str) -> impl Iterator<Item = Module> {
+    let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    code.split(move |c| !is_of_path(c)).filter(|path| path.contains("::")).map(words)
+}
+
+/// All files that a file uses, directly or through further files.
+fn reached_from<'a>(start: &'a Module, edges: &'a Edges<'_>) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![start];
+    while let Some(module) = next.pop() {
+        next.extend(edges.get(module).into_iter().flatten().filter(|used| reached.insert(*used)));
     }
-    found
+    reached
 }
 
 /// The shortest path from a file back to itself, without its end.
-fn shortest_circle(start: &Module, edges: &BTreeMap<&Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
+fn shortest_circle(start: &Module, edges: &Edges<'_>) -> Option<Vec<Module>> {
     let mut from: BTreeMap<&Module, &Module> = BTreeMap::new();
     let mut next = VecDeque::from([start]);
     while let Some(module) = next.pop_front() {
@@ -298,7 +338,8 @@ mod tests {
 
     fn circles(texts: &[(&str, &str)]) -> Vec<String> {
         let texts: Vec<_> = texts.iter().map(|(path, text)| ((*path).into(), (*text).into())).collect();
-        Sources::of(&texts).circles().iter().map(|circle| circle.join(" → ")).collect()
+        let circles = Sources::of(&texts).circles();
+        circles.iter().flat_map(known::shortest).map(|circle| circle.join(" → ")).collect()
     }
 
     #[test]
@@ -345,12 +386,26 @@ mod tests {
     }
 
     #[test]
+    fn paths_through_an_imported_module_lead_to_their_file() {
+        let found = circles(&[
+            ("lib.rs", "mod a;\nmod b;\n"),
+            ("a/mod.rs", "pub mod inner;\n"),
+            ("a/inner.rs", "use crate::b::B;\n"),
+            ("b.rs", "use crate::a;\nfn f() { a::inner::g() }\n"),
+        ]);
+        assert_eq!(found, ["a/inner.rs → b.rs → a/inner.rs"]);
+    }
+
+    #[test]
     fn tests_and_comments_are_left_out() {
         let found = circles(&[
-            ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod made_up;\nmod c;\n"),
-            ("a.rs", "use crate::b::B;\n"),
+            ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\n#[path = \"made_up.rs\"]\nmod made_up;\nmod c;\n"),
+            ("a.rs", "use crate::b::B;\nuse crate::c::C;\n"),
             ("b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
-            ("c.rs", "use crate::made_up::M;\n"),
+            (
+                "c.rs",
+                "use crate::made_up::M;\n#[cfg(test)]\npub(crate) mod tests {\n    use crate::a::A;\n}\n",
+            ),
             ("made_up.rs", "use crate::c::C;\n"),
         ]);
         assert_eq!(found, [""; 0]);

@@ -1,0 +1,202 @@
+//! The circles that are known, each with the issue that opens it. The list only shrinks.
+
+use std::collections::BTreeSet;
+
+use super::Circle;
+
+/// A circle that stays until an issue opens it.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) issue: &'static str,
+    /// The directory of the crate.
+    pub(super) directory: &'static str,
+    /// The files below `src`, with spaces between them.
+    pub(super) files: &'static str,
+}
+
+const HOUSE: &str = "A shorter house";
+const ROAD: &str = "One road for a message";
+
+const fn of_nocopy(issue: &'static str, files: &'static str) -> Known {
+    Known { issue, directory: "crates/nocopy", files }
+}
+
+const fn of_proto(issue: &'static str, files: &'static str) -> Known {
+    Known { issue, directory: "crates/nocopy-proto", files }
+}
+
+pub(super) const ALL: &[Known] = &[
+    of_nocopy(HOUSE, "capture/builder.rs capture/control.rs"),
+    of_nocopy(HOUSE, "engine/policy/class.rs engine/policy/table.rs"),
+    of_nocopy(HOUSE, "memory/area/kept.rs memory/area/metadata.rs memory/area/packet.rs memory/area/pool.rs"),
+    of_nocopy(
+        HOUSE,
+        "port/af_xdp.rs port/backend.rs port/bound_socket.rs port/builder.rs port/grant.rs port/ladder.rs \
+         port/measure.rs port/memory.rs port/open.rs port/packet_ring.rs port/redirect.rs port/sender.rs \
+         port/to_host.rs port/user_filter.rs",
+    ),
+    of_nocopy(HOUSE, "sys/tcp_receive/mapped_bytes.rs sys/tcp_receive/window.rs"),
+    of_nocopy(HOUSE, "tcp/builder.rs tcp/receiver.rs"),
+    of_nocopy(
+        HOUSE,
+        "udp/batch.rs udp/kernel/mod.rs udp/over_port/kernel.rs udp/over_port/receiver.rs \
+         udp/over_port/way.rs udp/receiver.rs",
+    ),
+    of_nocopy(
+        ROAD,
+        "message/arrivals.rs message/builder.rs message/carrier/any.rs message/carrier/mod.rs \
+         message/carrier/sockets.rs message/descriptor.rs message/endpoint.rs message/keep_alive.rs \
+         message/memory.rs message/open_packet.rs message/payload.rs message/placing/posted.rs \
+         message/placing/puts.rs message/placing/regions.rs message/received.rs message/streams/memory.rs \
+         message/streams/mod.rs",
+    ),
+    of_nocopy(ROAD, "message/by_stream.rs message/sending.rs"),
+    of_nocopy(ROAD, "message/streams/placed.rs message/streams/reading.rs"),
+    of_proto(ROAD, "message/framing.rs message/placing.rs message/settings.rs"),
+    of_proto(
+        ROAD,
+        "message/simulation/conversation.rs message/simulation/host.rs message/simulation/puts.rs \
+         message/simulation/streams.rs",
+    ),
+];
+
+impl Known {
+    fn files(&self) -> BTreeSet<&str> {
+        self.files.split_whitespace().collect()
+    }
+}
+
+/// Compares the circles found, each with the directory of its crate, with the known ones. Errors: a circle that is not known, or a known one
+/// that is smaller now, or gone.
+pub(super) fn compare(found: &[(String, Circle)], known: &[Known]) -> Result<(), String> {
+    let complaints = [
+        (
+            "these files import each other in a circle; move what they share below them",
+            found.iter().flat_map(|(directory, circle)| new(directory, circle, known)).collect::<Vec<_>>(),
+        ),
+        (
+            "these circles are no longer what the list says; shorten it (xtask/src/circles/known.rs)",
+            known.iter().filter_map(|known| smaller(known, found)).collect(),
+        ),
+    ];
+    let complaints: Vec<String> = complaints
+        .iter()
+        .filter(|(_, circles)| !circles.is_empty())
+        .map(|(complaint, circles)| format!("{complaint}:\n{}", circles.join("\n")))
+        .collect();
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+}
+
+/// The circles that are not within a known one.
+fn new(directory: &str, circle: &Circle, known: &[Known]) -> Vec<String> {
+    let known: Vec<_> = known.iter().filter(|known| known.directory == directory).map(Known::files).collect();
+    let files: Vec<&str> = circle.keys().map(String::as_str).collect();
+    if is_within(&files, &known) {
+        return Vec::new();
+    }
+    let mut new = shortest(circle);
+    new.retain(|files| !is_within(files, &known));
+    if new.is_empty() {
+        // Known circles have become one, and each file has a shorter circle among its own.
+        return vec![format!("{directory}: {}", files.join(", "))];
+    }
+    new.iter().map(|files| format!("{directory}: {}", files.join(" → "))).collect()
+}
+
+fn is_within(files: &[impl AsRef<str>], known: &[BTreeSet<&str>]) -> bool {
+    known.iter().any(|known| files.iter().all(|file| known.contains(file.as_ref())))
+}
+
+/// What is left of a known circle that is smaller now.
+fn smaller(known: &Known, found: &[(String, Circle)]) -> Option<String> {
+    let files = known.files();
+    let mut left = Vec::new();
+    for (_, circle) in found.iter().filter(|(directory, _)| directory == known.directory) {
+        let both: Vec<&str> = circle.keys().map(String::as_str).filter(|file| files.contains(file)).collect();
+        if both.len() == files.len() {
+            return None;
+        }
+        left.push(both);
+    }
+    left.retain(|circle| !circle.is_empty());
+    let left: Vec<String> = left.iter().map(|files| format!("'{}'", files.join(" "))).collect();
+    let left = if left.is_empty() { "nothing".to_owned() } else { left.join(" and ") };
+    Some(format!("{} ({}): of '{}' {left} is left", known.directory, known.issue, known.files))
+}
+
+/// The shortest circles through the files of a circle, each once.
+pub(super) fn shortest(circle: &Circle) -> Vec<&[String]> {
+    let mut seen = BTreeSet::new();
+    let mut shortest: Vec<_> = circle.values().map(Vec::as_slice).collect();
+    shortest.retain(|files| seen.insert(files.iter().collect::<BTreeSet<_>>()));
+    shortest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sources;
+    use super::*;
+
+    const KNOWN: &[Known] = &[
+        Known { issue: "An issue", directory: "crates/one", files: "a.rs b.rs" },
+        Known { issue: "Another issue", directory: "crates/one", files: "c.rs d.rs" },
+    ];
+
+    /// Compares a crate of files 'a' to 'e', of which each uses some.
+    fn compared(uses: [&str; 5]) -> String {
+        let names = ["a", "b", "c", "d", "e"];
+        let text = |used: &str| used.chars().map(|used| format!("use crate::{used}::of_{used};\n")).collect();
+        let texts: Vec<(String, String)> =
+            names.iter().zip(uses).map(|(name, used)| (format!("{name}.rs"), text(used))).collect();
+        let circles = Sources::of(&texts).circles();
+        let found: Vec<_> = circles.into_iter().map(|circle| ("crates/one".to_owned(), circle)).collect();
+        compare(&found, KNOWN).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn known_circles_are_accepted() {
+        assert_eq!(compared(["b", "a", "d", "ce", ""]), "");
+    }
+
+    #[test]
+    fn a_new_circle_is_refused() {
+        let refused = compared(["b", "a", "d", "ce", "d"]);
+        assert!(refused.ends_with("below them:\ncrates/one: e.rs → d.rs → e.rs"), "{refused}");
+        assert!(compared(["b", "a", "d", "e", "c"]).contains("crates/one: c.rs → d.rs → e.rs → c.rs"));
+    }
+
+    #[test]
+    fn known_circles_that_become_one_are_refused() {
+        assert!(compared(["bc", "a", "d", "cb", ""]).contains("crates/one: a.rs, b.rs, c.rs, d.rs"));
+    }
+
+    #[test]
+    fn an_opened_circle_leaves_the_list() {
+        let refused = compared(["b", "", "d", "c", ""]);
+        let expected = "known.rs):\ncrates/one (An issue): of 'a.rs b.rs' nothing is left";
+        assert!(refused.ends_with(expected), "{refused}");
+    }
+
+    #[test]
+    fn a_smaller_circle_is_listed_as_what_is_left() {
+        let known = Known { issue: "An issue", directory: "crates/one", files: "a.rs b.rs c.rs d.rs e.rs" };
+        let circle = |files: &[&str]| files.iter().map(|file| ((*file).to_owned(), Vec::new())).collect();
+        let found = |circles: &[&[&str]]| {
+            circles.iter().map(|files| ("crates/one".to_owned(), circle(files))).collect::<Vec<_>>()
+        };
+        let all = found(&[&["a.rs", "b.rs", "c.rs", "d.rs", "e.rs", "f.rs"]]);
+        assert_eq!(smaller(&known, &all), None);
+        let two = smaller(&known, &found(&[&["a.rs", "b.rs"], &["c.rs", "d.rs"]])).unwrap();
+        assert!(two.ends_with("'a.rs b.rs' and 'c.rs d.rs' is left"), "{two}");
+    }
+
+    #[test]
+    fn each_file_is_in_one_known_circle() {
+        let mut seen = BTreeSet::new();
+        for known in ALL {
+            for file in known.files() {
+                assert!(seen.insert((known.directory, file)), "{file}");
+            }
+        }
+    }
+}
