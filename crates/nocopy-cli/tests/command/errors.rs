@@ -740,7 +740,7 @@ fn run_says_why_a_command_was_not_run() {
             }
             words => [&["run", "--library", &pcap, "--"][..], words].concat(),
         };
-        (format!("{refused:?} {words:?}"), in_sandbox(refused, &arguments, Path::new("")), *code, *expected)
+        (format!("{refused:?} {words:?}"), in_sandbox(refused, &arguments, Path::new("/")), *code, *expected)
     }));
 }
 

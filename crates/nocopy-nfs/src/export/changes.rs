@@ -15,7 +15,7 @@ use rustix::fs::{
     chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, syncfs, unlinkat,
     utimensat,
 };
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::file::{self, status_of};
@@ -413,9 +413,14 @@ impl Export {
             let _lock = self.locks.one(directory);
             between(directory, || {
                 let entry = new_name(directory, name)?;
+                // For the lookup: if no descriptor is left, nothing has been made when the client is asked to repeat the call.
+                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(refusal)?;
                 match make(&entry)? {
                     Some(file) => self.keep_made(directory, &entry, file),
-                    None => self.lookup(&Caller::Server, directory, name),
+                    None => {
+                        drop(spare);
+                        self.lookup(&Caller::Server, directory, name)
+                    }
                 }
             })
         };

@@ -107,7 +107,7 @@ impl Export {
         Ok(Self {
             key: HandleKey::new(key, root.identity()),
             index: Mutex::new(index),
-            open: OpenFiles::default(),
+            open: OpenFiles::new(),
             listings: Listings::new(key),
             changes: AtomicU64::new(0),
             locks: Locks::default(),

@@ -3,13 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Resource, getrlimit};
+
 use super::file::OpenFile;
 use super::identity::Identity;
 
+/// The most, if a quarter of the descriptors that this process may have is not less.
 const FILES_MAX: usize = 256;
 
-#[derive(Debug, Default)]
-pub(super) struct OpenFiles(Mutex<Files>);
+#[derive(Debug)]
+pub(super) struct OpenFiles {
+    files: Mutex<Files>,
+    files_max: usize,
+}
 
 #[derive(Debug, Default)]
 struct Files {
@@ -21,6 +27,12 @@ struct Files {
 }
 
 impl OpenFiles {
+    pub(super) fn new() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let files_max = usize::try_from(descriptors / 4).unwrap_or(usize::MAX).min(FILES_MAX);
+        Self { files: Mutex::default(), files_max }
+    }
+
     /// The file, if it is open and still valid.
     pub(super) fn get(
         &self,
@@ -50,7 +62,7 @@ impl OpenFiles {
     /// Keeps it instead of the same file, or of the least recently used one.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
         let mut files = self.lock();
-        if files.open.len() >= FILES_MAX
+        if files.open.len() >= self.files_max
             && !files.open.contains_key(&file.identity())
             && let Some(oldest) =
                 files.open.iter().min_by_key(|(_, (_, used))| *used).map(|(identity, _)| *identity)
@@ -76,6 +88,6 @@ impl OpenFiles {
     }
 
     fn lock(&self) -> MutexGuard<'_, Files> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

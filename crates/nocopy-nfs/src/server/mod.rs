@@ -61,7 +61,8 @@ const WORKERS: usize = 8;
 /// The most connections, unless there are fewer descriptors.
 pub const CONNECTIONS_MAX: usize = 2048;
 
-/// Descriptors for open files, listings, and those of every program. (Pipes are counted for each connection.)
+/// Descriptors for open files, listings, and those of every program; three quarters of them if that is less. (Pipes are counted for each
+/// connection.)
 const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
@@ -229,5 +230,6 @@ fn raise_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
-    (most.saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(LOOPS_MAX, CONNECTIONS_MAX)
+    let others = OTHER_DESCRIPTORS.min(most / 4 * 3);
+    ((most - others) / 3).clamp(LOOPS_MAX, CONNECTIONS_MAX)
 }

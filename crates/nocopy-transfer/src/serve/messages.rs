@@ -462,7 +462,7 @@ mod tests {
     fn a_peer_with_few_requests_is_answered_beside_a_flood() {
         // Programs wait until the pipe's other end is opened; by then most requests have been dropped.
         let fifo = Fifo::new("greedy");
-        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
+        let program = fifo.reader();
         let served = while_served(Some(&program), |mut honest, peer| {
             let (mut greedy, address) =
                 (endpoint_at("127.0.0.2:0"), honest.peer_stats(peer).unwrap().address);
@@ -532,6 +532,11 @@ mod tests {
     struct Fifo(PathBuf);
 
     impl Fifo {
+        /// A program that reads it.
+        fn reader(&self) -> Program {
+            Program::of("cat", &self.0, LONG)
+        }
+
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("nocopy-serve-{name}-{}.fifo", std::process::id()));
             mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -567,7 +572,7 @@ mod tests {
     fn a_run_answers_a_peer_that_ended_its_direction() {
         // Its program waits until the pipe's other end is opened.
         let fifo = Fifo::new("finished");
-        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
+        let program = fifo.reader();
         let served = while_served(Some(&program), |mut client, peer| {
             let call = client.request([], peer).unwrap();
             client.finish(peer).unwrap();

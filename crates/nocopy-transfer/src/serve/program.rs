@@ -55,6 +55,11 @@ impl Program {
         Ok(Self { name, arguments: words.collect(), timeout })
     }
 
+    #[cfg(test)]
+    pub(super) fn of(name: &str, argument: &std::path::Path, timeout: Duration) -> Self {
+        Self { name: name.into(), arguments: vec![argument.to_str().unwrap().into()], timeout }
+    }
+
     /// Runs it once. Its child processes are killed when it ends, unless they have left its process group.
     pub(super) fn run(&self, request: &[u8], interrupt: &Interrupt) -> Result<Vec<u8>, RunError> {
         let mut command = Command::new(&self.name);

@@ -275,6 +275,9 @@ fn a_forked_child_leaves_its_parent_what_is_in_flight() {
 /// Memory that a forked child does not have must not be unmapped there: something else may be at its address.
 #[test]
 fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     for method in ZERO_COPY {
         let lab = lab!();
         hold_back(&lab);
