@@ -95,8 +95,9 @@ mod tests {
         assert!(!interrupt.sleep(Duration::from_millis(1)));
         let asker = interrupt.clone();
         let asked = thread::spawn(move || asker.ask());
-        assert!(interrupt.sleep(Duration::from_hours(1)));
+        let hour = Duration::from_secs(60 * 60);
+        assert!(interrupt.sleep(hour));
         asked.join().unwrap();
-        assert!(interrupt.sleep(Duration::from_hours(1)), "it stays asked for");
+        assert!(interrupt.sleep(hour), "it stays asked for");
     }
 }

@@ -335,7 +335,7 @@ proptest! {
                 prop_assert!((0..code.len() as isize).contains(&target), "{at}: {instruction:x?}");
             }
         }
-        prop_assert_eq!(code.last(), Some(&crate::ebpf::copy(crate::ebpf::R1, crate::ebpf::R6)));
+        prop_assert_eq!(code.last().copied(), Some(crate::ebpf::copy(crate::ebpf::R1, crate::ebpf::R6)));
     }
 }
 

@@ -32,7 +32,7 @@ impl Burst {
         let word = Word::load();
         assert!(word.replace(word.over()));
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        receiver.set_read_timeout(Some(std::time::Duration::from_mins(1))).unwrap();
+        receiver.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         let descriptor = sender.as_raw_fd();

@@ -179,13 +179,12 @@ impl Capture {
             None => "none: every packet is copied",
         };
         let (count, bytes) = (self.blocks.count(), self.blocks.bytes());
-        let lines = format_args!(
-            "{}: {}, {evidence}; not compared, since a capture has only this mode\n  \
+        let (interface, mode) = (self.shared.interface(), Mode::PacketRing);
+        let lines = format!(
+            "{interface}: {mode}, {evidence}; not compared, since a capture has only this mode\n  \
              host     also gets every packet: a capture is passive\n  \
              filter   {filter_line}\n  \
-             memory   {count} blocks, {bytes} B in all",
-            self.shared.interface(),
-            Mode::PacketRing,
+             memory   {count} blocks, {bytes} B in all"
         );
         let mut explanation = Explanation::of(&lines, evidence);
         explanation.filter = filter;

@@ -17,26 +17,22 @@ use super::option;
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
 /// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and `in6_pktinfo`, and the traffic
-/// class (an `int` at most). A dual-stack socket can get both kinds of all. Checked by `Control::is_large_enough`.
+/// class (an `int` at most). A dual-stack socket can get both kinds of all. Checked below.
 const CONTROL_BYTES: usize = 160;
+
+const _: () = {
+    // SAFETY: arithmetic without memory.
+    let needed = unsafe {
+        3 * libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+            + libc::CMSG_SPACE(size_of::<libc::in_pktinfo>() as u32)
+            + libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
+    };
+    assert!(needed as usize <= CONTROL_BYTES);
+};
 
 #[repr(C, align(8))] // as `cmsghdr` wants it
 #[derive(Clone, Copy)]
 struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
-
-impl Control {
-    const fn is_large_enough() -> bool {
-        // SAFETY: arithmetic without memory.
-        let needed = unsafe {
-            3 * libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
-                + libc::CMSG_SPACE(size_of::<libc::in_pktinfo>() as u32)
-                + libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
-        };
-        needed as usize <= CONTROL_BYTES
-    }
-}
-
-const _: () = assert!(Control::is_large_enough());
 
 /// The longest address of either family.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();

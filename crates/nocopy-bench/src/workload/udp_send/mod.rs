@@ -13,7 +13,7 @@ pub(crate) use reception::{UdpReceive, series as reception};
 pub(crate) use sink::{Place, checked, delivered, has_offload, pair, segmented};
 use sink::{Sink, Taker};
 
-use super::{self as workload, LOOPBACK, Workload};
+use super::{LOOPBACK, Workload};
 use crate::Failure;
 use crate::baseline::datagram_sender;
 use crate::bench::Bench;
@@ -24,6 +24,7 @@ use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 use crate::traffic::{self, Work, conduct};
 use crate::udp::{self, SharedLedger};
 use crate::udp_over_port;
+use crate::workload;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
