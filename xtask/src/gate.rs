@@ -14,6 +14,8 @@ pub(crate) struct Outcome {
     /// Passed when run again, alone; counted as passed, too.
     pub(crate) flaky: Vec<Note>,
     pub(crate) skips: Vec<Note>,
+    /// Each with what to do about it; the step has passed nevertheless. A slice, since an outcome is also an error, and these are small.
+    pub(crate) warnings: Box<[String]>,
     /// A remark that the summary prints after the verdict.
     pub(crate) remark: String,
 }
@@ -49,7 +51,8 @@ impl Outcome {
         Self::skipped(name, needs)
     }
 
-    fn skipped(name: impl Into<String>, needs: impl Into<String>) -> Self {
+    /// A skip that continuous integration allows, too.
+    pub(crate) fn skipped(name: impl Into<String>, needs: impl Into<String>) -> Self {
         let skip = Note { name: name.into(), text: needs.into() };
         Self { skips: vec![skip], ..Self::default() }
     }
@@ -70,6 +73,7 @@ impl Outcome {
         self.failures.extend(other.failures);
         self.flaky.extend(other.flaky);
         self.skips.extend(other.skips);
+        self.warnings = self.warnings.into_iter().chain(other.warnings).collect();
         self.remark.push_str(&other.remark);
         self
     }
@@ -135,7 +139,7 @@ impl Gate {
         self.steps.iter().map(|(_, outcome, _)| outcome.flaky.len()).sum::<usize>() > FLAKY_MAX
     }
 
-    /// A row for each step, the flaky and skipped tests, the failures with their output, and the counts as the last line.
+    /// A row for each step, the flaky and skipped tests, the warnings, the failures with their output, and the counts as the last line.
     fn summary(&self) -> String {
         let mut text = format!("\n{:<28} {:<8} {:>8}\n", "step", "verdict", "time");
         for (name, outcome, took) in &self.steps {
@@ -148,6 +152,7 @@ impl Gate {
         let _ = writeln!(text, "{:<28} {:<8} {:>8}", "all", "", minutes(total));
         self.write_skips(&mut text);
         self.write_flaky(&mut text);
+        self.write_warnings(&mut text);
         for failure in self.steps.iter().flat_map(|(_, outcome, _)| &outcome.failures) {
             let _ = writeln!(text, "\n---- failed: {} ----\n{}", failure.name, failure.output.trim_end());
         }
@@ -184,6 +189,17 @@ impl Gate {
         if self.has_too_many_flaky() {
             let _ =
                 writeln!(text, "    {} flaky tests: more than {FLAKY_MAX} count as a failure", flaky.len());
+        }
+    }
+
+    fn write_warnings(&self, text: &mut String) {
+        for (step, outcome, _) in &self.steps {
+            if !outcome.warnings.is_empty() {
+                let _ = writeln!(text, "\nwarnings {}: {step}", outcome.warnings.len());
+            }
+            for warning in outcome.warnings.iter() {
+                let _ = writeln!(text, "    {warning}");
+            }
         }
     }
 }
@@ -226,6 +242,16 @@ mod tests {
         let summary = gate.summary();
         assert!(summary.contains("skipped 2: needs a card\n    a\n    b\n"), "{summary}");
         assert_eq!(summary.lines().last(), Some("1 passed, 0 failed, 2 skipped"));
+    }
+
+    #[test]
+    fn warnings_are_shown_and_fail_nothing() {
+        let warned = |text: &str| Outcome { warnings: [text.into()].into(), ..Outcome::passed() };
+        let gate = gate(vec![warned("a is old").and(warned("b is old"))]);
+        let summary = gate.summary();
+        assert!(summary.contains("\nwarnings 2: step\n    a is old\n    b is old\n"), "{summary}");
+        assert_eq!(summary.lines().last(), Some("2 passed, 0 failed, 0 skipped"));
+        assert!(gate.finish());
     }
 
     #[test]
