@@ -1,8 +1,9 @@
-//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects.
+//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects,
+//! and the rows of nightly suites.
 
-use crate::gate::{Gate, Outcome};
+use crate::gate::Gate;
 use crate::step::{Failed, Step, files};
-use crate::{api, bpf, circles, docs, layers};
+use crate::{api, bpf, circles, docs, layers, nightly};
 
 pub(crate) fn run(gate: &mut Gate) {
     gate.run("formatting", || formatting().into());
@@ -12,6 +13,7 @@ pub(crate) fn run(gate: &mut Gate) {
     gate.run("public items", api::check);
     gate.run("documentation", || docs::api().run().into());
     gate.run("BPF objects", bpf::check);
+    gate.run("nightly rows", nightly::check);
 }
 
 fn formatting() -> Result<(), Failed> {
@@ -27,16 +29,4 @@ fn formatting() -> Result<(), Failed> {
 fn lints() -> Step {
     let what = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
     Step::cargo("lints", &what)
-}
-
-/// Licences, bans and sources of all dependencies. Not `advisories`: their database is fetched from a host that a build machine
-/// need not reach.
-pub(crate) fn licences() -> Outcome {
-    let check = || {
-        if !Step::cargo("cargo deny there", &["deny", "--version"]).succeeds_quietly() {
-            Step::cargo("install cargo-deny", &["install", "cargo-deny", "--locked"]).run()?;
-        }
-        Step::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"]).run()
-    };
-    check().into()
 }

@@ -83,6 +83,7 @@ const PROGRAMS: &[Program] = &[
     program("tc", "-V", ["iproute2", "iproute-tc"], Needed::UnitTests),
     // Its package includes libpcap, which compiles filters.
     program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::UnitTests),
+    program("git", "--version", ["git", "git"], Needed::Tests),
     program("tshark", "--version", ["tshark", "wireshark-cli"], Needed::Tests),
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),

@@ -10,6 +10,7 @@ mod gate;
 mod git;
 mod instructions;
 mod layers;
+mod licences;
 mod machine;
 mod machines;
 mod newcomer;
@@ -22,6 +23,7 @@ mod step;
 mod stops;
 mod suite;
 mod vm;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -59,10 +61,7 @@ enum Command {
         arguments: Vec<String>,
     },
     /// Run a suite that takes too long for every change, and note its verdict in docs/nightly.md.
-    Nightly {
-        /// Which one; without a name they are listed.
-        name: Option<String>,
-    },
+    Nightly(nightly::Arguments),
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
     /// Run a program that ends with xtask, perhaps in a network namespace of its own.
@@ -112,7 +111,7 @@ fn main() -> ExitCode {
         }
         Command::Bpf => bpf::build(),
         Command::Vm { arguments } => vm::run(&arguments),
-        Command::Nightly { name } => return nightly::run(name.as_deref()),
+        Command::Nightly(arguments) => return nightly::run(&arguments),
         Command::Doctor => return exit_code(machine::doctor()),
         Command::Start { isolated, program, arguments } => {
             return suite::become_program(&program, &arguments, isolated);

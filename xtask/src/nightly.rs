@@ -1,12 +1,23 @@
 //! Suites that take too long for every change. Their last verdicts are committed in docs/nightly.md.
 
+mod ages;
+mod due;
+mod rows;
+
+use std::fmt::Write as _;
 use std::fs;
 use std::process::ExitCode;
 
+use clap::Args;
+
+use ages::{Age, History};
+use due::{Change, Status};
+use rows::{Row, Run};
+
 use crate::aarch64;
-use crate::check;
 use crate::gate::{Gate, Outcome};
-use crate::git::{VERDICTS, commit};
+use crate::git::{Git, VERDICTS, commit};
+use crate::licences;
 use crate::machine;
 use crate::machines;
 use crate::newcomer;
@@ -16,84 +27,115 @@ use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
 use crate::vm;
+use crate::workspace::Workspace;
 
 struct Nightly {
     name: &'static str,
     about: &'static str,
+    /// Files and directories that decide the verdict; a crate counts with the crates that it depends on.
+    inputs: &'static [&'static str],
     run: fn() -> Outcome,
 }
+
+/// What all tests of the workspace are built from.
+const EVERYTHING: &[&str] = &[".cargo", "bpf", "crates", "fuzz", "xtask", "Cargo.lock", "Cargo.toml"];
+
+/// What the VM lab is built from.
+const VM_LAB: &[&str] = &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/vm.rs"];
 
 const ALL: &[Nightly] = &[
     Nightly {
         name: "random",
         about: "all tests with new random inputs, and a million steps of the message protocol's simulation",
+        inputs: EVERYTHING,
         run: random,
     },
-    Nightly { name: "fuzz", about: "every fuzz target for three minutes", run: fuzz },
+    Nightly { name: "fuzz", about: "every fuzz target for three minutes", inputs: &["fuzz"], run: fuzz },
     Nightly {
         name: "stalls",
         about: "all tests while their processes are stopped for 100 to 280 ms, several times a second; three runs, no second try",
+        inputs: EVERYTHING,
         run: stalls,
     },
     Nightly {
         name: "busy",
         about: "all tests while every processor is busy; three runs, no second try",
+        inputs: EVERYTHING,
         run: busy,
     },
     Nightly {
         name: "machines",
         about: "the tests of --quick and of the command on machines with other faces: processors, terminals, languages, limits, settings",
+        inputs: &["crates/nocopy-cli", "xtask/src/machines", "xtask/src/suite"],
         run: machines::outcome,
     },
     Nightly {
         name: "soak",
         about: "the VM lab's random operations for ten minutes, from a new seed",
+        inputs: VM_LAB,
         run: soak,
     },
     Nightly {
         name: "nfs",
         about: "writing by NFS in the VM lab, from a new seed: what programs expect of a directory, git, make, cargo, fsx, and what is lost",
+        inputs: VM_LAB,
         run: nfs,
     },
     Nightly {
         name: "sanitizer",
         about: "tests of sockets, pools and C interfaces under the address sanitizer",
+        inputs: &["crates/nocopy", "crates/nocopy-pcap", "xtask/src/suite"],
         run: sanitizer,
     },
     Nightly {
         name: "aarch64",
         about: "everything compiled for aarch64; test programs and the command on an emulated machine with Debian's arm64 kernel",
+        inputs: EVERYTHING,
         run: aarch64::outcome,
     },
     Nightly {
         name: "senders",
         about: "in which runs real programs send their datagrams: writes docs/senders.jsonl and the table in docs/run.md",
+        inputs: &["crates/nocopy-lab", "xtask/src/packages.rs", "xtask/src/senders"],
         run: senders::outcome,
     },
     Nightly {
         name: "left-alone",
         about: "instructions that 'nocopy run --batch-udp' adds to programs that it leaves alone: writes the table in docs/run.md",
+        inputs: &["crates/nocopy-sockets", "xtask/src/packages.rs", "xtask/src/senders"],
         run: senders::left_alone,
     },
     Nightly {
         name: "python",
         about: "Python's own tests of sockets, processes and waits, with the library of 'nocopy run --batch-udp' and without",
+        inputs: &["crates/nocopy-sockets", "xtask/src/others", "xtask/src/packages.rs"],
         run: others::python,
     },
     Nightly {
         name: "libuv",
         about: "libuv's own tests of udp, tcp, fork and poll, with the library of 'nocopy run --batch-udp' and without",
+        inputs: &["crates/nocopy-sockets", "xtask/src/others"],
         run: others::libuv,
     },
     Nightly {
         name: "newcomer",
         about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program",
+        inputs: &[
+            "bpf",
+            "crates/nocopy-cli",
+            "docs/record.md",
+            "docs/send.md",
+            "README.md",
+            "xtask/newcomer",
+            "xtask/src/newcomer.rs",
+        ],
         run: newcomer::outcome,
     },
     Nightly {
         name: "licences",
         about: "licences, bans and sources of all dependencies",
-        run: check::licences,
+        inputs: &["Cargo.lock", "deny.toml"],
+        run: licences::outcome,
     },
 ];
 
@@ -103,31 +145,139 @@ const ROUNDS: usize = 3;
 /// For each fuzz target.
 const FUZZ_SECONDS: u32 = 180;
 
-pub(crate) fn run(name: Option<&str>) -> ExitCode {
-    let Some(nightly) = ALL.iter().find(|nightly| Some(nightly.name) == name) else {
-        for Nightly { name, about, .. } in ALL {
-            println!("{name:<12} {about}");
-        }
-        return name.map_or(ExitCode::SUCCESS, |name| {
-            eprintln!("xtask: no nightly suite is called {name}; the list above has all");
-            ExitCode::from(2)
-        });
-    };
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Which one; without a name they are listed, with the age of each row.
+    #[arg(conflicts_with = "due")]
+    name: Option<String>,
+    /// Run those whose inputs a change touched since their last run, the one with the oldest row first.
+    #[arg(long)]
+    due: bool,
+    /// The commit at which the change starts (default: where the branch left origin/main).
+    #[arg(long, value_name = "COMMIT", requires = "due")]
+    since: Option<String>,
+    /// Only list those that are due.
+    #[arg(long, requires = "due")]
+    list: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    run_or_list(arguments).unwrap_or_else(|failed| {
+        eprintln!("xtask: {failed}");
+        ExitCode::from(2)
+    })
+}
+
+fn run_or_list(arguments: &Arguments) -> Result<ExitCode, Failed> {
+    if let Some(name) = &arguments.name {
+        let nightly = named(name).ok_or_else(|| {
+            Failed(format!("no nightly suite is called {name}; 'cargo xtask nightly' lists all"))
+        })?;
+        return run_all(&[nightly]);
+    }
+    let mut statuses = statuses(&read_rows()?)?;
+    if arguments.due {
+        let change = Change::since(&Git::at(&root()), arguments.since.as_deref())?;
+        statuses = due::due(statuses, &change);
+    }
+    if statuses.is_empty() {
+        println!("no nightly suite is due");
+    } else if arguments.due && !arguments.list {
+        let suites: Vec<&Nightly> = statuses.iter().filter_map(|status| named(status.suite)).collect();
+        return run_all(&suites);
+    } else {
+        print!("{}", list(&statuses));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn named(name: &str) -> Option<&'static Nightly> {
+    ALL.iter().find(|nightly| nightly.name == name)
+}
+
+/// Runs suites one after the other, and notes each verdict.
+fn run_all(suites: &[&'static Nightly]) -> Result<ExitCode, Failed> {
     if !is_root() {
-        eprintln!("xtask: the nightly suites need root: run it as root");
-        return ExitCode::from(2);
+        return Err(Failed("the nightly suites need root: run it as root".into()));
     }
     let mut gate = Gate::default();
     gate.run("programs that tests start", machine::programs_for_tests);
-    gate.run(nightly.name, || {
-        let outcome = (nightly.run)();
-        let noted = note(nightly.name, &outcome);
-        match noted {
-            Ok(()) => outcome,
-            Err(failed) => outcome.and(failed.into()),
+    for nightly in suites {
+        gate.run(nightly.name, || {
+            let outcome = (nightly.run)();
+            let noted = note(nightly.name, &outcome);
+            match noted {
+                Ok(()) => outcome,
+                Err(failed) => outcome.and(failed.into()),
+            }
+        });
+    }
+    Ok(if gate.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The suites with their last runs, in the order of the table.
+fn statuses(rows: &[Row]) -> Result<Vec<Status>, Failed> {
+    let (workspace, history) = (Workspace::read()?, History::of(Git::at(&root())));
+    let status = |nightly: &Nightly| {
+        let inputs = workspace.with_dependencies(nightly.inputs);
+        let row = rows.iter().find(|row| row.suite == nightly.name);
+        let run = row.and_then(|row| row.run.clone());
+        Status { suite: nightly.name, age: history.age(run.as_ref(), &inputs), inputs, run }
+    };
+    Ok(ALL.iter().map(status).collect())
+}
+
+/// A line for each suite, and why ages are unknown.
+fn list(statuses: &[Status]) -> String {
+    let mut text = format!("{:<12} {:>7}  {:<40} about\n", "suite", "age", "last run");
+    let mut unknown = String::new();
+    for Status { suite, age, run, .. } in statuses {
+        let overdue = if age.is_overdue() { "OVERDUE" } else { "" };
+        let last = run.as_ref().map(Run::line);
+        let last = [last.as_deref().unwrap_or_default(), overdue].join(" ");
+        let about = named(suite).map_or("", |nightly| nightly.about);
+        let _ = writeln!(text, "{suite:<12} {:>7}  {:<40} {about}", age.to_string(), last.trim());
+        if let Age::Unknown(why) = age {
+            let _ = writeln!(unknown, "{suite}: the row's age is unknown: {why}");
         }
+    }
+    text + "\nage: commits since the last run that touch what the suite tests\n" + &unknown
+}
+
+/// Whether each suite has a row and each row a suite; a warning for each row that is old.
+pub(crate) fn check() -> Outcome {
+    let names: Vec<&str> = ALL.iter().map(|nightly| nightly.name).collect();
+    let judged = || {
+        let rows = read_rows()?;
+        match rows::unpaired(&rows, &names) {
+            faults if faults.is_empty() => Ok(judge_ages(&statuses(&rows)?)),
+            faults => Err(Failed(format!("{VERDICTS}\n{}", faults.join("\n")))),
+        }
+    };
+    judged().unwrap_or_else(|failed: Failed| failed.into())
+}
+
+fn judge_ages(statuses: &[Status]) -> Outcome {
+    let warnings = statuses.iter().filter_map(warning).collect();
+    let outcome = Outcome { passed: statuses.len(), warnings, ..Outcome::default() };
+    let skips = statuses.iter().filter_map(|Status { suite, age, .. }| match age {
+        Age::Unknown(why) => Some(Outcome::skipped(format!("age of the row {suite}"), why)),
+        Age::NeverRun | Age::Commits(_) => None,
     });
-    if gate.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    skips.fold(outcome, Outcome::and)
+}
+
+/// What to do about an old row.
+fn warning(Status { suite, age, .. }: &Status) -> Option<String> {
+    let fact = match age {
+        Age::NeverRun => "has never run".to_owned(),
+        Age::Commits(count) if age.is_overdue() => {
+            format!("the last run is {count} commits old, which is overdue")
+        }
+        Age::Commits(count) if age.is_old() => format!("the last run is {count} commits old"),
+        Age::Commits(_) | Age::Unknown(_) => return None,
+    };
+    Some(format!("{suite}: {fact}; run 'cargo xtask nightly {suite}'"))
 }
 
 fn random() -> Outcome {
@@ -239,27 +389,27 @@ fn coverage(output: &str) -> Option<(u32, u32)> {
 }
 
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
-    let path = root().join(VERDICTS);
-    let failed = |error: std::io::Error| Failed(format!("{}: {error}", path.display()));
     let date = Step::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
     let row = format!("| {name} | {} | {} | {} |", outcome.line(), commit(), date.trim());
-    let text = fs::read_to_string(&path).map_err(failed)?;
-    fs::write(&path, with_row(&text, name, &row)).map_err(failed)
+    let path = root().join(VERDICTS);
+    let written =
+        fs::read_to_string(&path).and_then(|text| fs::write(&path, rows::with_row(&text, name, &row)));
+    written.map_err(|error| unreadable(&error))
 }
 
-/// The text with the row of this name replaced, or added at the end.
-fn with_row(text: &str, name: &str, row: &str) -> String {
-    let start = format!("| {name} |");
-    let mut lines: Vec<&str> = text.lines().collect();
-    match lines.iter_mut().find(|line| line.starts_with(&start)) {
-        Some(line) => *line = row,
-        None => lines.push(row),
-    }
-    lines.join("\n") + "\n"
+fn read_rows() -> Result<Vec<Row>, Failed> {
+    let text = fs::read_to_string(root().join(VERDICTS)).map_err(|error| unreadable(&error))?;
+    rows::parse(&text)
+}
+
+fn unreadable(error: &std::io::Error) -> Failed {
+    Failed(format!("{VERDICTS}: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -271,9 +421,62 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_replaces_the_one_before() {
-        let text = "# Table\n\n| a | old |\n| b | old |\n";
-        assert_eq!(with_row(text, "a", "| a | new |"), "# Table\n\n| a | new |\n| b | old |\n");
-        assert_eq!(with_row(text, "c", "| c | new |"), format!("{text}| c | new |\n"));
+    fn inputs_exist_and_leave_the_verdicts_out() {
+        for Nightly { name, inputs, .. } in ALL {
+            for input in *inputs {
+                assert!(root().join(input).exists(), "{name}: {input}");
+                // A verdict that is noted must not age the row.
+                assert!(!Path::new(VERDICTS).starts_with(input), "{name}: {input}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_suite_has_a_row_and_each_row_a_suite() {
+        let names: Vec<&str> = ALL.iter().map(|nightly| nightly.name).collect();
+        assert_eq!(rows::unpaired(&read_rows().unwrap(), &names), [""; 0]);
+    }
+
+    fn status(suite: &'static str, age: Age) -> Status {
+        Status { suite, inputs: Vec::new(), run: None, age }
+    }
+
+    #[test]
+    fn old_rows_are_warnings_and_unknown_ages_are_skips() {
+        let statuses = [
+            status("young", Age::Commits(100)),
+            status("old", Age::Commits(101)),
+            status("overdue", Age::Commits(301)),
+            status("new", Age::NeverRun),
+            status("elsewhere", Age::Unknown("the clone is shallow".into())),
+        ];
+        let outcome = judge_ages(&statuses);
+        assert!(outcome.failures.is_empty());
+        let starts = [
+            "old: the last run is 101 commits old;",
+            "overdue: the last run is 301 commits old, which is overdue;",
+            "new: has never run;",
+        ];
+        assert_eq!(outcome.warnings.len(), starts.len());
+        for (warning, start) in outcome.warnings.iter().zip(starts) {
+            assert!(warning.starts_with(start), "{warning}");
+        }
+        assert_eq!(outcome.skips.len(), 1);
+        assert_eq!(
+            (outcome.skips[0].name.as_str(), outcome.skips[0].text.as_str()),
+            ("age of the row elsewhere", "the clone is shallow")
+        );
+    }
+
+    #[test]
+    fn the_list_names_overdue_rows_and_unknown_ages() {
+        let text = list(&[
+            status("random", Age::Commits(301)),
+            status("fuzz", Age::Unknown("the clone is shallow".into())),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("random           301  OVERDUE "), "{text}");
+        assert!(lines[2].starts_with("fuzz         unknown  "), "{text}");
+        assert_eq!(lines.last(), Some(&"fuzz: the row's age is unknown: the clone is shallow"));
     }
 }

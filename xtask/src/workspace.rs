@@ -1,0 +1,129 @@
+//! The crates of the workspace: which depend on which.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::step::{Failed, Step};
+
+/// What decides how every crate is built.
+const FILES_OF_ALL: [&str; 2] = ["Cargo.lock", "Cargo.toml"];
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Workspace {
+    #[serde(rename = "packages")]
+    crates: Vec<Crate>,
+    workspace_root: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Crate {
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    /// `None`: a normal one.
+    kind: Option<String>,
+    /// Only crates of the workspace have a path.
+    path: Option<PathBuf>,
+}
+
+impl Workspace {
+    pub(crate) fn read() -> Result<Self, Failed> {
+        let what = ["metadata", "--no-deps", "--format-version", "1", "--offline"];
+        let name = "crates of the workspace";
+        let text = Step::cargo(name, &what).captured()?;
+        Self::parse(&text).map_err(|error| Failed(format!("{name}: {error}")))
+    }
+
+    fn parse(metadata: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(metadata)
+    }
+
+    /// The paths and, for each that is a crate's directory, the directories of the crates that it is built and tested with, and the files
+    /// that decide how all are built.
+    pub(crate) fn with_dependencies(&self, paths: &[&str]) -> Vec<String> {
+        let mut found: BTreeSet<String> = paths.iter().map(|&path| path.to_owned()).collect();
+        let named: Vec<&Crate> = paths.iter().filter_map(|path| self.at(path)).collect();
+        if !named.is_empty() {
+            found.extend(FILES_OF_ALL.map(str::to_owned));
+        }
+        let mut next: Vec<String> = named.iter().flat_map(|member| self.below(member, true)).collect();
+        while let Some(directory) = next.pop() {
+            let member = self.at(&directory);
+            if found.insert(directory) {
+                next.extend(member.into_iter().flat_map(|member| self.below(member, false)));
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    fn at(&self, directory: &str) -> Option<&Crate> {
+        self.crates.iter().find(|member| self.inside(member.manifest_path.parent()) == directory)
+    }
+
+    /// The directories of the crates that one depends on; with `for_tests` also of those that only its tests use.
+    fn below(&self, member: &Crate, for_tests: bool) -> Vec<String> {
+        let used = member
+            .dependencies
+            .iter()
+            .filter(|dependency| for_tests || dependency.kind.as_deref() != Some("dev"))
+            .filter_map(|dependency| dependency.path.as_deref());
+        used.map(|path| self.inside(Some(path))).collect()
+    }
+
+    /// A path below the root of the repository.
+    fn inside(&self, path: Option<&Path>) -> String {
+        let inside = path.and_then(|path| path.strip_prefix(&self.workspace_root).ok());
+        inside.unwrap_or(Path::new("")).display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workspace(rust_version_of_base: &str) -> Workspace {
+        let dependency = |kind: &str, name: &str| format!(r#"{{"kind":{kind},"path":"/r/crates/{name}"}}"#);
+        let member = |name: &str, rust_version: &str, dependencies: &[String]| {
+            format!(
+                r#"{{"name":"{name}","manifest_path":"/r/crates/{name}/Cargo.toml","rust_version":{rust_version},
+                    "dependencies":[{{"kind":null,"path":null}},{}]}}"#,
+                dependencies.join(",")
+            )
+        };
+        let (dev, normal) = (r#""dev""#, "null");
+        let packages = [
+            member("base", rust_version_of_base, &[dependency(dev, "for-tests-of-base")]),
+            member("for-tests-of-base", r#""1.88""#, &[dependency(normal, "base")]),
+            member("for-tests", r#""1.88""#, &[dependency(normal, "base")]),
+            member("top", r#""1.88""#, &[dependency(normal, "middle"), dependency(dev, "for-tests")]),
+            member("middle", r#""1.88""#, &[dependency(r#""build""#, "base")]),
+        ];
+        let text = format!(r#"{{"packages":[{}],"workspace_root":"/r"}}"#, packages.join(","));
+        Workspace::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_crate_counts_with_what_it_is_built_from() {
+        let all = workspace(r#""1.88""#).with_dependencies(&["crates/top", "docs"]);
+        let crates = ["base", "for-tests", "middle", "top"].map(|name| format!("crates/{name}"));
+        assert_eq!(
+            all,
+            [&["Cargo.lock".into(), "Cargo.toml".into()], &crates[..], &["docs".into()]].concat()
+        );
+        let crates = ["base", "for-tests-of-base"].map(|name| format!("crates/{name}"));
+        assert_eq!(workspace("null").with_dependencies(&["crates/base"])[2..], crates);
+    }
+
+    #[test]
+    fn paths_that_are_no_crate_stay_alone() {
+        assert_eq!(
+            workspace(r#""1.88""#).with_dependencies(&["crates", "crates/top/src"]),
+            ["crates", "crates/top/src"]
+        );
+    }
+}
