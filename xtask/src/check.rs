@@ -1,9 +1,9 @@
 //! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects,
-//! and the rows of nightly suites.
+//! the oldest Rust, and the rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::step::{Failed, Step, files};
-use crate::{api, bpf, circles, docs, layers, nightly};
+use crate::{api, bpf, circles, docs, layers, nightly, oldest_rust};
 
 pub(crate) fn run(gate: &mut Gate) {
     gate.run("formatting", || formatting().into());
@@ -13,6 +13,7 @@ pub(crate) fn run(gate: &mut Gate) {
     gate.run("public items", api::check);
     gate.run("documentation", || docs::api().run().into());
     gate.run("BPF objects", bpf::check);
+    gate.run("oldest Rust", oldest_rust::check);
     gate.run("nightly rows", nightly::check);
 }
 

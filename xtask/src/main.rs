@@ -15,6 +15,7 @@ mod machine;
 mod machines;
 mod newcomer;
 mod nightly;
+mod oldest_rust;
 mod others;
 mod packages;
 mod processes;

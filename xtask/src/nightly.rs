@@ -21,6 +21,7 @@ use crate::licences;
 use crate::machine;
 use crate::machines;
 use crate::newcomer;
+use crate::oldest_rust;
 use crate::others;
 use crate::senders;
 use crate::step::{Failed, Step, files, is_root, root};
@@ -136,6 +137,12 @@ const ALL: &[Nightly] = &[
         about: "licences, bans and sources of all dependencies",
         inputs: &["Cargo.lock", "deny.toml"],
         run: licences::outcome,
+    },
+    Nightly {
+        name: "oldest-rust",
+        about: "everything compiles with the oldest Rust that is named; also to be run before a release",
+        inputs: EVERYTHING,
+        run: oldest_rust::outcome,
     },
 ];
 

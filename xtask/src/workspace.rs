@@ -1,4 +1,4 @@
-//! The crates of the workspace: which depend on which.
+//! The crates of the workspace: which depend on which, and the oldest Rust that they are for.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,9 @@ pub(crate) struct Workspace {
 
 #[derive(Debug, Deserialize)]
 struct Crate {
+    name: String,
     manifest_path: PathBuf,
+    rust_version: Option<String>,
     dependencies: Vec<Dependency>,
 }
 
@@ -59,6 +61,25 @@ impl Workspace {
             }
         }
         found.into_iter().collect()
+    }
+
+    /// The Rust that all crates name. Errors: a crate names none, or another.
+    pub(crate) fn rust_version(&self) -> Result<&str, Failed> {
+        let versions: BTreeSet<Option<&str>> =
+            self.crates.iter().map(|member| member.rust_version.as_deref()).collect();
+        match versions.iter().collect::<Vec<_>>()[..] {
+            [Some(version)] => Ok(version),
+            _ => {
+                let of = |member: &Crate| {
+                    format!("{} {}", member.name, member.rust_version.as_deref().unwrap_or("none"))
+                };
+                let all: Vec<String> = self.crates.iter().map(of).collect();
+                Err(Failed(format!(
+                    "oldest Rust: the crates name different ones ({}); write 'rust-version.workspace = true' in each",
+                    all.join(", ")
+                )))
+            }
+        }
     }
 
     fn at(&self, directory: &str) -> Option<&Crate> {
@@ -125,5 +146,14 @@ mod tests {
             workspace(r#""1.88""#).with_dependencies(&["crates", "crates/top/src"]),
             ["crates", "crates/top/src"]
         );
+    }
+
+    #[test]
+    fn crates_with_different_rust_versions_are_refused() {
+        assert_eq!(workspace(r#""1.88""#).rust_version().unwrap(), "1.88");
+        for other in ["null", r#""1.89""#] {
+            let Failed(text) = workspace(other).rust_version().unwrap_err();
+            assert!(text.contains("rust-version.workspace = true"), "{text}");
+        }
     }
 }
