@@ -787,8 +787,19 @@ impl Streams {
     /// Removes the first stream; returns a function that puts it back.
     #[cfg(test)]
     pub(super) fn set_aside(&mut self) -> impl FnOnce(&mut Self) + use<> {
+        self.watch_all();
         let beside = self.all[0].take();
         |streams| streams.all.push(beside)
+    }
+
+    /// Has the last stream read by the number that it has: another one may have its former number.
+    #[cfg(test)]
+    pub(super) fn watch_last(&mut self) {
+        let number = self.all.len() - 1;
+        let beside = self.all[number].as_mut().unwrap();
+        let (socket, data) =
+            (beside.stream.receiver().kernel_socket(), epoll::EventData::new_u64(number as u64));
+        epoll::modify(&self.poll, socket, data, beside.asks).unwrap();
     }
 
     /// A peer whose stream was cut.

@@ -199,13 +199,3 @@ impl Reading {
         Ok(Look::More)
     }
 }
-
-#[cfg(test)]
-impl super::Streams {
-    /// Gives what was set aside and is back its former number, by which it is read.
-    pub(in crate::message) fn renumber_last(&mut self) {
-        let last = self.all.pop().flatten();
-        assert!(self.all[0].is_none(), "another stream has its number");
-        self.all[0] = last;
-    }
-}

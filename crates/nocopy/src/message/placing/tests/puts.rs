@@ -304,7 +304,7 @@ fn the_rest_of_a_cut_stream_is_not_written() {
     exchange.finish(&mut left, to_right, &mut right);
     assert_eq!(exchange.answered, [Ok(()); 3]);
     restore(right.streams.as_mut().unwrap());
-    right.streams.as_mut().unwrap().renumber_last();
+    right.streams.as_mut().unwrap().watch_last();
     repeat_until("the rest of the stream is read, and its end", || {
         exchange.step(&mut left, to_right, &mut right);
         counter(&right, "streams_cut") == 1
