@@ -5,6 +5,14 @@ use std::fmt::Display;
 use nocopy_lab::refused::is_sentence;
 pub(crate) use nocopy_lab::refused::{Refused, where_refused};
 
+/// The kernel gives no memory.
+pub(crate) const NO_MEMORY: Refused = Refused::always(libc::SYS_mmap, libc::ENOMEM);
+
+/// Whether these calls can be refused here: the address sanitizer ends a process that gets no memory.
+pub(crate) fn can_refuse(refused: &[Refused]) -> bool {
+    !(cfg!(nocopy_sanitizer) && refused.contains(&NO_MEMORY))
+}
+
 /// Compares errors with the sentences that were expected; reports all that differ at once.
 #[derive(Debug, Default)]
 pub(crate) struct Sentences(Vec<String>);
