@@ -29,6 +29,7 @@ enum Needed {
     Aarch64Lab,
     Newcomer,
     Machines,
+    SlowDisk,
 }
 
 impl Needed {
@@ -44,12 +45,16 @@ impl Needed {
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
             Self::Newcomer => "nightly suite newcomer",
             Self::Machines => "nightly suite machines",
+            Self::SlowDisk => "nightly suite slow-disk",
         }
     }
 
     /// Whether the gate works without it: not every system has a package of that compiler.
     const fn is_optional(self) -> bool {
-        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer | Self::Machines)
+        matches!(
+            self,
+            Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer | Self::Machines | Self::SlowDisk
+        )
     }
 }
 
@@ -75,6 +80,7 @@ const HEADERS: &str = "/usr/include";
 const RUSTUP: [&str; 2] = ["", ""];
 
 const PROGRAMS: &[Program] = &[
+    program("strace", "--version", ["strace", "strace"], Needed::SlowDisk),
     program("rustfmt", "--version", RUSTUP, Needed::Checks),
     program("cargo-clippy", "--version", RUSTUP, Needed::Checks),
     // The linker of Rust programs, and the compiler of the C programs that run on nocopy-pcap.
@@ -158,6 +164,11 @@ pub(crate) fn debian_installer() -> Outcome {
 /// Installs the sources of locales.
 pub(crate) fn locales() -> Outcome {
     installed(Needed::Machines)
+}
+
+/// Installs strace.
+pub(crate) fn system_call_tracer() -> Outcome {
+    installed(Needed::SlowDisk)
 }
 
 /// Runs `then` with valgrind.

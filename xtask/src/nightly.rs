@@ -65,6 +65,12 @@ const ALL: &[Nightly] = &[
         run: busy,
     },
     Nightly {
+        name: "slow-disk",
+        about: "all tests while fsync, fdatasync and syncfs take 300 ms more; no second try",
+        inputs: EVERYTHING,
+        run: slow_disk,
+    },
+    Nightly {
         name: "machines",
         about: "the tests of --quick and of the command on machines with other faces: processors, terminals, languages, limits, settings",
         inputs: &["crates/nocopy-cli", "xtask/src/machines", "xtask/src/suite"],
@@ -305,6 +311,14 @@ fn busy() -> Outcome {
         let _busy = Busy::begin();
         Suite { retry: false, ..Suite::of("nightly", suite::ALL) }.outcome()
     })
+}
+
+fn slow_disk() -> Outcome {
+    let there = machine::system_call_tracer();
+    if !there.is_good() {
+        return there;
+    }
+    Suite { retry: false, slow_disk: true, ..Suite::of("nightly", suite::ALL) }.outcome()
 }
 
 fn rounds(run: impl Fn() -> Outcome) -> Outcome {

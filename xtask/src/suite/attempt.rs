@@ -24,6 +24,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 /// The seed of property tests in the gate.
 const FIXED_SEED: u64 = 20_261_123;
 
+/// Its seccomp filter lets all other system calls pass without a stop.
+const SLOW_DISK: &str = "exec strace -f --seccomp-bpf -qq -o /dev/null -e trace=fsync,fdatasync,syncfs \
+    -e inject=fsync,fdatasync,syncfs:delay_enter=300ms \"$@\"";
+
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) verdict: Verdict,
@@ -43,6 +47,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) sanitizer: Option<&'a Sanitizer>,
     /// Which standard streams the tests have; they inherit the rest.
     pub(crate) face: &'a Face,
+    /// Writing files to the disk takes 300 ms each time.
+    pub(crate) slow_disk: bool,
 }
 
 impl Attempt {
@@ -65,9 +71,11 @@ struct Started {
 
 fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> {
     let output = tempfile::tempfile()?;
+    let own = std::env::current_exe()?;
     let mut command = match conditions.face.get("input") {
-        Some(_) => after_shell("exec \"$@\" <&-", std::env::current_exe()?),
-        None => Command::new(std::env::current_exe()?),
+        Some(_) => after_shell("exec \"$@\" <&-", own),
+        None if conditions.slow_disk => after_shell(SLOW_DISK, own),
+        None => Command::new(own),
     };
     command.arg("start").args(conditions.isolated.then_some("--isolated")).arg(&case.binary.path);
     command.args(libtest::command_line(&case.test)).current_dir(&case.binary.directory);

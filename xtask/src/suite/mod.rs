@@ -49,6 +49,8 @@ pub(crate) struct Suite<'a> {
     pub(crate) instrument: Instrument,
     /// What this machine is made to look like.
     pub(crate) face: Face,
+    /// Writing files to the disk takes 300 ms each time.
+    pub(crate) slow_disk: bool,
 }
 
 /// Instrumentation that the compiler adds to the tests.
@@ -99,6 +101,7 @@ impl<'a> Suite<'a> {
             retry: true,
             instrument: Instrument::Nothing,
             face: Face::default(),
+            slow_disk: false,
         }
     }
 
@@ -127,6 +130,7 @@ impl<'a> Suite<'a> {
             seed: self.seed,
             sanitizer: sanitizer.as_ref(),
             face: &self.face,
+            slow_disk: self.slow_disk,
         };
         let mut ran = run_all(cases, conditions, &witness);
         if self.retry {
