@@ -1,9 +1,9 @@
-//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects,
-//! the oldest Rust, and the rows of nightly suites.
+//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, names in documents, API documentation, BPF
+//! objects, the oldest Rust, and the rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::step::{Failed, Step, files};
-use crate::{api, bpf, circles, docs, layers, nightly, oldest_rust};
+use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust};
 
 pub(crate) fn run(gate: &mut Gate) {
     gate.run("formatting", || formatting().into());
@@ -11,6 +11,7 @@ pub(crate) fn run(gate: &mut Gate) {
     gate.run("layers", layers::check);
     gate.run("circles of imports", circles::check);
     gate.run("public items", api::check);
+    gate.run("names in documents", names::check);
     gate.run("documentation", || docs::api().run().into());
     gate.run("BPF objects", bpf::check);
     gate.run("oldest Rust", oldest_rust::check);

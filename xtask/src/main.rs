@@ -13,6 +13,7 @@ mod layers;
 mod licences;
 mod machine;
 mod machines;
+mod names;
 mod newcomer;
 mod nightly;
 mod oldest_rust;
@@ -45,7 +46,7 @@ struct Arguments {
 enum Command {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
     Test(TestArguments),
-    /// Formatting, lints, layers, circles of imports, public items, documentation, BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, circles of imports, public items, names in documents, API documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,
