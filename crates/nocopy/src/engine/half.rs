@@ -6,8 +6,8 @@
 //! and TCP senders return a `Ticket` from `send`, and `completed` returns the finished tickets. A port's `completed` returns the frames
 //! themselves, in the driver's order, and several messages share one packet, so neither has tickets. An endpoint has no `completed`,
 //! because peers acknowledge packets, and buffers return by themselves. Only TCP has `wait_buffer`, because its memory returns when the
-//! peer acknowledges, and a program without a free buffer has nothing else to wait for. Receiving into a given buffer (`post`) does not
-//! exist yet.
+//! peer acknowledges, and a program without a free buffer has nothing else to wait for. Only an endpoint receives into given buffers
+//! (`post`): the length of a message is known before its bytes are read.
 //!
 //! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for frames that return to their pool,
 //! for completed AF_XDP sends, for the protocol's deadlines and for io_uring's completions. For these, a timer or a second descriptor makes
