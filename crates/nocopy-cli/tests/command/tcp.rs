@@ -82,6 +82,9 @@ fn a_file_arrives_byte_for_byte() {
 
 #[test]
 fn with_every_method_all_arrives_and_both_tell_so() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
     let source = Scratch::of("methods", noise(700_000));
     for method in ["auto", "plain", "zerocopy", "sendfile", "published", "uring-zerocopy"] {
         if method == "uring-zerocopy" && !nocopy_lab::io_uring_or_skip() {
@@ -680,6 +683,9 @@ fn a_lab_between_them_changes_nothing() {
 /// With an address of either family, also if the receiver starts later.
 #[test]
 fn a_receiver_at_all_addresses_is_found_at_each() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:")] {
         let (receiver, at) = recv("", &["--json"]);
         let target = format!("tcp://{host}:{}", at.port());

@@ -64,6 +64,9 @@ fn errno(done: &Done) -> Option<i32> {
 
 #[test]
 fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }

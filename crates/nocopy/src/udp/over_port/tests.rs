@@ -239,6 +239,9 @@ fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
 
 #[test]
 fn kept_payloads_come_back_and_are_sent_again() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
     for (mode, ipv6) in [
         (Mode::XdpCopyNative, false),
         (Mode::XdpCopyNative, true),
