@@ -14,6 +14,7 @@ const NAME: &str = "udp-receive";
 const SINK: &str = "a program that reads every byte";
 
 const BASELINE: &str = "recvmmsg";
+const BY_HAND: &str = "gro";
 
 #[derive(Debug)]
 pub(crate) struct UdpReceive;
@@ -30,7 +31,8 @@ impl Workload for UdpReceive {
     fn methods(&self) -> &'static [Method] {
         &[
             ("recvmmsg", "recvmmsg(), 64 datagrams a call"),
-            ("auto", "the library's socket, which takes datagrams as the kernel joined them (UDP_GRO)"),
+            ("gro", "recvmsg() of datagrams as the kernel joined them (UDP_GRO)"),
+            ("auto", "the library's socket, which takes datagrams as the kernel joined them, too"),
         ]
     }
 
@@ -44,7 +46,7 @@ impl Workload for UdpReceive {
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let place = sink::pair(USUAL_MTU_BYTES)?;
-        bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 8)
+        bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 12)
     }
 }
 
@@ -62,6 +64,10 @@ pub(crate) fn series(place: &Place, bytes: usize) -> Series<'_> {
         payload_bytes: bytes,
         link: None,
         figure: Figure::PacketsPerSecond,
-        trials: vec![trial(BASELINE, Taker::Recvmmsg, &[]), trial("auto", Taker::Ours, &[BASELINE])],
+        trials: vec![
+            trial(BASELINE, Taker::Recvmmsg, &[]),
+            trial(BY_HAND, Taker::Joined, &[BASELINE]),
+            trial("auto", Taker::Ours, &[BASELINE, BY_HAND]),
+        ],
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Sink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
     Recvmmsg,
+    /// By hand, too, but as the kernel joined them (`UDP_GRO`).
+    Joined,
     Checking,
     /// The library's own socket.
     Ours,
@@ -125,15 +127,18 @@ impl Sink {
 
 impl Taker {
     pub(crate) fn open(self, site: &Site, datagrams: Datagrams) -> Result<Work<'static>, Failure> {
-        let by_hand = || {
-            let action = "run it as root or grant CAP_NET_ADMIN";
-            datagram_receiver::open(site).map_err(Failure::step("recvmmsg", "open a receiver", action))
-        };
+        let failed =
+            |method| Failure::step(method, "open a receiver", "run it as root or grant CAP_NET_ADMIN");
+        let by_hand = || datagram_receiver::open(site).map_err(failed("recvmmsg"));
         let bytes = datagrams.bytes;
         Ok(match self {
             Self::Recvmmsg => {
                 let socket = by_hand()?;
                 Box::new(move |gauge| packet_socket::receive_batches(&socket, bytes, gauge, read_any))
+            }
+            Self::Joined => {
+                let socket = datagram_receiver::open_joining(site).map_err(failed("gro"))?;
+                Box::new(move |gauge| datagram_receiver::receive_joined(&socket, gauge, read_any))
             }
             Self::Checking => {
                 let (socket, expected) = (by_hand()?, Expected::new(datagrams));
