@@ -12,7 +12,7 @@ use crate::workload::{Workload, list};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// What to measure (default: the main jobs, one line each, in less than a minute).
+    /// What to measure (default: the main jobs in one table, in less than a minute).
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
     pub(crate) workloads: Vec<&'static dyn Workload>,
     /// Measure everything, which takes about 18 minutes.

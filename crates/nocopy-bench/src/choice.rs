@@ -19,7 +19,7 @@ const ROUNDS_QUICK: u32 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The main jobs alone, a line each.
+    /// The main jobs alone.
     Headline,
     /// The five of [`founding`].
     Founding,

@@ -1,13 +1,14 @@
-//! The measurements of `nocopy bench` without a workload: the main jobs, one line each, within a minute.
+//! The measurements of `nocopy bench` without a workload: the main jobs, each against one or two other ways, within a minute.
 //!
-//! Each line is two methods of a series, by the jobs of `nocopy_report::headline`, so its rows are the same as those of `nocopy bench --all`.
+//! A job is some methods of a series (`nocopy_report::headline`), so its rows are the same as those of `nocopy bench --all`.
 
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Lab;
+use nocopy_report::headline::{JOBS, Job};
 use nocopy_report::headline_table::{self, wrapped};
+use nocopy_report::print;
 use nocopy_report::result::Report;
-use nocopy_report::{headline, print};
 
 use crate::Failure;
 use crate::bench::{Bench, Rounds};
@@ -20,105 +21,118 @@ use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_s
 /// Seven: six are enough for an interval of 95 %, and one may fail.
 pub(crate) const ROUNDS: u32 = 7;
 
-/// With the other costs of a trial, seven rounds of all lines fit into [`TIME`].
+/// With the other costs of a trial, seven rounds of all jobs fit into [`TIME`].
 const WINDOW: Duration = Duration::from_millis(120);
 
-/// The time for all lines. Each uses its share of the remaining time, if necessary with fewer rounds.
+/// The time for all jobs. Each uses its share of the remaining time, if necessary with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
-/// A line: a series of a workload, and its measurement.
-struct Line {
+/// How a job is measured.
+struct Measurement {
     workload: &'static dyn Workload,
-    /// Makes the stage, and plays the series on it.
-    play: fn(&mut Bench<'_>, Rounds) -> Result<(), Failure>,
+    /// Makes the stage, and plays the job's series on it.
+    play: fn(&mut Bench<'_>, &Job, Rounds) -> Result<(), Failure>,
 }
 
-const LINES: [Line; 13] = [
-    Line {
+/// One for each job, in their order.
+const MEASUREMENTS: [Measurement; JOBS.len()] = [
+    Measurement {
         workload: &udp_send::UdpSend,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-            bench.play_line(udp_send::in_bursts(&place, Datagrams::in_bursts(64)), rounds)
+            bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(64)), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &udp_send::UdpSend,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-            bench.play_line(udp_send::in_bursts(&place, Datagrams::in_bursts(1400)), rounds)
+            bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(1400)), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &udp_send::UdpSend,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let place = udp_send::segmented(USUAL_MTU_BYTES)?;
-            bench.play_line(udp_send::singly(&place, Datagrams::singly(1400)), rounds)
+            bench.play_job(job, udp_send::singly(&place, Datagrams::singly(1400)), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &udp_send::UdpReceive,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let place = udp_send::pair(USUAL_MTU_BYTES)?;
-            bench.play_line(udp_send::reception(&place, 1400), rounds)
+            bench.play_job(job, udp_send::reception(&place, 1400), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &tcp::send::TcpSend,
-        play: |bench, rounds| bench.play_line(tcp::send::of_owned(&tcp::Place::loopback()?), rounds),
+        play: |bench, job, rounds| bench.play_job(job, tcp::send::of_owned(&tcp::Place::loopback()?), rounds),
     },
-    Line {
+    Measurement {
         workload: &tcp::send::TcpSend,
-        play: |bench, rounds| bench.play_line(tcp::send::of_published(&tcp::Place::loopback()?), rounds),
+        play: |bench, job, rounds| {
+            bench.play_job(job, tcp::send::of_published(&tcp::Place::loopback()?), rounds)
+        },
     },
-    Line {
+    Measurement {
         workload: &tcp::receive::TcpReceive,
-        play: |bench, rounds| bench.play_line(tcp::receive::of_any(&tcp::Place::loopback()?), rounds),
+        play: |bench, job, rounds| {
+            bench.play_job(job, tcp::receive::of_any(&tcp::Place::loopback()?), rounds)
+        },
     },
-    Line {
+    Measurement {
         workload: &tcp::proxy::TcpProxy,
-        play: |bench, rounds| bench.play_line(tcp::proxy::series(&tcp::Place::loopback()?), rounds),
+        play: |bench, job, rounds| bench.play_job(job, tcp::proxy::series(&tcp::Place::loopback()?), rounds),
     },
-    Line {
+    Measurement {
         workload: &messages::latency::MessageLatency,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let stage = messages::stage(Lab::builder())?;
-            bench.play_line(messages::latency::of_length(&stage, 64), rounds)
+            bench.play_job(job, messages::latency::of_length(&stage, 64), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &messages::stream::MessageStream,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let stage = messages::stage(Lab::builder())?;
-            bench.play_line(messages::stream::of_length(&stage, 1 << 20), rounds)
+            bench.play_job(job, messages::stream::of_length(&stage, 64), rounds)
         },
     },
-    Line {
+    Measurement {
+        workload: &messages::stream::MessageStream,
+        play: |bench, job, rounds| {
+            let stage = messages::stage(Lab::builder())?;
+            bench.play_job(job, messages::stream::of_length(&stage, 1 << 20), rounds)
+        },
+    },
+    Measurement {
         workload: &packet_send::PacketSend,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder())?;
             let sink = packet_send::Sink::open(&stage)?;
-            bench.play_line(packet_send::of_length(&stage, &sink, 64), rounds)
+            bench.play_job(job, packet_send::of_length(&stage, &sink, 64), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &capture::Capture,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_line(capture::generated(&stage, 64, Load::Full), rounds)
+            bench.play_job(job, capture::generated(&stage, 64, Load::Full), rounds)
         },
     },
-    Line {
+    Measurement {
         workload: &capture::Capture,
-        play: |bench, rounds| {
+        play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_line(capture::generated(&stage, 64, capture::PACE), rounds)
+            bench.play_job(job, capture::generated(&stage, 64, capture::PACE), rounds)
         },
     },
 ];
 
-/// The workloads that have a line, in the order of the lines.
+/// The workloads that have a job, in the order of the jobs.
 pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
-    let mut all: Vec<&'static dyn Workload> = LINES.iter().map(|line| line.workload).collect();
+    let mut all: Vec<&'static dyn Workload> =
+        MEASUREMENTS.iter().map(|measurement| measurement.workload).collect();
     all.dedup_by_key(|workload| workload.name());
     all
 }
@@ -133,34 +147,35 @@ pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
     Ok(print::text(&(headline_table::footer(report) + &more()))?)
 }
 
-/// All lines, each printed once it is measured.
+/// All jobs, the lines of each printed once they are measured.
 pub(crate) fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.measure_lines()
+    bench.measure_jobs()
 }
 
 impl Bench<'_> {
-    fn measure_lines(&mut self) -> Result<(), Failure> {
+    fn measure_jobs(&mut self) -> Result<(), Failure> {
         let plan = self.plan;
-        let lines: Vec<_> = LINES.iter().filter(|line| line.workload.can_play(plan)).collect();
+        let all = MEASUREMENTS.iter().zip(&JOBS);
+        let all: Vec<_> = all.filter(|(measurement, _)| measurement.workload.can_play(plan)).collect();
         let (deadline, window) = (Instant::now() + plan.halved(TIME), plan.halved(WINDOW));
-        self.progress.expect(u64::from(plan.rounds) * 2 * lines.len() as u64);
+        let mut methods_left: usize = all.iter().map(|(_, job)| job.methods()).sum();
+        self.progress.expect(u64::from(plan.rounds) * methods_left as u64);
         self.print(&headline_table::header())?;
-        for (line, left) in lines.iter().zip((1..=lines.len() as u32).rev()) {
-            let time = deadline.saturating_duration_since(Instant::now()) / left;
+        for (measurement, job) in all {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let time = left * job.methods() as u32 / methods_left as u32;
             let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
-            (line.play)(self, rounds)?;
+            (measurement.play)(self, job, rounds)?;
+            methods_left -= job.methods();
         }
         Ok(())
     }
 
-    fn play_line(&mut self, mut series: Series<'_>, rounds: Rounds) -> Result<(), Failure> {
-        let job = headline::job(&series.title, series.sink).expect("each line is that of a job");
+    fn play_job(&mut self, job: &Job, mut series: Series<'_>, rounds: Rounds) -> Result<(), Failure> {
         series.trials.retain(|trial| job.has(trial.method, trial.variant.as_deref()));
-        debug_assert_eq!(series.trials.len(), 2, "{}", job.what);
+        debug_assert_eq!((&*series.title, series.trials.len()), (job.series, job.methods()));
         let before = self.rows.len();
-        let played = self.play_rounds(&[series], rounds, |row| {
-            row.headline = row.baseline.is_some().then(|| job.names());
-        });
+        let played = self.play_rounds(&[series], rounds, |row| row.headline = job.names(row));
         let lines = headline_table::lines(&self.rows[before..]);
         self.print(&lines.concat())?;
         played

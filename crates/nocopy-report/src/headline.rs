@@ -16,24 +16,36 @@ pub struct Line<'a> {
     pub section: usize,
 }
 
-/// A job: a series, two of its methods, and their names in the headline.
+/// A job: a series, the method of nocopy, and what it is compared with: a line each.
 #[derive(Debug)]
 pub struct Job {
     pub what: &'static str,
-    series: &'static str,
+    pub series: &'static str,
     /// The sink, for series that have the same title with several sinks.
-    sink: Option<&'static str>,
-    method: &'static str,
-    variant: Option<&'static str>,
+    pub(crate) sink: Option<&'static str>,
+    pub(crate) method: &'static str,
+    pub(crate) variant: Option<&'static str>,
     nocopy: &'static str,
-    /// The other method, and its name.
-    other: (&'static str, &'static str),
+    pub(crate) others: &'static [Other],
+}
+
+/// What a job is compared with: what most programs do, and what a program does that was written with care for this job.
+#[derive(Debug)]
+pub(crate) struct Other {
+    pub(crate) method: &'static str,
     /// The variant, if it is not the best one.
-    other_variant: Option<&'static str>,
+    pub(crate) variant: Option<&'static str>,
+    name: &'static str,
+}
+
+impl Other {
+    const fn new(method: &'static str, name: &'static str) -> Self {
+        Self { method, variant: None, name }
+    }
 }
 
 /// The jobs, chosen before measuring, including some that nocopy does slower.
-const JOBS: [Job; 13] = [
+pub const JOBS: [Job; 14] = [
     Job {
         what: "UDP send, 64 B",
         series: "udp-send, 64-byte datagrams",
@@ -41,8 +53,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: None,
         nocopy: "auto",
-        other: ("socket", "send()"),
-        other_variant: None,
+        others: &[Other::new("socket", "send()"), Other::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B",
@@ -51,8 +62,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: None,
         nocopy: "auto",
-        other: ("socket", "send()"),
-        other_variant: None,
+        others: &[Other::new("socket", "send()"), Other::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B, singly",
@@ -61,8 +71,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: Some("one-a-call"),
         nocopy: "auto",
-        other: ("socket", "send()"),
-        other_variant: None,
+        others: &[Other::new("socket", "send()")],
     },
     Job {
         what: "UDP receive, 1400 B",
@@ -71,8 +80,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: None,
         nocopy: "auto",
-        other: ("recvmmsg", "recvmmsg()"),
-        other_variant: None,
+        others: &[Other::new("recvmmsg", "recvmmsg()"), Other::new("gro", "GRO by hand")],
     },
     Job {
         what: "TCP send, 64 KiB buffers",
@@ -81,8 +89,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: None,
         nocopy: "auto",
-        other: ("plain", "send()"),
-        other_variant: None,
+        others: &[Other::new("plain", "send()")],
     },
     Job {
         what: "TCP send, published 1 MiB",
@@ -91,8 +98,7 @@ const JOBS: [Job; 13] = [
         method: "published",
         variant: None,
         nocopy: "by page",
-        other: ("plain", "send()"),
-        other_variant: None,
+        others: &[Other::new("plain", "send()")],
     },
     Job {
         what: "TCP receive",
@@ -101,8 +107,7 @@ const JOBS: [Job; 13] = [
         method: "auto",
         variant: None,
         nocopy: "auto",
-        other: ("recv", "recv()"),
-        other_variant: Some("64-KiB"),
+        others: &[Other { variant: Some("64-KiB"), ..Other::new("recv", "recv()") }],
     },
     Job {
         what: "TCP proxy",
@@ -111,8 +116,7 @@ const JOBS: [Job; 13] = [
         method: "splice",
         variant: None,
         nocopy: "splice()",
-        other: ("read-write", "recv+send"),
-        other_variant: Some("64-KiB"),
+        others: &[Other { variant: Some("64-KiB"), ..Other::new("read-write", "recv+send") }],
     },
     Job {
         what: "message round trip, 64 B",
@@ -121,8 +125,16 @@ const JOBS: [Job; 13] = [
         method: "message-xdp",
         variant: Some("spinning"),
         nocopy: "AF_XDP",
-        other: ("tcp-spinning", "TCP"),
-        other_variant: None,
+        others: &[Other::new("tcp-spinning", "TCP")],
+    },
+    Job {
+        what: "messages one way, 64 B",
+        series: "message-stream, 64 B, MTU 1500",
+        sink: None,
+        method: "message-auto",
+        variant: Some("blocking"),
+        nocopy: "auto",
+        others: &[Other::new("tcp-gathered", "TCP gathered")],
     },
     Job {
         what: "messages one way, 1 MiB",
@@ -131,8 +143,7 @@ const JOBS: [Job; 13] = [
         method: "message-auto",
         variant: Some("blocking"),
         nocopy: "auto",
-        other: ("tcp-blocking", "TCP"),
-        other_variant: None,
+        others: &[Other::new("tcp-blocking", "TCP")],
     },
     Job {
         what: "packet send, 64 B",
@@ -141,8 +152,7 @@ const JOBS: [Job; 13] = [
         method: "xdp",
         variant: None,
         nocopy: "AF_XDP",
-        other: ("packet-send", "send()"),
-        other_variant: None,
+        others: &[Other::new("packet-send", "send()")],
     },
     Job {
         what: "capture, 64 B, full rate",
@@ -151,8 +161,7 @@ const JOBS: [Job; 13] = [
         method: "xdp",
         variant: Some("coalesced full-rate"),
         nocopy: "AF_XDP",
-        other: ("packet-ring", "packet ring"),
-        other_variant: None,
+        others: &[Other::new("packet-ring", "packet ring")],
     },
     Job {
         what: "capture CPU, 64 B, 300 k/s",
@@ -161,38 +170,41 @@ const JOBS: [Job; 13] = [
         method: "xdp",
         variant: Some("coalesced 300-kpps"),
         nocopy: "AF_XDP",
-        other: ("packet-ring", "packet ring"),
-        other_variant: None,
+        others: &[Other::new("packet-ring", "packet ring")],
     },
 ];
 
 impl Job {
-    fn is(&self, row: &Row) -> bool {
-        row.series == self.series
+    /// Which of the job's comparisons a row is.
+    fn line(&self, row: &Row) -> Option<usize> {
+        let is_ours = row.series == self.series
+            && (self.sink.is_none() || row.sink.as_deref() == self.sink)
             && row.method == self.method
             && row.variant.as_deref() == self.variant
-            && row.baseline.as_deref() == Some(self.other.0)
-            && (self.sink.is_none() || row.sink.as_deref() == self.sink)
             // Beside its rate: `tcp-send` has both.
-            && row.figure != Figure::SenderCpuPerMegabyte
+            && row.figure != Figure::SenderCpuPerMegabyte;
+        let is_baseline = |other: &Other| row.baseline.as_deref() == Some(other.method);
+        self.others.iter().position(is_baseline).filter(|_| is_ours)
     }
 
-    /// Whether a method is one of the job's two.
+    /// How many methods it compares.
+    pub fn methods(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Whether a method is one of the job's.
     pub fn has(&self, method: &str, variant: Option<&str>) -> bool {
         let is_other =
-            method == self.other.0 && (self.other_variant.is_none() || variant == self.other_variant);
-        is_other || (method, variant) == (self.method, self.variant)
+            |other: &Other| method == other.method && (other.variant.is_none() || variant == other.variant);
+        self.others.iter().any(is_other) || (method, variant) == (self.method, self.variant)
     }
 
-    pub fn names(&self) -> Headline {
-        let [what, nocopy, other] = [self.what, self.nocopy, self.other.1].map(str::to_owned);
-        Headline { what, nocopy, other }
+    /// The names of a row in the headline, if it is one of the job's comparisons.
+    pub fn names(&self, row: &Row) -> Option<Headline> {
+        let other = &self.others[self.line(row)?];
+        let [what, nocopy, other] = [self.what, self.nocopy, other.name].map(str::to_owned);
+        Some(Headline { what, nocopy, other })
     }
-}
-
-/// The job of a series, if it has one.
-pub fn job(series: &str, sink: Option<&str>) -> Option<&'static Job> {
-    JOBS.iter().find(|job| job.series == series && (job.sink.is_none() || job.sink == sink))
 }
 
 /// The headline's lines in a run of `nocopy bench` or `nocopy bench --all`; empty for runs of other rows.
@@ -205,11 +217,11 @@ pub fn of(report: &Report) -> Vec<Line<'_>> {
 }
 
 /// The line, with its position in the headline. A row that has its own names needs no job.
-fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<(usize, Line<'a>)> {
-    let place = JOBS.iter().position(|job| job.is(row));
-    let names = row.headline.clone().or_else(|| place.map(|place| JOBS[place].names()))?;
+fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<((usize, usize), Line<'a>)> {
+    let place = (0..).zip(&JOBS).find_map(|(place, job)| Some((place, job.line(row)?)));
+    let names = row.headline.clone().or_else(|| JOBS[place?.0].names(row))?;
     let other = part.rows.iter().find(|other| is_baseline(other, row));
-    Some((place.unwrap_or(JOBS.len()), Line { names, row, other, section }))
+    Some((place.unwrap_or((JOBS.len(), 0)), Line { names, row, other, section }))
 }
 
 fn is_baseline(row: &Row, compared: &Row) -> bool {
@@ -231,16 +243,34 @@ mod tests {
     use crate::made_up;
 
     #[test]
-    fn a_whole_run_has_every_line_in_order() {
-        let report = made_up::whole_run();
+    fn a_run_of_every_job_has_every_line_in_order() {
+        let mut report = made_up::whole_run();
+        report.results.reverse();
         let lines = of(&report);
-        let names: Vec<_> = lines.iter().map(|line| line.names.what.as_str()).collect();
-        assert_eq!(names, JOBS.each_ref().map(|job| job.what));
+        let named: Vec<_> = lines.iter().map(|line| (&*line.names.what, &*line.names.other)).collect();
+        let expected: Vec<_> =
+            JOBS.iter().flat_map(|job| job.others.iter().map(|other| (job.what, other.name))).collect();
+        assert_eq!(named, expected);
         let sections: Vec<_> = report.sections().collect();
         for Line { row, other, section, .. } in lines {
             assert_eq!(row.series, sections[section].title());
             assert_eq!(other.map(|other| &other.method), row.baseline.as_ref());
         }
+    }
+
+    #[test]
+    fn a_job_has_its_own_methods_only() {
+        let job = JOBS.iter().find(|job| job.what == "TCP receive").unwrap();
+        let has = [("auto", None), ("recv", Some("64-KiB")), ("recv", Some("1-KiB")), ("mapped", None)];
+        assert_eq!(has.map(|(method, variant)| job.has(method, variant)), [true, true, false, false]);
+        let row = made_up::against("recv", 2.0, made_up::row(job.series, "auto", 1.0));
+        assert_eq!(job.names(&row).unwrap().other, "recv()");
+        let against_another = made_up::against("mapped", 2.0, made_up::row(job.series, "auto", 1.0));
+        assert!(
+            [against_another, Row { method: "recv".into(), ..row }]
+                .iter()
+                .all(|row| job.names(row).is_none())
+        );
     }
 
     #[test]

@@ -1,12 +1,31 @@
 //! Results made up for tests.
 
 use super::figure::Figure;
+use super::headline::{JOBS, Job};
 use super::result::{Copies, Machine, Report, Row, SCHEMA};
 use super::result_lines;
 
-/// The measured run of docs/performance.md.
+/// The measured headline of README.md.
+pub(crate) fn measured_headline() -> Report {
+    result_lines::read(include_bytes!("../../../docs/headline.jsonl")).expect("results of a bench")
+}
+
+/// A run with the rows of every job of the headline.
 pub(crate) fn whole_run() -> Report {
-    result_lines::read(include_bytes!("../../../docs/performance.jsonl")).expect("results of a bench")
+    let of = |job: &Job, row: Row| {
+        let workload = job.series.split([',', ' ']).next().unwrap_or_default();
+        Row { workload: workload.into(), sink: job.sink.map(str::to_owned), ..row }
+    };
+    let rows = JOBS.iter().flat_map(|job| {
+        let ours = Row { variant: job.variant.map(str::to_owned), ..row(job.series, job.method, 2e6) };
+        let others = job.others.iter().map(|other| Row {
+            variant: other.variant.map(str::to_owned),
+            ..row(job.series, other.method, 1e6)
+        });
+        let compared = job.others.iter().map(move |other| against(other.method, 2.0, ours.clone()));
+        others.chain(compared).map(|row| of(job, row))
+    });
+    report(rows.collect())
 }
 
 /// The measured run of docs/founding.md.

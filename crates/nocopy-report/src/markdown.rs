@@ -133,24 +133,19 @@ mod tests {
         let page = of_bench(&made_up::whole_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(headings[0], "## Headline");
-        assert_eq!(headings.len(), 18, "sixteen workloads and how to read them: {headings:?}");
+        assert_eq!(headings.last(), Some(&"## How to read it"));
         let row = page.lines().find(|line| line.starts_with("| TCP proxy |")).unwrap();
         assert_eq!(row.matches('|').count(), 6, "{row}");
     }
 
-    /// If it fails: `nocopy report docs/performance.jsonl --markdown docs/performance.md --force`.
+    /// If it fails: `nocopy report docs/headline.jsonl --markdown FILE` writes the table for README.md.
     #[test]
-    fn the_committed_page_is_that_of_the_committed_results() {
-        let committed = include_str!("../../../docs/performance.md");
-        let page = of_bench(&made_up::whole_run());
-        let differs = page.lines().zip(committed.lines()).find(|(written, committed)| written != committed);
-        assert_eq!((differs, page.len()), (None, committed.len()));
+    fn the_readme_shows_the_committed_headline() {
+        let page = of_bench(&made_up::measured_headline());
         let (_, headline) = page.split_once("## Headline\n\n").unwrap();
         let (headline, _) = headline.split_once("\n\n").unwrap();
-        assert!(
-            include_str!("../../../README.md").contains(headline),
-            "README.md has not this table:\n{headline}"
-        );
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(headline), "README.md has not this table:\n{headline}");
     }
 
     #[test]
