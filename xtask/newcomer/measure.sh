@@ -3,4 +3,4 @@ cd /root/nocopy
 cargo run --release -- bench > /tmp/table
 cat /tmp/table
 # Every row ends with what was copied.
-test "$(grep -c ' \(copied\|unknown\|zero-copy\)$' /tmp/table)" -ge 13
+test "$(grep -c ' \(copied\|unknown\|zero-copy\)$' /tmp/table)" -ge 17
