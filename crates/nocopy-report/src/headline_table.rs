@@ -46,21 +46,27 @@ pub fn footer(report: &Report) -> String {
     text
 }
 
-/// The text, broken between words to fit the width.
+/// The text, broken between words to fit the width, and within words that are longer.
 pub fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for part in text.split_whitespace().flat_map(parts) {
         let line = lines.last_mut().expect("there is one from the start");
         match line.chars().count() {
-            0 => line.push_str(word),
-            used if used + 1 + word.chars().count() <= COLUMNS => {
+            0 => line.push_str(&part),
+            used if used + 1 + part.chars().count() <= COLUMNS => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&part);
             }
-            _ => lines.push(word.into()),
+            _ => lines.push(part),
         }
     }
     lines.join("\n")
+}
+
+/// A word in parts that fit a line.
+fn parts(word: &str) -> Vec<String> {
+    let characters: Vec<char> = word.chars().collect();
+    characters.chunks(COLUMNS).map(|part| part.iter().collect()).collect()
 }
 
 fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
@@ -157,6 +163,26 @@ mod tests {
     fn what_was_not_measured_is_a_dash() {
         let alone = headline(made_up::row("capture", "xdp", 1e6));
         assert!(lines(&[alone])[0].contains("–"));
+    }
+
+    /// Names of processors have up to 48 characters, those of boards have no limit.
+    #[test]
+    fn a_footer_fits_whatever_the_processor_is_called() {
+        let words = |length| "Processor ".repeat(20)[..length].to_owned();
+        let names = [0, 12, 48, 130].into_iter().flat_map(|length| [words(length), "x".repeat(length)]);
+        for name in names {
+            let mut report = made_up::report(Vec::new());
+            report.machine.processor = Some(name.clone());
+            report.notes = vec!["A note.".into()];
+            let footer = footer(&report);
+            let lines: Vec<_> = footer.lines().collect();
+            assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{footer}");
+            assert!(lines[0].is_empty() && lines[1].starts_with("rounds: "), "{footer}");
+            assert_eq!(lines.last(), Some(&"A note."), "a note has lines of its own: {footer}");
+            // Nothing of a name is lost, wherever it is broken.
+            let letters = |text: &str| text.split_whitespace().collect::<String>();
+            assert!(letters(&footer).contains(&letters(&name)), "{footer}");
+        }
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub fn describe(network: String) -> Machine {
 /// The name of the processor, or of its board, because arm64 kernels have no names for processors.
 fn processor(cpuinfo: &str, board: Option<String>) -> Option<String> {
     let of_board = || Some(board?.trim_end_matches('\0').to_owned());
-    field(cpuinfo, "model name").map(str::to_owned).or_else(of_board)
+    let name = field(cpuinfo, "model name").map(str::to_owned).filter(|name| !name.is_empty());
+    name.or_else(of_board).filter(|name| !name.is_empty())
 }
 
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
@@ -50,5 +51,8 @@ mod tests {
         assert_eq!(processor(arm64, board()).as_deref(), Some("Raspberry Pi 4 Model B Rev 1.4"));
         assert_eq!(processor("model name\t: Some Processor\n", board()).as_deref(), Some("Some Processor"));
         assert_eq!(processor(arm64, None), None);
+        let unnamed = "model name\t: \n";
+        assert_eq!(processor(unnamed, board()).as_deref(), Some("Raspberry Pi 4 Model B Rev 1.4"));
+        assert_eq!(processor(unnamed, Some("\0".into())), None);
     }
 }
