@@ -174,6 +174,11 @@ impl<S> SendWindow<S> {
         self.first
     }
 
+    /// Whether the first packet that is not acknowledged in order was acknowledged by a range.
+    pub(super) fn has_acknowledged_first(&self) -> bool {
+        self.slots.front().is_some_and(|slot| slot.state == State::Acknowledged)
+    }
+
     /// The number of transmissions so far.
     #[inline]
     pub(super) fn transmissions(&self) -> u64 {
@@ -369,7 +374,7 @@ impl<S> SendWindow<S> {
     /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets
     /// sent more than once it is not known which transmission arrived: the last one did not sooner than after `round_trip_min`.
     ///
-    /// Returns `None`, and changes nothing, if the peer claims to have what was never sent.
+    /// Returns `None`, and changes nothing, if the peer claims to have what was never sent, or a part of a unit.
     pub(super) fn acknowledge(
         &mut self,
         expected: u64,

@@ -195,6 +195,11 @@ pub enum Violation {
     /// The last packet of a direction ends inside a message, or others follow it.
     #[error("the last packet ends inside a message, or others follow it")]
     AfterTheEnd,
+    /// For 10 s it acknowledged packets that were never sent, or no longer acknowledged what it had acknowledged before.
+    #[error(
+        "for 10 s its acknowledgements contradicted earlier ones, or were of packets that were never sent; if datagrams are damaged on the path, turn checksums on"
+    )]
+    Acknowledgement,
 }
 
 /// There is no such peer, or not any more; [`Event::Lost`] or [`Event::Closed`] reported its end.

@@ -7,6 +7,7 @@ use super::framing;
 use super::wire::HEADER_BYTES;
 use super::*;
 
+mod damage;
 mod units;
 
 type Host = Endpoint<Vec<u8>, Vec<u8>>;

@@ -48,7 +48,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     ) {
         let expected = sequence::widen(header.expected, self.send.first());
         if expected < self.send.first() {
-            return; // an old one that was overtaken
+            return self.note_contradiction(now, header); // or an old one that was overtaken
         }
         let credit = sequence::widen(header.credit, self.send.first());
         if credit > self.credit {
@@ -80,10 +80,21 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         free: &mut Vec<S>,
     ) {
         let (in_flight, minimum) = (self.send.in_flight(), self.round_trip.minimum());
-        match self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free) {
-            None => counters.impossible_acks += 1,
-            Some(acknowledged) if acknowledged.packets + acknowledged.of_units == 0 => {}
-            Some(acknowledged) => self.take_news(now, header, in_flight, acknowledged, counters),
+        let mut acknowledged = self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free);
+        let is_impossible = acknowledged.is_none();
+        if is_impossible && !ranges.is_empty() {
+            // A packet that the peer keeps by a damaged number would otherwise make all its acknowledgements useless.
+            let none = Ranges::default();
+            acknowledged = self.send.acknowledge(expected, none.iter(expected), minimum, now, free);
+        }
+        if let Some(acknowledged) = acknowledged
+            && acknowledged.packets + acknowledged.of_units > 0
+        {
+            self.take_news(now, header, in_flight, acknowledged, counters);
+        }
+        if is_impossible {
+            counters.impossible_acks += 1;
+            self.note_contradiction(now, header);
         }
     }
 

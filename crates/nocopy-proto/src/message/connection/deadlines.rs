@@ -155,6 +155,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             return Ok(());
         }
         if self.losses_look_again.is_some_and(|time| now >= time) {
+            self.check_contradictions().map_err(|violation| Some(LostReason::Violation(violation)))?;
             self.find_losses(now, counters);
         }
         if (self.send.len() > 0 || self.unheard)
@@ -191,6 +192,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// section 7).
     fn probe(&mut self, now: Time, counters: &mut Counters) {
         counters.probes += 1;
+        self.note_acknowledged_first(now);
         self.probes += 1;
         self.asked = now;
         // Also after later probes: then the first packet is sent again, the only one that a peer with little memory accepts

@@ -2,6 +2,7 @@
 //! times and rates that it decides by.
 
 mod arrivals;
+mod contradictions;
 mod deadlines;
 mod departures;
 mod units;
@@ -9,6 +10,7 @@ mod units;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
+use self::contradictions::Contradictions;
 pub(super) use self::deadlines::Linger;
 pub(super) use self::departures::Next;
 use super::congestion::Congestion;
@@ -117,6 +119,8 @@ pub(super) struct Connection<S, R> {
     pub(super) has_stream: bool,
     /// The first unacknowledged packet when memory to send was last missing, and since when, by the clock of that shortage.
     slowness: Option<(u64, Time)>,
+    /// The contradictions in its acknowledgements, the last of which may be long ago.
+    contradictions: Option<Contradictions>,
 }
 
 /// The acknowledgements that the peer has yet to get.
@@ -180,6 +184,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             is_beside: false,
             has_stream: false,
             slowness: None,
+            contradictions: None,
             agreed,
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State};
 use crate::message::connection::{self, Agreed};
 use crate::message::wire::{self, AbortReason, HEADER_BYTES};
-use crate::message::{Peer, Time, sequence};
+use crate::message::{LostReason, Peer, Time, sequence};
 
 /// A datagram to be sent.
 #[derive(Debug)]
@@ -196,7 +196,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 Ok(wants_to_send) => self.touch_or_rest(now, index, wants_to_send),
                 Err(None) => self.remove(index),
                 Err(Some(reason)) => {
-                    self.tell_abort(index, AbortReason::SILENT);
+                    let abort = match reason {
+                        LostReason::Violation(_) => AbortReason::VIOLATION,
+                        _ => AbortReason::SILENT,
+                    };
+                    self.tell_abort(index, abort);
                     self.end_by_peer(index, reason);
                 }
             }
