@@ -1,14 +1,14 @@
 //! `nocopy stats` as its users meet it, on known traffic in a private lab.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::listening::wait_for_listening;
 use crate::running::{PATIENCE, Running, terminal};
-use crate::watching::wait_until;
+use crate::watching::{is_stopped, wait_until};
 use nocopy::Port;
 use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -274,10 +274,7 @@ fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
     let before = live.before;
     live.until_drawn("q quit");
     live.command.signal(Signal::TSTP);
-    let stat = format!("/proc/{}/stat", live.command.id());
-    wait_until("it is stopped", || {
-        fs::read_to_string(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T')
-    });
+    wait_until("it is stopped", || is_stopped(live.command.pid()));
     assert_eq!(live.modes(), before);
     live.command.signal(Signal::CONT);
     live.until_drawn("q quit");

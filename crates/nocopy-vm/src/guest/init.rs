@@ -64,6 +64,9 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
 fn start(arguments: &[String]) -> Result<(), Failure> {
     for (name, place) in FILE_SYSTEMS {
         fs::create_dir_all(place)?;
+        if *name == c"tmpfs" && fs::read_dir(place)?.next().is_some() {
+            continue; // files of the host are there, such as a repository below /tmp
+        }
         mount(*name, *place, *name, MountFlags::empty(), None)
             .map_err(|errno| Failure(format!("{place}: {errno}")))?;
     }

@@ -54,11 +54,11 @@ pub(crate) fn while_stopped<T>(process: Pid, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether all threads of a process are stopped, or have ended.
-fn is_stopped(process: Pid) -> bool {
+/// Whether all threads of a process are stopped (`t` if they are traced, too), or have ended.
+pub(crate) fn is_stopped(process: Pid) -> bool {
     threads(process.as_raw_nonzero().get().cast_unsigned()).iter().all(|thread| {
         let stat = fs::read_to_string(format!("{thread}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 'Z', 'X']))
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't', 'Z', 'X']))
     })
 }
 
