@@ -204,5 +204,4 @@ fn run_out_of_descriptors() {
         deliver(&mut left, &mut right);
         left.stats().unwrap()["units_sent"] > 0
     });
-    assert_eq!(right.stats().unwrap()["streams_cut"], 0);
 }
