@@ -25,7 +25,7 @@ use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
 /// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker releases it, which stalls with
 /// the machine, so checks are counted, not time.
-const RELEASE_LOOKS: u32 = 100;
+const RELEASE_LOOKS: u32 = 500;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most frames of one packet in copy mode: as many as a socket buffer has fragments (`MAX_SKB_FRAGS` of the kernel's default
