@@ -10,8 +10,8 @@ use nocopy::tcp::{Builder, Method, OpenError, Sender, Stream};
 use nocopy::{Cause, Evidence, Pool};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid};
 
 use crate::common;
 use crate::common::calls::{Calls, POLL, SEND, this_thread, wait_until_in};
@@ -262,8 +262,10 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
 }
 
 /// Limits this thread's locked memory. (Capabilities belong to a thread; the limit belongs to the process, but applies only to threads
-/// without this capability.)
+/// without this capability.) What counts is locked by all processes of the real user, so this thread is one of its own.
 fn limit_locked(bytes: u64) {
+    let own = Uid::from_raw(60_000 + std::process::id() % 5_000);
+    set_thread_res_uid(own, Uid::ROOT, Uid::ROOT).unwrap();
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).unwrap();

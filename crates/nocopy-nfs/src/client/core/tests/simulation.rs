@@ -310,38 +310,47 @@ impl World {
     }
 }
 
+/// What happened: restarts, commits, bytes lost by restarts, repeated calls, reads.
+fn all_is_done(seed: u64) -> [u64; 5] {
+    let mut world = World::new(seed);
+    let files = [world.file("read"), world.file("written")];
+    for _ in 0..STEPS {
+        world.ask(files);
+        world.step();
+    }
+    if world.commit.is_none() {
+        let ticket = world.core.commit(files[1]).unwrap();
+        world.commit = Some((ticket, world.written.clone()));
+    }
+    // All requests end once no more are made.
+    let mut left = 200_000;
+    while world.core.in_flight() > 0 && left > 0 {
+        world.step();
+        left -= 1;
+    }
+    world.check_done();
+    assert_eq!((world.core.in_flight(), world.reads.len()), (0, 0), "seed {seed}");
+    assert!(world.commit.is_none() && world.core.uncommitted_bytes() == 0, "seed {seed}");
+    assert!(fs::read(world.path("written")).unwrap() == world.written, "seed {seed}");
+    assert_eq!(world.pool.at_home(), world.pool.total());
+    let counts = world.core.counts();
+    assert_eq!(counts.bad_replies, 0);
+    let [restarts, commits, repeated] =
+        [world.restarts, world.commits, world.repeated].map(|count| count as u64);
+    [restarts, commits, counts.lost_bytes, repeated, counts.reads]
+}
+
 #[test]
 fn what_was_asked_for_is_done_whatever_breaks() {
-    let (mut restarts, mut commits, mut lost, mut repeated, mut reads) = (0, 0, 0, 0, 0);
-    for seed in 0..SEEDS {
-        let mut world = World::new(seed);
-        let files = [world.file("read"), world.file("written")];
-        for _ in 0..STEPS {
-            world.ask(files);
-            world.step();
-        }
-        if world.commit.is_none() {
-            let ticket = world.core.commit(files[1]).unwrap();
-            world.commit = Some((ticket, world.written.clone()));
-        }
-        // All requests end once no more are made.
-        let mut left = 200_000;
-        while world.core.in_flight() > 0 && left > 0 {
-            world.step();
-            left -= 1;
-        }
-        world.check_done();
-        assert_eq!((world.core.in_flight(), world.reads.len()), (0, 0), "seed {seed}");
-        assert!(world.commit.is_none() && world.core.uncommitted_bytes() == 0, "seed {seed}");
-        assert!(fs::read(world.path("written")).unwrap() == world.written, "seed {seed}");
-        assert_eq!(world.pool.at_home(), world.pool.total());
-        restarts += world.restarts;
-        commits += world.commits;
-        repeated += world.repeated;
-        lost += world.core.counts().lost_bytes;
-        reads += world.core.counts().reads;
-        assert_eq!(world.core.counts().bad_replies, 0);
-    }
+    // At the same time, since each waits for the disk again and again.
+    let happened = std::thread::scope(|scope| {
+        let worlds: Vec<_> = (0..SEEDS).map(|seed| scope.spawn(move || all_is_done(seed))).collect();
+        worlds
+            .into_iter()
+            .map(|world| world.join().unwrap())
+            .reduce(|sum, one| std::array::from_fn(|at| sum[at] + one[at]))
+    });
+    let [restarts, commits, lost, repeated, reads] = happened.unwrap();
     assert!(
         restarts > 20 && commits > 50 && lost > 1000 && repeated > 20 && reads > 2000,
         "too little happened: {restarts} {commits} {lost} {repeated} {reads}"
