@@ -30,7 +30,7 @@ pub const ALLOWED_SKIPS: &[AllowedSkip] = &[
     },
 ];
 
-/// The environment variable with what a run of tests takes away from them on purpose, separated by commas: skips for want of it are allowed.
+/// The environment variable with what a run of tests takes away from them on purpose, separated by semicolons: skips for want of it are allowed.
 pub const TAKEN_AWAY: &str = "NOCOPY_TEST_WITHOUT";
 
 const IO_URING: &str = "io_uring";
@@ -44,7 +44,7 @@ const DESCRIPTORS: &str = "1,024 descriptors";
 pub fn skip(missing: &Missing) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     let taken_away = std::env::var(TAKEN_AWAY).unwrap_or_default();
-    match judge(missing, in_ci && !taken_away.split(',').any(|name| name == missing.name())) {
+    match judge(missing, in_ci && !taken_away.split(';').any(|name| name == missing.name())) {
         Ok(line) => eprintln!("{line}"),
         Err(line) => panic!("{line}"),
     }
@@ -61,16 +61,43 @@ fn judge(missing: &Missing, in_ci: bool) -> Result<String, String> {
     }
 }
 
-/// Whether the kernel lets this process use io_uring; otherwise prints what is missing. Sandboxes of containers often refuse it.
+/// Whether the kernel lets this process use io_uring. Sandboxes of containers often refuse it.
+pub fn has_io_uring() -> bool {
+    io_uring::IoUring::new(2).is_ok()
+}
+
+/// As [`has_io_uring`]; if not, prints that it is missing.
 ///
 /// # Panics
 /// As [`skip`].
 pub fn io_uring_or_skip() -> bool {
-    let is_there = io_uring::IoUring::new(2).is_ok();
+    let is_there = has_io_uring();
     if !is_there {
         skip(&Missing::Kernel(IO_URING));
     }
     is_there
+}
+
+/// The values; where io_uring is refused, without those that need it. What is missing is printed at the end of the iteration, after a loop
+/// has asserted the rest.
+///
+/// # Panics
+/// As [`skip`].
+pub fn without_refused_io_uring<T>(
+    values: impl IntoIterator<Item = T>,
+    needs_io_uring: impl Fn(&T) -> bool,
+) -> impl Iterator<Item = T> {
+    let is_there = has_io_uring();
+    let mut values: Vec<T> = values.into_iter().collect();
+    let is_some_left_out = !is_there && values.iter().any(&needs_io_uring);
+    values.retain(|value| is_there || !needs_io_uring(value));
+    let end = std::iter::from_fn(move || {
+        if is_some_left_out {
+            skip(&Missing::Kernel(IO_URING));
+        }
+        None
+    });
+    values.into_iter().chain(end)
 }
 
 /// Whether this process may have 1,024 descriptors, to which its limit is raised; otherwise prints that they are missing.
