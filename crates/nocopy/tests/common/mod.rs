@@ -5,6 +5,7 @@ pub(crate) mod calls;
 pub(crate) mod errors;
 pub(crate) mod forks;
 pub(crate) mod message;
+pub(crate) mod methods;
 pub(crate) mod stream;
 pub(crate) mod waiting;
 

@@ -27,9 +27,6 @@ fn option(name: i32, errno: i32) -> [Refused; 1] {
 
 #[test]
 fn udp_sockets_that_cannot_be_opened_say_why() {
-    if !nocopy_lab::io_uring_or_skip() {
-        return;
-    }
     let mut sentences = Sentences::default();
     let mut refused = |refused: &[Refused], builder: udp::Builder, expected| {
         if !can_refuse(refused) {
@@ -58,11 +55,6 @@ fn udp_sockets_that_cannot_be_opened_say_why() {
         "method uring-zerocopy: not available; io_uring: no memory can be locked for its ring (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), which all processes of the user share; leave the choice to measurement",
     );
     refused(
-        &[Refused::with(libc::SYS_io_uring_register, libc::ENOMEM, (1, 0))],
-        Socket::builder().method(udp::Method::UringZeroCopy),
-        "method uring-zerocopy: not available; io_uring: … bytes cannot be locked (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), or use fewer buffers; leave the choice to measurement",
-    );
-    refused(
         &[NO_MEMORY],
         Socket::builder(),
         "UDP socket: no memory for buffers (ENOMEM); cannot allocate memory; ask for fewer",
@@ -84,6 +76,21 @@ fn udp_sockets_that_cannot_be_opened_say_why() {
     sentences.says(
         Socket::builder().checksum(udp::UdpChecksum::Omitted).bind("[::1]:0".parse().unwrap()),
         "[::1]:0: the UDP checksum cannot be omitted; IPv6 demands it; compute it, or leave it to the card",
+    );
+    sentences.end();
+}
+
+#[test]
+fn udp_buffers_that_cannot_be_registered_say_why() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
+    let mut sentences = Sentences::default();
+    let refused = [Refused::with(libc::SYS_io_uring_register, libc::ENOMEM, (1, 0))];
+    let builder = Socket::builder().method(udp::Method::UringZeroCopy);
+    sentences.says(
+        where_refused(&refused, || builder.bind(HERE)),
+        "method uring-zerocopy: not available; io_uring: … bytes cannot be locked (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), or use fewer buffers; leave the choice to measurement",
     );
     sentences.end();
 }

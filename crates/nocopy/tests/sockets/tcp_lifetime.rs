@@ -18,6 +18,7 @@ use nocopy_lab::patience::wait_until;
 use crate::common::calls::{POLL, SLEEP, count_calls};
 use crate::common::forks::ForkedChild;
 use crate::common::lab;
+use crate::common::methods::available;
 use crate::common::stream::{
     PATIENCE, assert_same, close, connected, lose, pattern, read_all, reading, wait_for_retransmission,
 };
@@ -99,7 +100,7 @@ fn send_of_pool(sender: &mut Sender) -> Vec<u8> {
 
 #[test]
 fn forced_close_returns_buffers_and_sent_data_arrives() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         let (lab, pool) = (lab!(), pool());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         let loss = lose!(lab);
@@ -117,9 +118,10 @@ fn forced_close_returns_buffers_and_sent_data_arrives() {
 
 #[test]
 fn irreplaceable_memory_returns_after_a_forced_close() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         // Because some memory is the program's, or because the ring of another stream reads the pool.
-        for has_ring in [false, true] {
+        let has_rings = [false, true].into_iter().filter(|has_ring| !has_ring || nocopy_lab::has_io_uring());
+        for has_ring in has_rings {
             // So many buffers that all pieces are less than a stream's share of them, with two streams.
             let (lab, pool, gone) = (lab!(), Pool::new(64, 8192).unwrap(), Arc::default());
             let (mut socket, peer) = connected(&lab, builder(method, &pool));
@@ -150,7 +152,7 @@ fn irreplaceable_memory_returns_after_a_forced_close() {
 
 #[test]
 fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         let loss = lose!(lab);
@@ -168,7 +170,7 @@ fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
 
 #[test]
 fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool).return_buffers(true));
         let sender = socket.sender();
@@ -196,7 +198,7 @@ fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
 
 #[test]
 fn frames_are_held_like_any_memory() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         for by_force in [false, true] {
             let (lab, pool) = (lab!(), pool());
             let (mut port, _other) = Port::memory_pair().unwrap();
@@ -233,7 +235,7 @@ fn frames_are_held_like_any_memory() {
 
 #[test]
 fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
-    for method in Method::ALL {
+    for method in available(Method::ALL) {
         let (lab, pool) = (lab!(), pool());
         let (mut socket, mut peer) =
             connected(&lab, Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
@@ -251,7 +253,7 @@ fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
 
 #[test]
 fn each_side_ends_its_own_direction_while_packets_are_lost() {
-    for method in Method::ALL {
+    for method in available(Method::ALL) {
         for ours_first in [true, false] {
             let (lab, pool, gone) = (lab!(), pool(), Arc::default());
             let (socket, mut peer) = connected(&lab, builder(method, &pool));
@@ -289,6 +291,9 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
 #[test]
 fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
     const PIECES: usize = 1000;
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
     let (lab, pool) = (lab!(), Pool::new(4, 4096).unwrap());
     let (mut socket, peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
     let sender = socket.sender();
@@ -329,7 +334,7 @@ const LONGEST: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 120, 
 #[test]
 #[allow(unsafe_code)]
 fn a_fork_does_not_come_between_a_stream_and_its_memory() {
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         // Some data is in flight as long as no one reads. (Losing packets would not end: the child has that descriptor, too.)
@@ -398,10 +403,7 @@ impl AsRef<[u8]> for Beside {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_changes_nothing_for_its_parents_stream() {
-    if !nocopy_lab::io_uring_or_skip() {
-        return;
-    }
-    for method in ZERO_COPY {
+    for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         let loss = lose!(lab);
