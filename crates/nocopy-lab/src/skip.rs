@@ -87,13 +87,43 @@ pub fn without_refused_io_uring<T>(
     values: impl IntoIterator<Item = T>,
     needs_io_uring: impl Fn(&T) -> bool,
 ) -> impl Iterator<Item = T> {
-    let is_there = has_io_uring();
+    without_missing(IO_URING, has_io_uring(), values, needs_io_uring)
+}
+
+/// The values; where no IPv6 socket can be bound, without those that need one. What is missing is printed at the end of the iteration.
+///
+/// # Panics
+/// As [`skip`].
+pub fn without_missing_ipv6<T>(
+    values: impl IntoIterator<Item = T>,
+    needs_ipv6: impl Fn(&T) -> bool,
+) -> impl Iterator<Item = T> {
+    without_missing(IPV6, has_ipv6(), values, needs_ipv6)
+}
+
+/// As [`without_missing_ipv6`], but only where the kernel has no IPv6 at all: it can be enabled for an interface of a lab.
+///
+/// # Panics
+/// As [`skip`].
+pub fn without_missing_ipv6_sockets<T>(
+    values: impl IntoIterator<Item = T>,
+    needs_ipv6: impl Fn(&T) -> bool,
+) -> impl Iterator<Item = T> {
+    without_missing(IPV6, has_ipv6_sockets(), values, needs_ipv6)
+}
+
+fn without_missing<T>(
+    feature: &'static str,
+    is_there: bool,
+    values: impl IntoIterator<Item = T>,
+    needs_it: impl Fn(&T) -> bool,
+) -> impl Iterator<Item = T> {
     let mut values: Vec<T> = values.into_iter().collect();
-    let is_some_left_out = !is_there && values.iter().any(&needs_io_uring);
-    values.retain(|value| is_there || !needs_io_uring(value));
+    let is_some_left_out = !is_there && values.iter().any(&needs_it);
+    values.retain(|value| is_there || !needs_it(value));
     let end = std::iter::from_fn(move || {
         if is_some_left_out {
-            skip(&Missing::Kernel(IO_URING));
+            skip(&Missing::Kernel(feature));
         }
         None
     });
@@ -115,12 +145,34 @@ pub fn descriptors_or_skip() -> bool {
     is_there
 }
 
-/// Whether IPv6 sockets can be bound here; otherwise prints what is missing.
+/// Whether IPv6 sockets can be bound to the loopback interface.
+pub fn has_ipv6() -> bool {
+    std::net::UdpSocket::bind("[::1]:0").is_ok()
+}
+
+/// As [`has_ipv6`]; if not, prints that it is missing.
 ///
 /// # Panics
 /// As [`skip`].
 pub fn ipv6_or_skip() -> bool {
-    let is_there = std::net::UdpSocket::bind("[::1]:0").is_ok();
+    let is_there = has_ipv6();
+    if !is_there {
+        skip(&Missing::Kernel(IPV6));
+    }
+    is_there
+}
+
+/// Whether the kernel has IPv6 sockets, even if no interface has an IPv6 address.
+pub fn has_ipv6_sockets() -> bool {
+    std::net::UdpSocket::bind("[::]:0").is_ok()
+}
+
+/// As [`has_ipv6_sockets`]; if not, prints that IPv6 is missing.
+///
+/// # Panics
+/// As [`skip`].
+pub fn ipv6_sockets_or_skip() -> bool {
+    let is_there = has_ipv6_sockets();
     if !is_there {
         skip(&Missing::Kernel(IPV6));
     }

@@ -140,11 +140,14 @@ mod tests {
             set(&socket, level, name, value);
             assert_eq!(options(socket.as_raw_fd(), false), Err(why));
         }
-        let six = UdpSocket::bind("[::1]:0").unwrap();
+        assert_eq!(options(-1, false), Err(Alone::UnknownOptions));
+        if !nocopy_lab::ipv6_sockets_or_skip() {
+            return;
+        }
+        let six = UdpSocket::bind("[::]:0").unwrap();
         assert_eq!(options(six.as_raw_fd(), true), Ok(()));
         set(&six, libc::SOL_IPV6, libc::IPV6_RECVERR, 1);
         assert_eq!(options(six.as_raw_fd(), true), Err(Alone::ErrorQueue));
-        assert_eq!(options(-1, false), Err(Alone::UnknownOptions));
     }
 
     #[test]

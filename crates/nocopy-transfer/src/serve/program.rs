@@ -217,7 +217,8 @@ mod tests {
     fn what_a_program_has_started_ends_with_it() {
         let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
         std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
-        let left_behind = run(&format!("sh {}", script.display()), b"", LONG);
+        // Not as words, because the directory's name may contain a blank.
+        let left_behind = Program::of("sh", &script, LONG).run(b"", &Interrupt::listen().unwrap());
         std::fs::remove_file(&script).unwrap();
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
