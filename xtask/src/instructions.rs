@@ -117,7 +117,7 @@ fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
 /// Prints the cost of calls that the library does not handle; returns those that exceed their limit.
 fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
     let loops: Vec<_> = LEFT_ALONE.iter().map(|&(name, _)| ("call_loop", name)).collect();
-    let library = suite::program(PROFILE, PRELOADED);
+    let library = suite::preloadable(&suite::program(PROFILE, PRELOADED))?;
     let (plain, preloaded) = (count_all(&loops, None)?, count_all(&loops, Some(&library))?);
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "call left alone", "instructions/call");

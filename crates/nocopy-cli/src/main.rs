@@ -28,8 +28,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => {
             let tools = nocopy_bench::Tools {
-                libpcap: run::library::find(run::kind::Kind::Pcap, None).map_err(|error| error.to_string()),
-                sockets: run::library::find(run::kind::Kind::Sockets, None)
+                libpcap: run::library::preloadable(run::kind::Kind::Pcap).map_err(|error| error.to_string()),
+                sockets: run::library::preloadable(run::kind::Kind::Sockets)
                     .map_err(|error| error.to_string()),
                 receive_analysis: |time, progress, go_on| {
                     Ok(nocopy_profile::sweep::founding(time, progress, go_on)?)

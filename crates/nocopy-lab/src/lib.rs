@@ -30,6 +30,7 @@ mod missing;
 mod namespace;
 mod netlink;
 pub mod patience;
+mod preload;
 mod program;
 #[cfg(feature = "refused")]
 pub mod refused;
@@ -42,6 +43,7 @@ pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::Missing;
 pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;
+pub use preload::preloadable;
 pub use program::ProgramForAll;
 pub use skip::{
     ALLOWED_SKIPS, AllowedSkip, TAKEN_AWAY, descriptors_or_skip, has_io_uring, has_ipv6, has_ipv6_sockets,

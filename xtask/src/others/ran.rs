@@ -49,7 +49,7 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
     let errors = output.try_clone().map_err(failed)?;
     let inode = report.metadata().map_err(failed)?.ino();
     if let How::Joining { deadline_us } = how {
-        command.env("LD_PRELOAD", suite::program("debug", "libnocopy_sockets.so"));
+        command.env("LD_PRELOAD", suite::preloadable(&suite::program("debug", "libnocopy_sockets.so"))?);
         command.env("NOCOPY_BATCH_TUNING", format!("entry=1,always,deadline={deadline_us}"));
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", report.as_raw_fd()));
     }

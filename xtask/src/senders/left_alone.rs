@@ -134,7 +134,7 @@ fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Faile
     let inode = report.metadata().map_err(|error| failed(&error.to_string()))?.ino();
     let found = place.directory.join("callgrind");
     let under = format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", found.display());
-    let library = suite::program(PROFILE, LIBRARY).display().to_string();
+    let library = suite::preloadable(&suite::program(PROFILE, LIBRARY))?.display().to_string();
     let report_at = format!("{}:{inode}", report.as_raw_fd());
     let for_all = [("count", load.to_string())];
     let of_sender = [("under", under), ("LD_PRELOAD", library), ("NOCOPY_BATCH_REPORT", report_at)];

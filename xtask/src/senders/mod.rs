@@ -19,6 +19,7 @@ use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::Unpacked;
 use crate::step::{Failed, Step, root};
+use crate::suite;
 pub(crate) use left_alone::outcome as left_alone;
 use programs::{End, Program};
 use runs::Sent;
@@ -86,8 +87,9 @@ impl Bench {
 
     fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
         let place = Place::make(program)?;
-        let (watch, events) = (self.watch.display().to_string(), place.events.display().to_string());
-        let variables = [("LD_PRELOAD", watch), ("NOCOPY_WATCH", events)];
+        let (watch, events) = (suite::preloadable(&self.watch)?, &place.events);
+        let variables = [("LD_PRELOAD", &watch), ("NOCOPY_WATCH", events)];
+        let variables = variables.map(|(name, path)| (name, path.display().to_string()));
         place.play(&self.unpacked, program, &[], &variables)?;
         self.rows(program, place.sent()?)
     }

@@ -1,6 +1,6 @@
 //! Cargo's output: the test binaries, and the tests in them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nocopy_lab::libtest;
@@ -89,6 +89,11 @@ pub(crate) fn cases(binary: Binary) -> Result<Vec<Case>, Failed> {
 pub(crate) fn program(profile: &str, name: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join(profile).join(name)
+}
+
+/// A name in `LD_PRELOAD` for a library that was built.
+pub(crate) fn preloadable(library: &Path) -> Result<PathBuf, Failed> {
+    nocopy_lab::preloadable(library).map_err(|error| Failed(format!("{}: {error}", library.display())))
 }
 
 #[cfg(test)]

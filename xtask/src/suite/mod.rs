@@ -19,7 +19,7 @@ use serde::Serialize;
 use attempt::Attempt;
 pub(crate) use attempt::{Conditions, become_program};
 use binaries::Case;
-pub(crate) use binaries::{Binary, build, program};
+pub(crate) use binaries::{Binary, build, preloadable, program};
 use sanitizer::Sanitizer;
 
 use crate::gate::{Failure, Note, Outcome};

@@ -158,7 +158,8 @@ impl Way<'_> {
     /// Checks that a process has loaded the library to be measured: the loader only warns if it cannot.
     fn check(self, process: u32) -> io::Result<()> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
-        let is_loaded = maps.contains(&*self.library.to_string_lossy());
+        // The library may be named by a link.
+        let is_loaded = maps.contains(&*self.library.canonicalize()?.to_string_lossy());
         let library = self.library.display();
         match (is_loaded, self.method != PLAIN) {
             (false, true) => Err(io::Error::other(format!("{library} was not loaded"))),

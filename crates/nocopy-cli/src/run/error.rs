@@ -30,10 +30,10 @@ pub(crate) enum Error {
         why: String,
     },
     #[error(
-        "{path}: cannot be preloaded; its path has a blank or a colon, where LD_PRELOAD ends a name; install it elsewhere, and name it with --library",
-        path = path.display()
+        "{path}: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made{cause}; install it elsewhere, and name it with --library",
+        path = path.display(), cause = Why(.source)
     )]
-    LibraryPath { path: PathBuf },
+    LibraryPath { path: PathBuf, source: io::Error },
     #[error(
         "{program}: not found; there is no such program at that path, or in the directories of PATH; check the name, or give its path"
     )]

@@ -1,7 +1,6 @@
 //! Where the library is that is preloaded.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nocopy_proto::errno::Why;
@@ -25,11 +24,17 @@ pub(crate) fn find(kind: Kind, named: Option<&Path>) -> Result<PathBuf, Error> {
         }
     };
     check(kind, &path)?;
-    let absolute = path.canonicalize().unwrap_or(path);
-    match absolute.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
-        true => Err(Error::LibraryPath { path: absolute }),
-        false => Ok(absolute),
-    }
+    Ok(path.canonicalize().unwrap_or(path))
+}
+
+/// Finds it in the usual places; returns its name in `LD_PRELOAD`.
+pub(crate) fn preloadable(kind: Kind) -> Result<PathBuf, Error> {
+    named(&find(kind, None)?)
+}
+
+/// The name of a library in `LD_PRELOAD`.
+pub(super) fn named(library: &Path) -> Result<PathBuf, Error> {
+    nocopy_lab::preloadable(library).map_err(|source| Error::LibraryPath { path: library.into(), source })
 }
 
 /// The loader would only warn, and the program run without it.

@@ -79,6 +79,7 @@ impl<'a> Run<'a> {
     fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
         let kind = if arguments.batch_udp { Kind::Sockets } else { Kind::Pcap };
         let library = library::find(kind, arguments.library.as_deref())?;
+        let preloaded = library::named(&library)?;
         let file = match &arguments.report {
             Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
@@ -91,7 +92,7 @@ impl<'a> Run<'a> {
         let (listener, theirs) = Listener::new().map_err(|errno| Error::Socket(errno.into()))?;
         let counts = arguments.batch_udp.then(Counts::new).transpose().map_err(Error::Counts)?;
         let early = Early::catch()?;
-        let child = spawn(arguments, &library, &theirs, counts.as_ref())
+        let child = spawn(arguments, &preloaded, &theirs, counts.as_ref())
             .map_err(|source| Error::start(program.name(), source))?;
         drop(theirs);
         let signals = match early.wait_for_more() {

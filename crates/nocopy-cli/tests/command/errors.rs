@@ -492,8 +492,12 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
         "127.0.0.1:9: not connected within 10.0 ms; no answer came; check that an endpoint is bound there, and that no firewall drops UDP",
     ),
     (
-        "mkdir $directory/'a b'; cp /bin/true $directory/'a b'; $nocopy run --library $directory/'a b/true' -- true",
-        "…/a b/true: cannot be preloaded; its path has a blank or a colon, where LD_PRELOAD ends a name; install it elsewhere, and name it with --library",
+        "mount -t tmpfs -o ro,mode=755 none /run; mkdir $directory/'a b'; cp /bin/true $directory/'a b'; $nocopy run --library $directory/'a b/true' -- true",
+        "…/a b/true: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made (EROFS); read-only file system; install it elsewhere, and name it with --library",
+    ),
+    (
+        "mount -t tmpfs none /run; mkdir $directory/a:b; cp /bin/true $directory/a:b; $nocopy run --library $directory/a:b/true -- true",
+        "…/a:b/true: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made; /run has a blank or a colon, or others can write there; install it elsewhere, and name it with --library",
     ),
     (
         "cp $nocopy $directory; $directory/nocopy run -- true",

@@ -250,7 +250,8 @@ fn earlier_preloads_stay_and_an_option_asks_for_taking() {
     };
     // Of a library that is not there the loader only warns.
     let plain = environment(&[], "libnocopy-test.so");
-    assert!(plain.contains(&format!("LD_PRELOAD={}:libnocopy-test.so\n", library().display())), "{plain}");
+    let ours = nocopy_lab::preloadable(&library()).unwrap();
+    assert!(plain.contains(&format!("LD_PRELOAD={}:libnocopy-test.so\n", ours.display())), "{plain}");
     assert!(plain.contains("NOCOPY_RUN_SOCKET=") && !plain.contains("NOCOPY_TAKE="), "{plain}");
     assert!(environment(&["--take"], "").contains("NOCOPY_TAKE=1\n"));
 }

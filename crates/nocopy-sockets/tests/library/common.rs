@@ -71,7 +71,8 @@ pub(crate) enum How<'a> {
 pub(crate) fn run(mut command: Command, how: How<'_>) -> (Output, Sockets) {
     let file = report_file();
     if let How::Preloaded(tuning) = how {
-        command.env("LD_PRELOAD", our_library()).env("NOCOPY_BATCH_TUNING", tuning);
+        let library = nocopy_lab::preloadable(&our_library()).unwrap();
+        command.env("LD_PRELOAD", library).env("NOCOPY_BATCH_TUNING", tuning);
         let inode = fstat(&file).unwrap().st_ino;
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", file.as_raw_fd()));
     }

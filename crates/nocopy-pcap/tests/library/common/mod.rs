@@ -22,7 +22,8 @@ pub(crate) fn our_library() -> PathBuf {
 /// instrumented library needs before it.
 pub(crate) fn preload(library: &Path) -> OsString {
     let runtime = std::env::var_os("NOCOPY_TEST_SANITIZER");
-    let objects: Vec<_> = runtime.into_iter().chain([library.into()]).collect();
+    let objects: Vec<_> =
+        runtime.into_iter().chain([nocopy_lab::preloadable(library).unwrap().into()]).collect();
     objects.join(OsStr::new(":"))
 }
 

@@ -1,0 +1,123 @@
+//! Names of libraries in `LD_PRELOAD`.
+
+use std::env;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::process::geteuid;
+
+/// A name for this library in `LD_PRELOAD`: its path or, as a name ends there at a blank or a colon, that of a link to it.
+///
+/// The link lies in a directory where only this user can write: `/run` for root, `XDG_RUNTIME_DIR` for others. It stays there for programs
+/// that are started later, until the user's session or the system ends. There is one for each path.
+///
+/// # Errors
+/// There is no such directory, or the link cannot be made.
+pub fn preloadable(library: &Path) -> io::Result<PathBuf> {
+    if !is_split(library) {
+        return Ok(library.to_owned());
+    }
+    let directory = if geteuid().is_root() {
+        PathBuf::from("/run")
+    } else {
+        env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| io::Error::other("XDG_RUNTIME_DIR is not set"))?.into()
+    };
+    link_in(&directory, library)
+}
+
+fn link_in(directory: &Path, library: &Path) -> io::Result<PathBuf> {
+    let metadata = directory.metadata()?;
+    let others_may_write = Mode::from_raw_mode(metadata.mode()).intersects(Mode::WGRP | Mode::WOTH);
+    if is_split(directory) || metadata.uid() != geteuid().as_raw() || others_may_write {
+        let shown = directory.display();
+        return Err(io::Error::other(format!("{shown} has a blank or a colon, or others can write there")));
+    }
+    let mut hasher = DefaultHasher::new();
+    library.hash(&mut hasher);
+    let link = directory.join(format!("nocopy-{:016x}.so", hasher.finish()));
+    match symlink(library, &link) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && link.read_link()? != library => {
+            Err(error)
+        }
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(link),
+    }
+}
+
+/// Whether `LD_PRELOAD` would have more than one name in this path (ld.so(8)).
+fn is_split(path: &Path) -> bool {
+    path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = PathBuf::from(format!("/tmp/nocopy-lab-{}-{name}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_one_name_stays() {
+        assert_eq!(preloadable(Path::new("/lib/x.so")).unwrap(), Path::new("/lib/x.so"));
+    }
+
+    #[test]
+    fn a_path_with_a_blank_or_a_colon_gets_one_link() {
+        let directory = Directory::new("links");
+        for path in ["/a b/x.so", "/a:b/x.so", "/a\tb/x.so"] {
+            let library = Path::new(path);
+            let link = link_in(&directory.0, library).unwrap();
+            assert!(!is_split(&link) && link.read_link().unwrap() == library, "{link:?}");
+            assert_eq!(link_in(&directory.0, library).unwrap(), link);
+        }
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_is_no_link_to_the_library_is_not_used() {
+        let directory = Directory::new("other");
+        let library = Path::new("/a b/x.so");
+        let link = link_in(&directory.0, library).unwrap();
+        for other in ["file", "link"] {
+            fs::remove_file(&link).unwrap();
+            match other {
+                "file" => fs::write(&link, "").unwrap(),
+                _ => symlink("/elsewhere.so", &link).unwrap(),
+            }
+            assert!(link_in(&directory.0, library).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_directory_where_others_can_write_is_not_used() {
+        let directory = Directory::new("others");
+        let library = Path::new("/a b/x.so");
+        for mode in [0o775, 0o757, 0o1777] {
+            fs::set_permissions(&directory.0, Permissions::from_mode(mode)).unwrap();
+            let error = link_in(&directory.0, library).unwrap_err().to_string();
+            assert!(error.ends_with("others can write there"), "{mode:o}: {error}");
+        }
+        assert!(link_in(Path::new("/nowhere"), library).is_err());
+    }
+}
