@@ -34,6 +34,10 @@ pub struct NfsArguments {
     /// Let root of every client act as root here, and not as nobody; needs a server that is started as root.
     #[arg(long)]
     pub no_root_squash: bool,
+    /// Believe the user that a call names from every port, not only from ports below 1024, which need root on the client; needs a
+    /// server that is started as root.
+    #[arg(long)]
+    pub insecure: bool,
     /// Listen at port 111 (portmapper), too, for clients that cannot be given the port.
     #[arg(long)]
     pub portmap: bool,

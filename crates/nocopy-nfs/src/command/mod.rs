@@ -121,7 +121,10 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
 fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     let is_root = geteuid().is_root();
     if is_root && Caller::can_be_acted_for() {
-        return Ok(Callers::Users { is_root_trusted: arguments.no_root_squash });
+        return Ok(Callers::Users {
+            is_root_trusted: arguments.no_root_squash,
+            is_any_port_trusted: arguments.insecure,
+        });
     }
     match (arguments.no_root_squash, is_root && arguments.writable) {
         (true, _) => Err(Failure::NotRoot),

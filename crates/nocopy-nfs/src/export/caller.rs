@@ -10,14 +10,18 @@ use rustix::thread::set_thread_groups;
 use crate::wire::nfs3::Status;
 use crate::wire::rpc::GROUPS_MAX;
 
-/// The user and the group without special rights.
+/// The user and the group without special rights: root of a client, and calls without a user.
 const NOBODY: u32 = 65_534;
+
+/// The user and the group of callers that may be any program. Another number than nobody's, whose files are those of a client's root;
+/// distributions and systemd keep this number free, and it exists wherever nobody does.
+const UNTRUSTED: u32 = 65_533;
 
 /// An invalid user or group, for which setfsuid(2) changes nothing.
 const NONE: u32 = u32::MAX;
 
 /// The user for whom a call is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Caller {
     /// The user of this process.
     Server,
@@ -25,7 +29,7 @@ pub enum Caller {
 }
 
 /// A user, with a main group and additional groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct User {
     user: u32,
     group: u32,
@@ -34,7 +38,14 @@ pub struct User {
 }
 
 impl User {
-    pub const NOBODY: Self = Self { user: NOBODY, group: NOBODY, groups: [0; GROUPS_MAX], group_count: 0 };
+    pub const NOBODY: Self = Self::alone(NOBODY);
+    /// Of a call from a port that any program can use, whatever user it names.
+    pub const UNTRUSTED: Self = Self::alone(UNTRUSTED);
+
+    /// A user with a group of the same number, and no others.
+    const fn alone(number: u32) -> Self {
+        Self { user: number, group: number, groups: [0; GROUPS_MAX], group_count: 0 }
+    }
 
     /// Maps root and invalid numbers to nobody; root stays root if `is_root_trusted`. Only the first [`GROUPS_MAX`] groups count.
     pub fn new(user: u32, group: u32, groups: &[u32], is_root_trusted: bool) -> Self {

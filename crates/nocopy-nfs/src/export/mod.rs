@@ -137,13 +137,13 @@ impl Export {
     /// The handle of the file at a path from the root, through directories only.
     ///
     /// # Errors
-    /// There is no such file.
-    pub fn walk(&self, path: &Path) -> Result<FileHandle, Status> {
+    /// There is no such file, or the caller may not search a directory on the way.
+    pub fn walk(&self, caller: &Caller, path: &Path) -> Result<FileHandle, Status> {
         let mut at = self.root();
         for part in path.components() {
             match part {
                 Component::Normal(name) => {
-                    at = self.lookup(&Caller::Server, &*self.file(&at)?, name.as_bytes())?.handle;
+                    at = self.lookup(caller, &*self.file(&at)?, name.as_bytes())?.handle;
                 }
                 Component::CurDir => {}
                 _ => return Err(Status::NoEntry),

@@ -50,7 +50,7 @@ fn names(export: &Export, handle: &FileHandle, cookie: u64) -> Vec<Name> {
 fn handles_are_good_for_the_next_server() {
     let scene = Scene::new();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     export.save().unwrap();
     assert!(matches!(
         Export::open(&scene.path("exported"), Some(&scene.path("state"))),
@@ -87,15 +87,20 @@ fn no_name_and_no_link_leads_outside() {
     assert_eq!(status(export.lookup(&Caller::Server, &root, b"absent")), Status::NoEntry);
     assert_eq!(export.lookup(&Caller::Server, &root, b"..").unwrap().handle, export.root());
     // A link is a file like others; following it is up to the client.
-    let link = export.walk(Path::new("below/link")).unwrap();
+    let link = export.walk(&Caller::Server, Path::new("below/link")).unwrap();
     let link = export.file(&link).unwrap();
     assert_eq!(export.read_link(&link).unwrap(), b"../../secret");
     assert_eq!(
-        status(export.readable_file(&Caller::Server, &export.walk(Path::new("below/link")).unwrap())),
+        status(
+            export.readable_file(
+                &Caller::Server,
+                &export.walk(&Caller::Server, Path::new("below/link")).unwrap()
+            )
+        ),
         Status::Invalid
     );
-    assert_eq!(status(export.walk(Path::new("up/secret"))), Status::NotDirectory);
-    let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
+    assert_eq!(status(export.walk(&Caller::Server, Path::new("up/secret"))), Status::NotDirectory);
+    let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
     assert_eq!(export.lookup(&Caller::Server, &below, b"..").unwrap().handle, export.root());
     assert_eq!(status(export.read_link(&below)), Status::Invalid);
 }
@@ -107,7 +112,7 @@ fn a_directory_that_became_a_link_is_not_followed() {
     fs::create_dir(scene.path("outside")).unwrap();
     fs::hard_link(scene.path("exported/below/file"), scene.path("outside/file")).unwrap();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     fs::remove_dir_all(scene.path("exported/below")).unwrap();
     symlink(scene.path("outside"), scene.path("exported/below")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
@@ -117,13 +122,13 @@ fn a_directory_that_became_a_link_is_not_followed() {
 fn what_was_moved_out_is_stale_also_while_it_is_open() {
     let scene = Scene::new();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::rename(scene.path("exported/below/file"), scene.path("moved")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
     // A name with the exported directory's name as its prefix.
     fs::create_dir(scene.path("exported-not")).unwrap();
-    let handle = export.walk(Path::new("below/deeper")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/deeper")).unwrap();
     export.file(&handle).unwrap();
     fs::rename(scene.path("exported/below/deeper"), scene.path("exported-not/deeper")).unwrap();
     assert_eq!(status(export.file(&handle)), Status::Stale);
@@ -135,13 +140,13 @@ fn a_file_whose_name_inside_was_removed_is_stale() {
     let scene = Scene::new();
     fs::hard_link(scene.path("exported/below/file"), scene.path("outside")).unwrap();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::remove_file(scene.path("exported/below/file")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
     // A file may have a name like the kernel's mark for removed names.
     fs::write(scene.path("exported/file (deleted)"), b"content").unwrap();
-    let handle = export.walk(Path::new("file (deleted)")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("file (deleted)")).unwrap();
     (0..2).for_each(|_| assert_eq!(read(&export, &handle).unwrap(), b"content"));
 }
 
@@ -149,12 +154,12 @@ fn a_file_whose_name_inside_was_removed_is_stale() {
 fn a_file_that_is_gone_or_replaced_is_stale() {
     let scene = Scene::new();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::write(scene.path("new"), b"other content").unwrap();
     fs::rename(scene.path("new"), scene.path("exported/below/file")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"other content");
     fs::remove_file(scene.path("exported/below/file")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
@@ -164,7 +169,7 @@ fn a_file_that_is_gone_or_replaced_is_stale() {
 fn an_open_file_stays_good_when_it_is_renamed_inside() {
     let scene = Scene::new();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
@@ -186,14 +191,14 @@ fn without_privileges_a_lookup_finds_a_renamed_file() {
     let scene = Scene::new();
     unprivileged(|| {
         let export = scene.export();
-        let handle = export.walk(Path::new("below/file")).unwrap();
+        let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
         assert_eq!(read(&export, &handle).unwrap(), b"content");
         fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
         assert_eq!(read(&export, &handle).unwrap(), b"content", "it is open");
         export.tidy();
         export.tidy();
         assert_eq!(status(read(&export, &handle)), Status::Stale);
-        export.walk(Path::new("renamed")).unwrap();
+        export.walk(&Caller::Server, Path::new("renamed")).unwrap();
         assert_eq!(read(&export, &handle).unwrap(), b"content");
     });
 }
@@ -208,8 +213,8 @@ fn the_kernel_opens_handles_of_renamed_files() {
     if export.mount.is_none() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
     }
-    let [file, other, directory] =
-        ["below/file", "below/deeper/other", "below"].map(|path| export.walk(Path::new(path)).unwrap());
+    let [file, other, directory] = ["below/file", "below/deeper/other", "below"]
+        .map(|path| export.walk(&Caller::Server, Path::new(path)).unwrap());
     export.save().unwrap();
     drop(export);
     fs::rename(scene.path("exported/below/file"), scene.path("exported/target/renamed")).unwrap();
@@ -220,7 +225,7 @@ fn the_kernel_opens_handles_of_renamed_files() {
     let directory = export.file(&directory).unwrap();
     assert_eq!(
         export.lookup(&Caller::Server, &directory, b"..").unwrap().handle,
-        export.walk(Path::new("target")).unwrap()
+        export.walk(&Caller::Server, Path::new("target")).unwrap()
     );
     // What was found is in the index.
     export.save().unwrap();
@@ -232,7 +237,8 @@ fn the_kernel_opens_handles_of_renamed_files() {
 fn handles_of_files_that_were_moved_out_are_stale() {
     let scene = Scene::new();
     let export = scene.export();
-    let [file, deeper] = ["below/file", "below/deeper"].map(|path| export.walk(Path::new(path)).unwrap());
+    let [file, deeper] =
+        ["below/file", "below/deeper"].map(|path| export.walk(&Caller::Server, Path::new(path)).unwrap());
     export.save().unwrap();
     drop(export);
     // Beside it, and into a directory whose name begins like its own.
@@ -255,7 +261,7 @@ fn a_renamed_file_is_found_by_its_number_in_its_directory() {
     if export.mount.is_none() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
     }
-    let below = export.key.identity(&export.walk(Path::new("below")).unwrap()).unwrap();
+    let below = export.key.identity(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
     fs::rename(scene.path("exported/below"), scene.path("exported/above")).unwrap();
     fs::rename(scene.path("exported/above/file"), scene.path("exported/above/renamed")).unwrap();
     let inode = fs::metadata(scene.path("exported/above/renamed")).unwrap().ino();
@@ -268,8 +274,8 @@ fn a_renamed_file_is_found_by_its_number_in_its_directory() {
 fn what_is_cached_is_at_hand() {
     let scene = Scene::new();
     let export = scene.export();
-    let (root, file) = (export.root(), export.walk(Path::new("below/file")).unwrap());
-    let below = export.walk(Path::new("below")).unwrap();
+    let (root, file) = (export.root(), export.walk(&Caller::Server, Path::new("below/file")).unwrap());
+    let below = export.walk(&Caller::Server, Path::new("below")).unwrap();
     export.tidy();
     export.tidy();
     assert_eq!(
@@ -292,9 +298,9 @@ fn what_is_cached_is_at_hand() {
 fn a_renamed_directory_keeps_the_handles_below_once_it_is_seen() {
     let scene = Scene::new();
     let export = scene.export();
-    let handle = export.walk(Path::new("below/file")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
     fs::rename(scene.path("exported/below"), scene.path("exported/above")).unwrap();
-    export.walk(Path::new("above")).unwrap();
+    export.walk(&Caller::Server, Path::new("above")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
 }
 
@@ -304,7 +310,7 @@ fn devices_and_fifos_are_never_opened() {
     let path = scene.path("exported/fifo");
     rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let export = scene.export();
-    let handle = export.walk(Path::new("fifo")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("fifo")).unwrap();
     assert_eq!(export.file(&handle).unwrap().attributes().unwrap().file_type, FileType::Fifo);
     assert_eq!(status(export.readable_file(&Caller::Server, &handle)), Status::Invalid);
 }
@@ -318,7 +324,7 @@ fn a_directory_that_changes_loses_no_entry() {
     let goes: Vec<String> = (0..200).map(|number| format!("goes-{number}")).collect();
     stays.iter().chain(&goes).for_each(|name| fs::write(directory.join(name), []).unwrap());
     let export = scene.export();
-    let handle = export.walk(Path::new("many")).unwrap();
+    let handle = export.walk(&Caller::Server, Path::new("many")).unwrap();
     let (mut seen, mut cookie) = (Vec::new(), 0);
     for round in 0.. {
         let part: Vec<Name> = names(&export, &handle, cookie).into_iter().take(7).collect();
@@ -345,7 +351,7 @@ fn a_directory_that_changes_loses_no_entry() {
 fn listings_have_the_numbers_of_the_attributes() {
     let scene = Scene::new();
     let export = scene.export();
-    let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
+    let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
     for name in export.list(&Caller::Server, &below, true).unwrap().after(0) {
         let found = export.lookup(&Caller::Server, &below, &name.bytes).unwrap();
         assert_eq!(found.attributes.file_id, name.file_id);

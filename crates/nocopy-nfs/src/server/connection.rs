@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ enum Long {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: Arc<TcpStream>,
-    pub(super) address: IpAddr,
+    pub(super) address: SocketAddr,
     /// When bytes were last received or sent.
     pub(super) moved: Instant,
     pub(super) interest: EventFlags,
@@ -85,7 +85,7 @@ impl Connection {
     pub(super) fn new(
         id: u64,
         socket: TcpStream,
-        address: IpAddr,
+        address: SocketAddr,
         client: Arc<ClientCounts>,
         queued: Arc<Queued>,
         call_bytes_max: usize,
@@ -259,7 +259,7 @@ impl Connection {
 
     /// Gives a long write to the workers as soon as it has begun.
     fn begin_writing(&mut self, shared: &Shared) -> bool {
-        let begun = LongWrite::begun(&mut self.records, shared, &self.socket, &self.client);
+        let begun = LongWrite::begun(&mut self.records, shared, &self.socket, self.address, &self.client);
         let Some(writing) = begun else { return false };
         self.long = Long::GoesOn;
         self.work.push_back(Work::Write(Box::new(writing)));
@@ -309,7 +309,7 @@ impl Connection {
                 self.work_bytes -= record.len();
             }
             self.jobs += 1;
-            let (network, client) = (network_of(self.address), Arc::clone(&self.client));
+            let (network, client) = (network_of(self.address.ip()), Arc::clone(&self.client));
             shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, client, work });
         }
     }

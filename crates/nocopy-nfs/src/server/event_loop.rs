@@ -142,9 +142,9 @@ impl EventLoop {
     }
 
     fn add(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
-        let address = from.ip().to_canonical();
+        let address = SocketAddr::new(from.ip().to_canonical(), from.port());
         let allow = &self.shared.settings.allow;
-        if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address)) {
+        if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address.ip())) {
             return self.shared.accounts.note_refused();
         }
         // The loops share the limit. A loop without connections may have one more, as there are few loops.
@@ -153,7 +153,7 @@ impl EventLoop {
         }
         let id = self.next;
         self.next += 1;
-        let client = self.shared.accounts.connected(address);
+        let client = self.shared.accounts.connected(address.ip());
         let data = EventData::new_u64(id);
         let queued = Arc::clone(&self.shared.queued);
         let call_bytes_max = self.shared.core.call_bytes_max();
@@ -173,13 +173,13 @@ impl EventLoop {
     fn make_place(&mut self) {
         let mut shares = HashMap::<IpAddr, usize>::new();
         for connection in self.connections.values() {
-            *shares.entry(network_of(connection.address)).or_default() += 1;
+            *shares.entry(network_of(connection.address.ip())).or_default() += 1;
         }
         let still = |connection: &Connection| std::cmp::Reverse(connection.moved);
         let first = self
             .connections
             .iter()
-            .max_by_key(|(_, one)| (shares[&network_of(one.address)], still(one)))
+            .max_by_key(|(_, one)| (shares[&network_of(one.address.ip())], still(one)))
             .map(|(id, _)| *id);
         if let Some(id) = first {
             self.remove(id);

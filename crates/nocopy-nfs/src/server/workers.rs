@@ -1,7 +1,7 @@
 //! Threads that wait for disks, so that the loops do not: for uncached reads, look-ups of files, and directories.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub(super) enum Work {
     Call {
         record: Vec<u8>,
         moved: usize,
-        address: IpAddr,
+        address: SocketAddr,
     },
     Write(Box<LongWrite>),
 }

@@ -5,7 +5,7 @@
 //! of a write of 1 MiB. Then it returns the write to the loop of the connection, which waits for the socket: so a client that stops in the
 //! middle holds no thread, no pipe, no memory, and no lock of the file.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 pub(super) struct LongWrite {
     call: WriteCall,
     socket: Arc<TcpStream>,
+    address: SocketAddr,
     client: Arc<ClientCounts>,
     /// The received part of the call: header and first data.
     begin: Vec<u8>,
@@ -83,16 +84,18 @@ impl LongWrite {
         records: &mut Records,
         shared: &Shared,
         socket: &Arc<TcpStream>,
+        address: SocketAddr,
         client: &Arc<ClientCounts>,
     ) -> Option<Self> {
         let Begun { begin, bytes } = records.begun()?;
-        let (call, data_at) = shared.core.parse_long_write(begin, bytes)?;
+        let (call, data_at) = shared.core.parse_long_write(begin, bytes, address)?;
         let (left, padding) = (call.bytes(), bytes - data_at - call.bytes());
         let (begin, at) = records.give_up();
         client.note_call();
         Some(Self {
             call,
             socket: Arc::clone(socket),
+            address,
             client: Arc::clone(client),
             moved: begin.len() - at,
             begin,
@@ -172,7 +175,7 @@ impl LongWrite {
         begin.truncate(count);
         let mut records = Records::new(shared.core.call_bytes_max());
         records.push(&begin);
-        Self::begun(&mut records, shared, &self.socket, &self.client).ok_or(begin)
+        Self::begun(&mut records, shared, &self.socket, self.address, &self.client).ok_or(begin)
     }
 
     /// Waits for more for a moment, if no other work waits, and returns whether some has arrived.

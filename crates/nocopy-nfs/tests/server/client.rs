@@ -12,6 +12,8 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::record::{self, Records};
 use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply, SystemCredential};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr, padding};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
@@ -54,7 +56,28 @@ fn call_record_of(
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// From a port that only root can use; `None` if this process may not.
+    pub(crate) fn connect_from_low_port(address: SocketAddr) -> Option<Self> {
+        let connected = |port| {
+            let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            bind(&socket, &SocketAddr::from(([127, 0, 0, 1], port)))?;
+            connect(&socket, &address)?;
+            Ok(TcpStream::from(socket))
+        };
+        let tried = (512..1024).rev().map(connected);
+        let mut tried =
+            tried.skip_while(|tried| matches!(tried, Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL)));
+        match tried.next().expect("a free port") {
+            Ok(stream) => Some(Self::over(stream)),
+            Err(Errno::ACCESS) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, records: Records::new(4 << 20), xid: 0, user: None }

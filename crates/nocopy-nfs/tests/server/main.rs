@@ -1,6 +1,7 @@
 //! The server over real sockets, by a client of its own and by programs of others.
 #![allow(missing_docs, clippy::disallowed_macros)] // a test may print
 
+mod callers;
 mod changing;
 mod client;
 mod forged;

@@ -34,10 +34,11 @@ type Who = (u32, u32, &'static [u32]);
 const USERS: [Who; 4] =
     [(1001, 1001, &[2000]), (1002, 1002, &[2000, 3000]), (1003, 1003, &[]), (1004, 2000, &[])];
 
+/// A server that believes every port: the clients of most tests have high ones.
 fn serving(scene: &Scene, is_root_trusted: bool) -> Running {
     scene.serve_with(|settings| {
         settings.is_writable = true;
-        settings.callers = Callers::Users { is_root_trusted };
+        settings.callers = Callers::Users { is_root_trusted, is_any_port_trusted: true };
     })
 }
 

@@ -1,7 +1,7 @@
 //! Procedures that change files.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use super::{Answer, Core, Refused, arguments, success};
 use crate::export::{Caller, Changed, Found, OpenFile};
@@ -21,7 +21,7 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        client: IpAddr,
+        client: SocketAddr,
     ) -> Result<Answer, Refused> {
         let answer = self.make(call, procedure, caller, client);
         self.export.note_change();
@@ -33,7 +33,7 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        client: IpAddr,
+        client: SocketAddr,
     ) -> Result<Answer, Refused> {
         // Done a second time, these have the same effect and reply.
         match procedure {
@@ -42,8 +42,9 @@ impl Core {
                 Ok(Answer::Reply(success(call.xid, &self.commit(caller, &arguments(call)?))))
             }
             _ => {
-                let asked = (procedure, call.credential.body, call.arguments);
-                let place = self.replies.place(client, call.xid, asked);
+                // The caller, too: another one's call with the same bytes, from a port that is not trusted, must not be the answer.
+                let asked = (procedure, caller, call.credential.body, call.arguments);
+                let place = self.replies.place(client.ip(), call.xid, asked);
                 place.get_or_init(|| self.make_change(call, procedure, caller)).clone().map(Answer::Reply)
             }
         }

@@ -11,7 +11,7 @@ mod replies;
 mod tests;
 mod write;
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -128,7 +128,7 @@ impl Core {
     ///
     /// # Errors
     /// It is not a call: there is nothing to answer, and the following bytes have no known meaning.
-    pub fn answer(&self, record: &[u8], client: IpAddr) -> Result<Answer, XdrError> {
+    pub fn answer(&self, record: &[u8], client: SocketAddr) -> Result<Answer, XdrError> {
         let call = match Call::parse(record) {
             Ok(call) => call,
             Err(NoCall::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
@@ -137,7 +137,7 @@ impl Core {
         Ok(self.dispatch(&call, client).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
     }
 
-    fn dispatch(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
+    fn dispatch(&self, call: &Call<'_>, client: SocketAddr) -> Result<Answer, Refused> {
         // The null procedure does nothing, so every client may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
             return Err(Reply::Denied(AuthError::TooWeak));

@@ -1,12 +1,13 @@
 //! MOUNT: from a path to the first handle.
 
 use std::ffi::OsStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Core, Refused, arguments, success};
+use crate::export::Caller;
 use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Procedure, Status, Text};
 use crate::wire::nfs3::{self, FileType};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
@@ -35,15 +36,16 @@ impl Mounts {
 }
 
 impl Core {
-    pub(super) fn mount(&self, call: &Call<'_>, client: IpAddr) -> Result<Vec<u8>, Refused> {
+    pub(super) fn mount(&self, call: &Call<'_>, client: SocketAddr) -> Result<Vec<u8>, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
         Ok(match procedure {
             Procedure::Null => success(call.xid, &()),
             Procedure::Mount => {
                 let Text(path) = arguments::<mount::Path<'_>>(call)?;
-                let reply = self.mounted(path);
+                let caller = self.callers.of(&call.credential, client).map_err(Reply::Denied)?;
+                let reply = self.mounted(&caller, path);
                 if reply.is_ok() {
-                    self.mounts.add(client, path);
+                    self.mounts.add(client.ip(), path);
                 }
                 success(call.xid, &reply)
             }
@@ -62,11 +64,11 @@ impl Core {
             }
             Procedure::Unmount => {
                 let Text(path) = arguments::<mount::Path<'_>>(call)?;
-                self.mounts.lock().retain(|one| (one.0, &*one.1) != (client, path));
+                self.mounts.lock().retain(|one| (one.0, &*one.1) != (client.ip(), path));
                 success(call.xid, &())
             }
             Procedure::UnmountAll => {
-                self.mounts.lock().retain(|(one, _)| *one != client);
+                self.mounts.lock().retain(|(one, _)| *one != client.ip());
                 success(call.xid, &())
             }
             Procedure::Export => {
@@ -77,10 +79,11 @@ impl Core {
         })
     }
 
-    fn mounted(&self, path: &[u8]) -> MountReply {
+    /// The path is looked up as the caller would do it name by name.
+    fn mounted(&self, caller: &Caller, path: &[u8]) -> MountReply {
         let path = Path::new(OsStr::from_bytes(path));
         let below = self.export.inside(path).ok_or(Status::NoEntry)?;
-        let handle = self.export.walk(below).map_err(status)?;
+        let handle = self.export.walk(caller, below).map_err(status)?;
         let file = self.export.file(&handle).map_err(status)?;
         if file.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);

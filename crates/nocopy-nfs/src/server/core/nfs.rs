@@ -1,6 +1,6 @@
 //! The procedures of NFS. Without `writable`, calls that change something are refused, with the present attributes.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::fs::Access;
@@ -29,9 +29,9 @@ const DIRECTORY_BYTES: u32 = 64 << 10;
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
-    pub(super) fn nfs(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
+    pub(super) fn nfs(&self, call: &Call<'_>, client: SocketAddr) -> Result<Answer, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
-        let caller = self.callers.of(&call.credential).map_err(Reply::Denied)?;
+        let caller = self.callers.of(&call.credential, client).map_err(Reply::Denied)?;
         if self.is_writable && procedure.is_change() {
             return self.change(call, procedure, &caller, client);
         }

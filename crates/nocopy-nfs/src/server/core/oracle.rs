@@ -1,6 +1,6 @@
 //! Properties of every call: shared by the tests and the fuzz target.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Answer, Core};
 use crate::wire::record::Records;
@@ -19,7 +19,7 @@ const REPLY_BYTES_MAX: usize = 256 << 10;
 /// # Panics
 /// The call is not answered by one whole record.
 pub fn check(core: &Core, input: &[u8]) {
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 1023));
     let _ = core.answer(input, client);
     let Some(([program, procedure, begin], rest)) = input.split_first_chunk() else { return };
     let (program, version) = match program % 3 {
@@ -38,7 +38,7 @@ pub fn check(core: &Core, input: &[u8]) {
     let mut record = Vec::new();
     call.encode(&mut record);
     core.is_quick(&record);
-    if let Some((call, data_at)) = core.parse_long_write(&record, record.len()) {
+    if let Some((call, data_at)) = core.parse_long_write(&record, record.len(), client) {
         assert_eq!(data_at + call.bytes() + padding(call.bytes()), record.len());
     }
     match core.answer(&record, client).expect("it is a call") {

@@ -16,7 +16,7 @@ use crate::wire::record::Records;
 use crate::wire::rpc::Credential;
 use crate::wire::xdr;
 
-const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const CLIENT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1023);
 
 struct Scene {
     around: tempfile::TempDir,

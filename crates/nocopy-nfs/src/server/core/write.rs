@@ -1,5 +1,7 @@
 //! Writes; the data of a long write is written into the file as it arrives.
 
+use std::net::SocketAddr;
+
 use rustix::io::pwrite;
 
 use super::changes::result;
@@ -45,14 +47,19 @@ impl Write {
 impl Core {
     /// The write with which a long record of that many bytes begins, and where its data begin; `None` if the whole record is
     /// needed for the answer.
-    pub fn parse_long_write(&self, begin: &[u8], bytes: usize) -> Option<(WriteCall, usize)> {
+    pub fn parse_long_write(
+        &self,
+        begin: &[u8],
+        bytes: usize,
+        client: SocketAddr,
+    ) -> Option<(WriteCall, usize)> {
         let call = Call::parse(begin).ok().filter(|_| self.is_writable)?;
         let is_known = matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS);
         let kind = (call.program, call.version, call.procedure);
         if !is_known || kind != (nfs3::PROGRAM, nfs3::VERSION, Procedure::Write as u32) {
             return None;
         }
-        let caller = self.callers.of(&call.credential).ok()?;
+        let caller = self.callers.of(&call.credential, client).ok()?;
         let mut input = Reader::new(call.arguments);
         let head: WriteHead = input.read().ok()?;
         let (data_at, data_bytes) = (begin.len() - input.rest().len(), head.data_bytes as usize);

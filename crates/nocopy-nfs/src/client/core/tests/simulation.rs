@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use nocopy::Pool;
 
 use super::super::*;
-use crate::export::Export;
+use crate::export::{Caller, Export};
 use crate::server::core::{Answer, Core as Server, read_reply};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -19,7 +19,7 @@ use crate::wire::record::Records;
 use crate::wire::xdr::{self, padding};
 
 const CONNECTIONS: usize = 3;
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1023);
 const FILE_BYTES: usize = 50_000;
 const SEEDS: u64 = 20;
 const STEPS: usize = 1500;
@@ -129,7 +129,8 @@ impl World {
 
     fn file(&self, name: &str) -> FileHandle {
         let export = self.server().export();
-        let file = export.walk(name.as_ref()).unwrap_or_else(|status| panic!("{name}: {status:?}"));
+        let file =
+            export.walk(&Caller::Server, name.as_ref()).unwrap_or_else(|status| panic!("{name}: {status:?}"));
         export.save().unwrap(); // as the server's core does before it replies
         file
     }
