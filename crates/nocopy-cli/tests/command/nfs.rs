@@ -18,6 +18,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::running::{PATIENCE, Running, nocopy, readable_directory, text};
+use crate::sandbox::{self, Refused};
 
 struct Server {
     running: Running,
@@ -161,23 +162,41 @@ fn is_refused(output: &Output, words: &[&str]) {
     assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }
 
-/// Root in a container may lack the right to act as other users; then it does not let every client write as root.
+/// Root in a container may lack the right to act as other users; then it serves nobody as root.
 #[test]
-fn who_cannot_act_as_other_users_says_so() {
+fn root_that_cannot_act_as_other_users_serves_nobody() {
     let around = readable_directory();
     let path = around.path().display().to_string();
-    let without_rights = |option| {
+    let without_rights = |options: &[&str]| {
         let run = || {
             capability::narrow(capability::NONE).unwrap(); // of this thread, and so of what it starts
-            nocopy(&["serve", "nfs", &path, option]).output().unwrap()
+            nocopy(&[&["serve", "nfs", &path, "--duration", "1ms"], options].concat()).output().unwrap()
         };
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     };
-    is_refused(&without_rights("--no-root-squash"), &["--no-root-squash", "start it as root"]);
-    if rustix::process::geteuid().is_root() {
-        is_refused(
-            &without_rights("--writable"),
-            &["--writable: refused; this is root", "CAP_SETUID", "setpriv"],
-        );
+    let is_root = rustix::process::geteuid().is_root();
+    let options = [None, Some("--writable"), Some("--no-root-squash"), Some("--insecure")];
+    for option in options.into_iter().skip(if is_root { 0 } else { 2 }) {
+        let output = without_rights(option.as_slice());
+        match option {
+            Some(option) if !is_root => is_refused(&output, &[option, "start it as root"]),
+            _ => is_refused(&output, &["serve nfs: refused; this is root", "CAP_SETUID", "setpriv"]),
+        }
+    }
+}
+
+/// Without faccessat2(2) the libraries check files for the real user, who is root, and all calls would have root's rights.
+#[test]
+fn root_that_cannot_check_files_for_other_users_serves_nobody() {
+    if !rustix::process::geteuid().is_root() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
+    }
+    let around = readable_directory();
+    let path = around.path().display().to_string();
+    for errno in [libc::ENOSYS, libc::EPERM] {
+        let refused = [Refused::always(libc::SYS_faccessat2, errno)];
+        let arguments = ["serve", "nfs", &path, "--duration", "1ms", "--listen", "127.0.0.1:0"];
+        let output = sandbox::nocopy(&refused, &arguments).output().unwrap();
+        is_refused(&output, &["serve nfs: refused", "faccessat2(2)", "Linux 5.8"]);
     }
 }

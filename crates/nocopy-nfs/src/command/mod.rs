@@ -1,6 +1,7 @@
 //! `nocopy serve nfs`, which exports a directory until it is asked to end; and the commands that copy from servers without a mount.
 
 mod arguments;
+mod exposure;
 mod live;
 mod remote;
 mod summary;
@@ -23,7 +24,7 @@ pub use remote::{CatArguments, CpArguments, LsArguments, cat, cp, ls};
 use summary::{Export as Exported, Summary};
 
 use crate::client::ClientError;
-use crate::export::{Caller, Export, ExportError};
+use crate::export::{ActError, Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
@@ -37,15 +38,12 @@ pub enum Failure {
     Export(#[from] ExportError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(transparent)]
+    Act(#[from] ActError),
     #[error(
-        "--writable: refused; this is root without the capabilities to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; start it with these capabilities, or as the user that owns the files \
-         ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
+        "{option}: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
     )]
-    Root,
-    #[error(
-        "--no-root-squash: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
-    )]
-    NotRoot,
+    NotRoot { option: &'static str },
     #[error("server: cannot wait for calls any more{cause}; start it again", cause = Why(.0))]
     Serve(#[source] io::Error),
     #[error(transparent)]
@@ -101,12 +99,12 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     if arguments.writable {
         umask(Mode::empty()); // permissions are those that clients ask for
     }
-    let server = Server::bind(export, settings)?;
+    let server = Server::bind(export, settings.clone())?;
     capability::drop_all_but(needed(callers, arguments.writable))?;
     let address = server.address();
     print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
-    if !address.ip().is_loopback() && arguments.allow.is_empty() {
-        print::say("nocopy: every host that reaches this address can read it; name networks by --allow");
+    if let Some(sentence) = exposure::sentence(&settings, address, geteuid().as_raw()) {
+        print::say(format_args!("nocopy: {sentence}"));
     }
     let start = Instant::now();
     let mut ended = Ended::Interrupted;
@@ -117,19 +115,18 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
 }
 
-/// The users for whom calls are made: those that clients name, if the server is root.
+/// The users for whom calls are made: those that clients name, if the server is root. Root that cannot act for others does not serve: every
+/// call would have its rights.
 fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
-    let is_root = geteuid().is_root();
-    if is_root && Caller::can_be_acted_for() {
-        return Ok(Callers::Users {
-            is_root_trusted: arguments.no_root_squash,
-            is_any_port_trusted: arguments.insecure,
-        });
+    if geteuid().is_root() {
+        Caller::check_acting()?;
+        let (is_root_trusted, is_any_port_trusted) = (arguments.no_root_squash, arguments.insecure);
+        return Ok(Callers::Users { is_root_trusted, is_any_port_trusted });
     }
-    match (arguments.no_root_squash, is_root && arguments.writable) {
-        (true, _) => Err(Failure::NotRoot),
-        (false, true) => Err(Failure::Root),
-        (false, false) => Ok(Callers::Server),
+    let of_root = [("--no-root-squash", arguments.no_root_squash), ("--insecure", arguments.insecure)];
+    match of_root.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::NotRoot { option }),
+        None => Ok(Callers::Server),
     }
 }
 

@@ -1,12 +1,19 @@
 //! The user for whom a call is made. The kernel decides what that user may do: the thread that makes the call acts as the user meanwhile
 //! (setfsuid(2), setfsgid(2), and setgroups(2) for this thread only).
 
+use nocopy_proto::errno::Why;
 use std::cell::Cell;
+use std::io;
+use std::os::fd::AsRawFd;
 
 use nix::unistd::{Gid as NixGid, Uid as NixUid, setfsgid, setfsuid};
+use rustix::fs::{Access, MemfdFlags, Mode, fchmod, memfd_create};
+use rustix::io::Errno;
 use rustix::process::Gid;
 use rustix::thread::set_thread_groups;
 
+use super::file::may_access;
+use super::name_of_descriptor;
 use crate::wire::nfs3::Status;
 use crate::wire::rpc::GROUPS_MAX;
 
@@ -79,8 +86,47 @@ impl Caller {
         action()
     }
 
-    pub fn can_be_acted_for() -> bool {
-        Self::User(User::NOBODY).act(|| Ok(())).is_ok()
+    /// Checks that this process, as root, can make calls for other users with no more than the rights of these.
+    ///
+    /// # Errors
+    /// See [`ActError`].
+    pub fn check_acting() -> Result<(), ActError> {
+        for user in [User::NOBODY, User::UNTRUSTED] {
+            Self::User(user).act(|| Ok(())).map_err(|_| ActError::Rights)?;
+            check_access(&Self::User(user)).map_err(|error| ActError::Access(error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why this process cannot make calls for other users.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    #[error(
+        "serve nfs: refused; this is root without the right to act as other users (CAP_SETUID, CAP_SETGID, and a user namespace that has the users {UNTRUSTED} and {NOBODY}), so every client would act as root; start it with that right, or as the user that owns the files \
+         ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
+    )]
+    Rights,
+    #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}, so every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = Why(.0))]
+    Access(#[source] io::Error),
+}
+
+/// Checks, with a file of this process, that the kernel decides what another user may do. Without faccessat2(2), rustix and the C library
+/// use faccessat(2), which decides for the real user: for root, who may do everything.
+fn check_access(caller: &Caller) -> rustix::io::Result<()> {
+    let file = memfd_create(c"nocopy: access", MemfdFlags::CLOEXEC)?;
+    let link = name_of_descriptor(file.as_raw_fd());
+    let may = |mode| {
+        fchmod(&file, mode)?;
+        // The error of the kernel is the result here, not a failure.
+        caller.act(|| Ok(may_access(&link, Access::READ_OK))).unwrap_or(Err(Errno::PERM))
+    };
+    // The group of the file is the last user's, whose groups this thread still has.
+    may(Mode::RGRP | Mode::ROTH)?;
+    match may(Mode::empty()) {
+        Err(Errno::ACCESS) => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => Err(Errno::NOSYS),
     }
 }
 

@@ -152,7 +152,7 @@ impl OpenFile {
     /// Whether a caller may read, write, or execute or search it.
     pub fn may(&self, caller: &Caller, access: Access) -> bool {
         let refused = |error| status_of(error, Status::Stale);
-        caller.act(|| accessat(CWD, &self.link, access, AtFlags::EACCESS).map_err(refused)).is_ok()
+        caller.act(|| may_access(&self.link, access).map_err(refused)).is_ok()
     }
 
     /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is opened.) NFS does not report
@@ -211,6 +211,11 @@ impl AsFd for OpenFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Whether the user as whom this thread acts may access the file of a link below /proc; see [`Caller::check_acting`].
+pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> {
+    accessat(CWD, link, access, AtFlags::EACCESS)
 }
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);

@@ -33,7 +33,7 @@ use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
-pub use caller::{Caller, User};
+pub use caller::{ActError, Caller, User};
 pub use changes::{Changed, Writing};
 use changes::{Locks, WriteVerifier};
 pub use file::{OpenFile, status_of};

@@ -10,6 +10,7 @@ use rustix::process::umask;
 
 use super::Contents;
 use super::exported::Exported;
+use super::written::give_away;
 use crate::nfs_content::word_at;
 
 pub(super) const CACHED: &str = "cached";
@@ -31,7 +32,7 @@ const MEMORY_ROOM_BYTES: u64 = 1 << 30;
 /// Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// A directory of this process, which no other user can enter.
+    /// A directory of this process, in which other users can only enter the directories that they know.
     own: PathBuf,
     contents: Contents,
 }
@@ -41,7 +42,7 @@ impl Files {
         let _readable = ReadableByAll::begin();
         let directory = disk().unwrap_or_else(std::env::temp_dir);
         let own = directory.join(format!("nocopy-bench-nfs-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&own)?;
+        DirBuilder::new().mode(0o711).create(&own)?;
         let files = Self { own, contents };
         for name in ["exported", "scratch"] {
             fs::create_dir(files.own.join(name))?;
@@ -59,6 +60,7 @@ impl Files {
         // A sparse file, which takes no disk space. Its pages are made at the first read.
         File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
         io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
+        give_away_all(&files.own.join("exported"))?;
         Ok(files)
     }
 
@@ -106,6 +108,15 @@ impl Drop for Files {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
     }
+}
+
+/// The server owns what it serves, as an ordinary user does.
+fn give_away_all(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
+        if entry?.is_dir() { give_away_all(&path)? } else { give_away(&path)? }
+    }
+    give_away(directory)
 }
 
 pub(super) fn name_of(number: usize) -> String {

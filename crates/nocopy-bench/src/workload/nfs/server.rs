@@ -1,7 +1,9 @@
 //! A server under test: started for one trial; at its end it reports its copies.
 
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 use nocopy_lab::ProgramForAll;
 use nocopy_report::capability;
 use nocopy_report::result::Evidence;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
 use super::exported::Exported;
@@ -98,16 +100,19 @@ impl Server {
     fn start_nocopy(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
         let state = exported.scratch.join("state");
         let listen = format!("{}:0", place.stage.sender.ipv4);
+        DirBuilder::new().recursive(true).mode(0o700).create(&state)?;
+        written::give_away(&state)?;
         // As another user, who may have no access to the program's file.
-        let for_all = exported.is_writable.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
+        let is_root = geteuid().is_root();
+        let for_all = is_root.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
         let mut command = Command::new(for_all.as_ref().map_or_else(|| SELF.into(), ProgramForAll::path));
         command.args(["serve", "nfs"]).arg(&exported.directory).args(["--listen", &listen, "--json"]);
         command.arg("--state").arg(state).args((way == Way::Stable).then_some("--stable"));
-        if exported.is_writable {
-            command.arg("--writable");
+        command.args(exported.is_writable.then_some("--writable"));
+        // Without privileges, as any user: the served files belong to it.
+        if is_root {
             written::become_owner(&mut command);
         } else {
-            // Without privileges, as any user: the served files belong to this user.
             capability::narrow(capability::NONE)?;
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

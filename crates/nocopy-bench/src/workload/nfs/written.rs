@@ -67,6 +67,6 @@ pub(super) fn become_owner(command: &mut Command) {
     }
 }
 
-fn give_away(path: &Path) -> io::Result<()> {
+pub(super) fn give_away(path: &Path) -> io::Result<()> {
     if geteuid().is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
 }

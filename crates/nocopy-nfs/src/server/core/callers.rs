@@ -12,7 +12,7 @@ pub enum Callers {
     /// Always the user of this process, whatever the credential is.
     Server,
     /// The user in the credential; without one, the user nobody. Needs the rights to act for others
-    /// ([`Caller::can_be_acted_for`]).
+    /// ([`Caller::check_acting`]).
     Users {
         /// Whether root stays root instead of becoming nobody.
         is_root_trusted: bool,

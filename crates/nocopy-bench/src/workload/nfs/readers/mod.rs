@@ -8,8 +8,10 @@ mod recorded;
 
 use std::path::PathBuf;
 
+use nocopy_report::capability;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::{Evidence, Row};
+use rustix::thread::CapabilitySet;
 
 use super::server::Server;
 use super::{CACHED_BYTES, Contents, Place, files};
@@ -57,6 +59,11 @@ impl Workload for NfsRead {
 
     fn lab_only(&self) -> Option<&'static str> {
         Some(LOOPBACK)
+    }
+
+    /// To start the server as another user, as root.
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
+        capability::FILE_SERVERS
     }
 
     fn notes(&self) -> &'static [&'static str] {
