@@ -182,7 +182,8 @@ impl Export {
                 chownat(file, c"", user, group, AtFlags::EMPTY_PATH).map_err(refusal)?;
             }
             if let Some(mode) = new.mode {
-                chmodat(CWD, file.link(), permissions(mode), AtFlags::empty()).map_err(refusal)?;
+                let mode = permissions(caller, file.file_type(), mode);
+                chmodat(CWD, file.link(), mode, AtFlags::empty()).map_err(refusal)?;
             }
             set_times(CWD, file.link(), new, AtFlags::empty())
         })
@@ -323,7 +324,7 @@ impl Export {
             };
             check(&attributes)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = permissions(attributes.mode.unwrap_or(FILE_MODE));
+            let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
             let made = caller.act(|| {
                 let file = openat(directory, name, flags, mode).map_err(refusal)?;
                 begin_with(directory, name, &attributes, Some(file.as_fd())).map(|()| Some(file))
@@ -373,7 +374,7 @@ impl Export {
         name: &[u8],
         new: &NewAttributes,
     ) -> Changed<Found> {
-        let mode = permissions(new.mode.unwrap_or(DIRECTORY_MODE));
+        let mode = permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
         self.make(directory, name, |name| {
             check(new)?;
             caller.act(|| {
@@ -581,8 +582,12 @@ fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     }
 }
 
-fn permissions(mode: u32) -> Mode {
-    Mode::from_raw_mode(mode & 0o7777)
+/// The permissions that a caller may give. If all calls are made as the user of the server, a file must not run as that user or group,
+/// which would have more than the exported directory: set-user-ID and set-group-ID are left out. (For a directory, set-group-ID only
+/// chooses the group of new files.) A caller that is a user gives such rights of its own, and the kernel decides.
+fn permissions(caller: &Caller, file_type: FileType, mode: u32) -> Mode {
+    let is_own = matches!(caller, Caller::User(_)) || file_type == FileType::Directory;
+    Mode::from_raw_mode(mode & if is_own { 0o7777 } else { 0o1777 })
 }
 
 fn set_times(directory: impl AsFd, name: &CStr, new: &NewAttributes, flags: AtFlags) -> Result<(), Status> {

@@ -268,7 +268,7 @@ fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
     let file = client.handle("file");
     let at = Time { seconds: 1_000_000_000, nanoseconds: 123_456_789 };
     let new = NewAttributes {
-        mode: Some(0o2604),
+        mode: Some(0o1604),
         size: Some(10),
         modified: SetTime::To(at),
         accessed: SetTime::Now,
@@ -277,7 +277,7 @@ fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
     let known = now(&mut client, file).changed;
     set(&mut client, file, new, Some(known)).unwrap();
     let attributes = client.attributes(file).unwrap();
-    assert_eq!((attributes.mode, attributes.size, attributes.modified), (0o2604, 10, at));
+    assert_eq!((attributes.mode, attributes.size, attributes.modified), (0o1604, 10, at));
     assert!(attributes.accessed.seconds > at.seconds);
     let longer = NewAttributes { size: Some(20), ..NewAttributes::NONE };
     assert_eq!(set(&mut client, file, longer, Some(known)), Err(Status::NotSynchronized));

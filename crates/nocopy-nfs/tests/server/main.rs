@@ -9,6 +9,7 @@ mod library;
 mod losing;
 mod many;
 mod model;
+mod modes;
 mod reading;
 mod running;
 mod stopping;

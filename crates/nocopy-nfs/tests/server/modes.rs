@@ -1,0 +1,154 @@
+//! What clients may make of a file that belongs to the user of the server: never a program that runs as that user, and no device.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use nocopy_nfs::wire::mount::Text;
+use nocopy_nfs::wire::nfs3::{
+    CommitArguments, CreateArguments, Created, Data, Entry, FileHandle, HowToCreate, LinkArguments,
+    MakeDirectoryArguments, NewAttributes, NfsResult, Procedure, RenameArguments, SetAttributesArguments,
+    SetTime, Stability, Status, SymbolicLinkArguments, WeakCacheConsistency, WriteArguments,
+};
+use nocopy_nfs::wire::xdr::{Xdr, parse};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::process::{getegid, geteuid};
+
+use crate::client::Client;
+use crate::running::{Running, Scene};
+
+/// Everything: set-user-ID, set-group-ID, sticky, and all permissions.
+const ALL: u32 = 0o7777;
+const WITHOUT_IDS: u32 = 0o1777;
+
+/// Kinds of MKNOD (RFC 1813, 3.3.11): the last is no file type.
+const KINDS: std::ops::RangeInclusive<u32> = 1..=8;
+
+fn serving(scene: &Scene) -> Running {
+    scene.serve_with(|settings| settings.is_writable = true)
+}
+
+struct Caller {
+    client: Client,
+    root: FileHandle,
+}
+
+impl Caller {
+    fn of(server: &Running) -> Self {
+        let mut client = server.connect();
+        let root = client.mount("/").unwrap().handle;
+        Self { client, root }
+    }
+
+    fn at<'n>(&self, name: &'n str) -> Entry<'n> {
+        Entry { directory: self.root, name: Text(name.as_bytes()) }
+    }
+
+    fn status<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> u32 {
+        let reply = self.client.nfs(procedure, asked);
+        u32::from_be_bytes(reply[..4].try_into().unwrap())
+    }
+
+    fn create(&mut self, name: &str, how: HowToCreate) -> FileHandle {
+        let asked = CreateArguments { at: self.at(name), how };
+        let reply = self.client.nfs(Procedure::Create, &asked);
+        parse::<NfsResult<Created, WeakCacheConsistency>>(&reply).unwrap().unwrap().file.unwrap()
+    }
+
+    fn set(&mut self, file: FileHandle, new: NewAttributes) {
+        assert_eq!(self.status(Procedure::SetAttr, &SetAttributesArguments { file, new, guard: None }), 0);
+    }
+}
+
+fn mode(scene: &Scene, name: &str) -> u32 {
+    fs::symlink_metadata(scene.path(name)).unwrap().mode() & ALL
+}
+
+#[test]
+fn no_file_runs_as_the_user_of_the_server() {
+    let scene = Scene::new();
+    let server = serving(&scene);
+    let mut caller = Caller::of(&server);
+    let all = NewAttributes { mode: Some(ALL), ..NewAttributes::NONE };
+    for (name, how) in [
+        ("unchecked", HowToCreate::Unchecked(all)),
+        ("guarded", HowToCreate::Guarded(NewAttributes { size: Some(10), ..all })),
+        ("exclusive", HowToCreate::Exclusive([7; 8])),
+    ] {
+        let file = caller.create(name, how);
+        let expected = if name == "exclusive" { 0o600 } else { WITHOUT_IDS };
+        assert_eq!(mode(&scene, name), expected, "{name}");
+        // Together with other attributes, some of which clear these bits before they are set again.
+        let (user, group) = (Some(geteuid().as_raw()), Some(getegid().as_raw()));
+        for new in [
+            all,
+            NewAttributes { mode: Some(0o4711), ..all },
+            NewAttributes { mode: Some(0o2711), group, ..all },
+            NewAttributes { mode: Some(0o6711), user, group, size: Some(0), ..all },
+            NewAttributes { mode: Some(0o6711 | 0o1_000_000), size: Some(20), modified: SetTime::Now, ..all },
+        ] {
+            caller.set(file, new);
+            assert_eq!(mode(&scene, name), new.mode.unwrap() & WITHOUT_IDS, "{name}: {new:?}");
+        }
+        let (stability, data) = (Stability::FileSync, Data(b"#!/bin/sh"));
+        caller.status(Procedure::Write, &WriteArguments { file, offset: 0, count: 9, stability, data });
+        let renamed = format!("renamed {name}");
+        let (from, to) = (caller.at(name), caller.at(&renamed));
+        assert_eq!(caller.status(Procedure::Rename, &RenameArguments { from, to }), 0);
+        let at = caller.at(name);
+        assert_eq!(caller.status(Procedure::Link, &LinkArguments { file, at }), 0);
+        // Not made anew, so only its size changes.
+        caller.create(name, HowToCreate::Unchecked(NewAttributes { size: Some(0), ..all }));
+        assert_eq!(mode(&scene, name), 0o711, "{name}");
+    }
+    let attributes = all;
+    let asked = SymbolicLinkArguments { at: caller.at("link"), attributes, path: Text(b"guarded") };
+    assert_eq!(caller.status(Procedure::SymbolicLink, &asked), 0);
+    assert_eq!(mode(&scene, "guarded"), 0o711);
+    // Of a directory they give no rights; mkdir(2) leaves them out.
+    let asked = MakeDirectoryArguments { at: caller.at("directory"), attributes };
+    assert_eq!(caller.status(Procedure::MakeDirectory, &asked), 0);
+    assert_eq!(mode(&scene, "directory"), WITHOUT_IDS);
+    let directory = caller.client.handle("directory");
+    caller.set(directory, all);
+    assert_eq!(mode(&scene, "directory"), ALL);
+    drop(server.end());
+}
+
+#[test]
+fn devices_are_never_made_and_never_opened() {
+    let scene = Scene::new();
+    let server = serving(&scene);
+    let mut caller = Caller::of(&server);
+    let all = NewAttributes { mode: Some(0o666), ..NewAttributes::NONE };
+    for kind in KINDS {
+        let name = format!("kind {kind}");
+        let (major, minor) = (1_u32, 3_u32);
+        let asked = (caller.at(&name), (kind, (all, (major, minor))));
+        assert_eq!(caller.status(Procedure::MakeNode, &asked), Status::NotSupported as u32, "{kind}");
+        assert!(!scene.path(&name).exists(), "{kind}");
+    }
+    let is_made = |name: &str, kind, device| {
+        mknodat(CWD, scene.path(name), kind, Mode::from_raw_mode(0o666), device).is_ok()
+    };
+    assert!(is_made("fifo", FileType::Fifo, 0));
+    // A FIFO without a reader, and a terminal, would wait for ever; a container may not make devices.
+    let is_device = is_made("device", FileType::CharacterDevice, makedev(5, 0));
+    for name in ["fifo"].into_iter().chain(is_device.then_some("device")) {
+        let file = caller.client.handle(name);
+        let invalid = Status::Invalid as u32;
+        assert_eq!(caller.client.read(file, 0, 1), Err(Status::Invalid), "{name}");
+        let (stability, data) = (Stability::FileSync, Data(b"x"));
+        let asked = WriteArguments { file, offset: 0, count: 1, stability, data };
+        assert_eq!(caller.status(Procedure::Write, &asked), invalid, "{name}");
+        let new = NewAttributes { size: Some(0), ..NewAttributes::NONE };
+        let asked = SetAttributesArguments { file, new, guard: None };
+        assert_eq!(caller.status(Procedure::SetAttr, &asked), invalid, "{name}");
+        assert_eq!(caller.status(Procedure::Commit, &CommitArguments { file, offset: 0, count: 0 }), invalid);
+        let asked = CreateArguments { at: caller.at(name), how: HowToCreate::Unchecked(new) };
+        assert_eq!(caller.status(Procedure::Create, &asked), Status::Exists as u32, "{name}");
+        caller.set(file, NewAttributes { mode: Some(0o6777), ..NewAttributes::NONE });
+        assert_eq!(mode(&scene, name), 0o777);
+        assert!(fs::symlink_metadata(scene.path(name)).unwrap().file_type().is_fifo() == (name == "fifo"));
+    }
+    drop(server.end());
+}
