@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use nix::unistd::{Gid as NixGid, Uid as NixUid, setfsgid, setfsuid};
 use rustix::fs::{Access, MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
-use rustix::process::Gid;
+use rustix::process::{Gid, geteuid};
 use rustix::thread::set_thread_groups;
 
 use super::file::may_access;
@@ -79,6 +79,14 @@ impl User {
 }
 
 impl Caller {
+    /// Whether new files of this caller belong to that user.
+    pub(super) fn is(&self, user: u32) -> bool {
+        match self {
+            Self::Server => geteuid().as_raw() == user,
+            Self::User(caller) => caller.is(user),
+        }
+    }
+
     /// Makes system calls for this caller. Errors: errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
     pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };

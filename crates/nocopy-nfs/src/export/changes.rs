@@ -6,18 +6,18 @@
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
-    chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, syncfs, unlinkat,
-    utimensat,
+    Access, AtFlags, CWD, OFlags, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat,
+    syncfs, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::attributes::{begin_by_name, begin_with, check, permissions, set_owner, set_times};
 use super::file::{self, status_of};
 use super::identity::Identity;
 use super::{Caller, Export, Found, OpenFile, entry_name};
@@ -177,15 +177,11 @@ impl Export {
             self.truncate(caller, file, bytes)?;
         }
         caller.act(|| {
-            if new.user.is_some() || new.group.is_some() {
-                let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
-                chownat(file, c"", user, group, AtFlags::EMPTY_PATH).map_err(refusal)?;
-            }
+            set_owner(&**file, new).map_err(refusal)?;
             if let Some(mode) = new.mode {
-                let mode = permissions(caller, file.file_type(), mode);
-                chmodat(CWD, file.link(), mode, AtFlags::empty()).map_err(refusal)?;
+                file.set_mode(permissions(caller, file.file_type(), mode)).map_err(refusal)?;
             }
-            set_times(CWD, file.link(), new, AtFlags::empty())
+            set_times(file.link(), new)
         })
     }
 
@@ -327,7 +323,10 @@ impl Export {
             let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
             let made = caller.act(|| {
                 let file = openat(directory, name, flags, mode).map_err(refusal)?;
-                begin_with(directory, name, &attributes, Some(file.as_fd())).map(|()| Some(file))
+                if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
+                    ftruncate(&file, bytes).map_err(refusal)?;
+                }
+                begin_with(file.as_fd(), &attributes).map(|()| Some(file))
             });
             match made {
                 Err(Status::Exists) => self.take(caller, directory, name, how).map(|()| None),
@@ -379,7 +378,7 @@ impl Export {
             check(new)?;
             caller.act(|| {
                 mkdirat(directory, name, mode).map_err(refusal)?;
-                begin_with(directory, name, new, None).map(|()| None)
+                begin_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
             })
         })
     }
@@ -395,10 +394,9 @@ impl Export {
         self.make(directory, name, |name| {
             check(new)?;
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
-            let new = NewAttributes { mode: None, size: None, ..*new };
             caller.act(|| {
                 symlinkat(&*path, directory, name).map_err(refusal)?;
-                begin_with(directory, name, &new, None).map(|()| None)
+                begin_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
             })
         })
     }
@@ -536,34 +534,6 @@ impl Export {
     }
 }
 
-/// Rejects numbers with a special meaning for the kernel: -1 for nobody, nanoseconds of more than a second for "now" and "omit".
-fn check(new: &NewAttributes) -> Result<(), Status> {
-    let is_user = |number: Option<u32>| number != Some(u32::MAX);
-    let is_time = |set| !matches!(set, SetTime::To(time) if time.nanoseconds >= 1_000_000_000);
-    let is_good = is_user(new.user) && is_user(new.group) && is_time(new.accessed) && is_time(new.modified);
-    if is_good { Ok(()) } else { Err(Status::Invalid) }
-}
-
-/// Sets the attributes of a new file; its owner only if that is permitted.
-fn begin_with(
-    directory: &OpenFile,
-    name: &CStr,
-    new: &NewAttributes,
-    file: Option<BorrowedFd<'_>>,
-) -> Result<(), Status> {
-    if let (Some(file), Some(bytes)) = (file, new.size.filter(|&bytes| bytes > 0)) {
-        ftruncate(file, bytes).map_err(refusal)?;
-    }
-    let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
-    if user.is_some() || group.is_some() {
-        match chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(()) | Err(Errno::PERM) => {}
-            Err(error) => return Err(refusal(error)),
-        }
-    }
-    set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
-}
-
 fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
     file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
@@ -582,28 +552,6 @@ fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     }
 }
 
-/// The permissions that a caller may give. If all calls are made as the user of the server, a file must not run as that user or group,
-/// which would have more than the exported directory: set-user-ID and set-group-ID are left out. (For a directory, set-group-ID only
-/// chooses the group of new files.) A caller that is a user gives such rights of its own, and the kernel decides.
-fn permissions(caller: &Caller, file_type: FileType, mode: u32) -> Mode {
-    let is_own = matches!(caller, Caller::User(_)) || file_type == FileType::Directory;
-    Mode::from_raw_mode(mode & if is_own { 0o7777 } else { 0o1777 })
-}
-
-fn set_times(directory: impl AsFd, name: &CStr, new: &NewAttributes, flags: AtFlags) -> Result<(), Status> {
-    let (accessed, modified) = (new.accessed, new.modified);
-    if (accessed, modified) == (SetTime::Keep, SetTime::Keep) {
-        return Ok(());
-    }
-    let time = |set| match set {
-        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        SetTime::To(time) => Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() },
-    };
-    let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
-    utimensat(directory, name, &times, flags).map_err(refusal)
-}
-
 /// The attributes of a file made by a call with this verifier, which is stored in its times: so the same call finds it even after a
 /// restart of the server. The client sets the times next.
 fn marked(verifier: &Verifier) -> NewAttributes {
@@ -612,7 +560,7 @@ fn marked(verifier: &Verifier) -> NewAttributes {
     NewAttributes { accessed: time(0), modified: time(4), ..NewAttributes::NONE }
 }
 
-fn refusal(error: Errno) -> Status {
+pub(super) fn refusal(error: Errno) -> Status {
     match error {
         Errno::EXIST => Status::Exists,
         Errno::NOTDIR => Status::NotDirectory,

@@ -41,8 +41,9 @@ pub struct OpenFile {
     settling: Mutex<()>,
 }
 
-/// Held while the permissions of a file are changed for a moment.
-static OPENING: Mutex<()> = Mutex::new(());
+/// Held while the permissions of a file are changed, also for a moment only, so that no change by a client is undone. Files share them by
+/// their inode numbers.
+static CHANGING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 /// A permission of a user, valid as long as the file was not changed: permissions and owners do not change without that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,20 +128,36 @@ impl OpenFile {
         Ok(Self { is_readable, is_writable: true, ..Self::new(file, self.identity, self.file_type) })
     }
 
+    fn changing(&self) -> MutexGuard<'static, ()> {
+        let number = self.identity.inode as usize % CHANGING.len();
+        CHANGING[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the permissions, as the user as whom this thread acts.
+    pub(super) fn set_mode(&self, mode: Mode) -> rustix::io::Result<()> {
+        let _changing = self.changing();
+        chmodat(CWD, &self.link, mode, AtFlags::empty())
+    }
+
     /// Clients may continue to write an open file whatever its permissions become, and NFS does not report when a file is
-    /// opened: so its owner, who could change the permissions, may always write it.
+    /// opened: so its owner, who could change the permissions, may always write it. Not a file with set-user-ID or set-group-ID, which
+    /// chmod(2) may clear for good.
     fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing();
         let about = self.about()?;
-        if about.stx_uid != geteuid().as_raw() {
+        let mode = u32::from(about.stx_mode) & 0o7777;
+        if about.stx_uid != geteuid().as_raw() || mode & 0o6000 != 0 {
             return Err(Status::Access);
         }
         let set = |mode| chmodat(CWD, &self.link, Mode::from_raw_mode(mode), AtFlags::empty());
-        let mode = u32::from(about.stx_mode) & 0o7777;
         let refused = |error| status_of(error, Status::Stale);
-        set(mode | 0o600).map_err(refused)?;
+        let opening = mode | 0o600;
+        set(opening).map_err(refused)?;
         let opened = openat(CWD, &self.link, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        set(mode).map_err(refused)?;
+        // A program of this host may have set others meanwhile: those stay.
+        if u32::from(self.about()?.stx_mode) & 0o7777 == opening {
+            set(mode).map_err(refused)?;
+        }
         opened.map_err(refused)
     }
 
@@ -285,7 +302,83 @@ pub fn status_of(error: Errno, missing: Status) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use rustix::process::Uid;
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+
     use super::*;
+
+    /// A user without privileges.
+    const OWNER: u32 = 1001;
+
+    fn as_owner<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let (user, group) = (Uid::from_raw(OWNER), rustix::process::Gid::from_raw(OWNER));
+                set_thread_res_gid(group, group, group).unwrap();
+                set_thread_res_uid(user, user, user).unwrap();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// A file of that user; `None`, and the test is skipped, if this process may not give files away.
+    fn file_of_owner(path: &Path) -> Option<OpenFile> {
+        fs::write(path, b"content").unwrap();
+        if std::os::unix::fs::chown(path, Some(OWNER), Some(OWNER)).is_err() {
+            nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
+            return None;
+        }
+        let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let identity = Identity::of(&about(&file).unwrap(), &file, c"");
+        Some(OpenFile::new(file, identity, FileType::Regular))
+    }
+
+    /// Proves that a change of permissions while a read-only file is opened to write is not undone.
+    #[test]
+    fn permissions_set_while_a_file_is_opened_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let Some(file) = file_of_owner(&path) else { return };
+        for round in 0..100 {
+            file.set_mode(Mode::from_raw_mode(0o444)).unwrap();
+            let (start, is_set) = (Barrier::new(2), AtomicBool::new(false));
+            let wanted = if round % 2 == 0 { 0o400 } else { 0o440 };
+            let open = || {
+                start.wait();
+                while !is_set.load(Ordering::Relaxed) {
+                    assert!(file.reopened_to_write().unwrap().is_writable());
+                }
+            };
+            thread::scope(|scope| {
+                scope.spawn(|| as_owner(open));
+                start.wait();
+                file.set_mode(Mode::from_raw_mode(wanted)).unwrap();
+                is_set.store(true, Ordering::Relaxed);
+            });
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, wanted, "round {round}");
+        }
+    }
+
+    #[test]
+    fn permissions_that_could_not_be_restored_are_not_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let Some(file) = file_of_owner(&path) else { return };
+        for (mode, is_opened) in [(0o444, true), (0o2454, false), (0o4555, false)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let opened = as_owner(|| file.reopened_to_write().map(drop));
+            assert_eq!(opened, if is_opened { Ok(()) } else { Err(Status::Access) }, "{mode:o}");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
+        }
+    }
 
     #[test]
     fn times_outside_of_the_wire_are_its_ends() {

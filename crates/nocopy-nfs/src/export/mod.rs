@@ -6,6 +6,7 @@
 //! and the path of an open file is checked again before each use. With the right to open files by the kernel's own handles
 //! (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index says.
 
+mod attributes;
 mod caller;
 mod changes;
 mod file;

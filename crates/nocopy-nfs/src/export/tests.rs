@@ -6,12 +6,12 @@ use super::*;
 use crate::wire::nfs3::FileHandle;
 
 /// An exported directory, one for the state beside it, and a file that clients must not see.
-struct Scene {
+pub(super) struct Scene {
     around: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let around = tempfile::tempdir().unwrap();
         fs::create_dir_all(around.path().join("exported/below/deeper")).unwrap();
         fs::write(around.path().join("exported/below/file"), b"content").unwrap();
@@ -19,11 +19,11 @@ impl Scene {
         Self { around }
     }
 
-    fn path(&self, below: &str) -> PathBuf {
+    pub(super) fn path(&self, below: &str) -> PathBuf {
         self.around.path().join(below)
     }
 
-    fn export(&self) -> Export {
+    pub(super) fn export(&self) -> Export {
         Export::open(&self.path("exported"), Some(&self.path("state"))).unwrap()
     }
 }
