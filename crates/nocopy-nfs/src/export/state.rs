@@ -1,20 +1,28 @@
 //! State that outlives the server, so that its handles stay valid: the key of the MAC, and the index.
 
 use nocopy_proto::errno::Why;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags, openat};
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use siphasher::sip::SipHasher24;
 
 use super::index::Index;
 
 const KEY_BYTES: usize = 16;
+
+/// The file of the key, which only its owner can read.
+const KEY: &str = "key";
+
+/// Permissions of group and others.
+const WRITE_OF_OTHERS: u32 = 0o022;
+const ALL_OF_OTHERS: u32 = 0o077;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -24,6 +32,8 @@ pub enum StateError {
     Exported { path: PathBuf },
     #[error("{path}: cannot be used; another server is using it; stop that server, or name another directory by --state", path = path.display())]
     InUse { path: PathBuf },
+    #[error("{path}: cannot be used for the key of file handles; other users can change or read it (owner {owner}, permissions {permissions:o}), and could make handles of any file; remove it, so that it is made anew, or name another directory by --state", path = path.display())]
+    Exposed { path: PathBuf, owner: u32, permissions: u32 },
     #[error(
         "--state: no directory for the key and the index of file handles; HOME is not set; name one by --state"
     )]
@@ -53,14 +63,28 @@ impl State {
         if rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(StateError::InUse { path: directory });
         }
-        let key = read_key(&directory.join("key")).map_err(failed)?;
+        check(&locked, &directory, WRITE_OF_OTHERS)?;
+        let path = directory.join(KEY);
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let key =
+            openat(&locked, KEY, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
+        let key = File::from(key);
+        check(&key, &path, ALL_OF_OTHERS)?;
+        let key = read_key(key).map_err(failed)?;
         Ok(Self { key, index: Index::read(locked).map_err(failed)? })
     }
 }
 
-/// The key, in a file that only its owner can read; made if it does not exist.
-fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
-    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+/// Checks that a directory or file belongs to this user, and that others do not have these permissions.
+fn check(file: &File, path: &Path, of_others: u32) -> Result<(), StateError> {
+    let about = file.metadata().map_err(|source| StateError::Io { path: path.to_owned(), source })?;
+    let (owner, permissions) = (about.uid(), about.mode() & 0o7777);
+    let is_ours = owner == geteuid().as_raw() && permissions & of_others == 0;
+    if is_ours { Ok(()) } else { Err(StateError::Exposed { path: path.to_owned(), owner, permissions }) }
+}
+
+/// The key; made if the file is new.
+fn read_key(mut file: File) -> io::Result<[u8; KEY_BYTES]> {
     let mut found = Vec::new();
     file.read_to_end(&mut found)?;
     if let Ok(key) = found.try_into() {
@@ -83,4 +107,51 @@ fn default_directory(exported: &Path) -> Result<PathBuf, StateError> {
     hasher.write(exported.as_os_str().as_bytes());
     let name = format!("{:016x}", hasher.finish());
     Ok(state.ok_or(StateError::NoHome)?.join("nocopy/nfs").join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::*;
+
+    /// Proves that a key is used only if no other user can read it, replace it, or have made it.
+    #[test]
+    fn a_key_that_others_can_reach_is_refused() {
+        let around = tempfile::tempdir().unwrap();
+        let (state, key) = (around.path().join("state"), around.path().join("state/key"));
+        let open = || State::open(Some(&state), Path::new("/exported")).map(|state| state.key);
+        let known = open().unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        for (path, mode, is_refused) in [
+            (&state, 0o777, true),
+            (&state, 0o775, true),
+            (&state, 0o755, false),
+            (&key, 0o644, true),
+            (&key, 0o620, true),
+            (&key, 0o600, false),
+        ] {
+            set(path, mode);
+            match open() {
+                Ok(found) => assert!(found == known && !is_refused, "{mode:o}"),
+                Err(StateError::Exposed { path: named, permissions, .. }) => {
+                    assert_eq!((&named, permissions, is_refused), (path, mode, true));
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        for path in [&key, &state] {
+            if chown(path, Some(1001), None).is_err() {
+                return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
+            }
+            assert!(matches!(open(), Err(StateError::Exposed { owner: 1001, .. })), "{path:?}");
+            chown(path, Some(geteuid().as_raw()), None).unwrap();
+        }
+        assert_eq!(open().unwrap(), known);
+        // Another file, wherever it is.
+        fs::rename(&key, around.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere", &key).unwrap();
+        assert!(matches!(open(), Err(StateError::Io { .. })));
+    }
 }
