@@ -1,10 +1,14 @@
 //! `nocopy serve nfs` as users run it: clients continue after it was killed, and its summary says what was copied.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Output;
 
+use nocopy_lab::ProgramForAll;
 use nocopy_nfs::wire::mount::{self, MountReply, Text};
 use nocopy_nfs::wire::nfs3::{
     self, Attributes, FileHandle, LookupArguments, LookupResult, NfsResult, Procedure, ReadArguments,
@@ -17,7 +21,7 @@ use nocopy_report::capability;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{PATIENCE, Running, nocopy, readable_directory, text};
+use crate::running::{PATIENCE, Running, nocopy, readable_directory, started, text};
 use crate::sandbox::{self, Refused};
 
 struct Server {
@@ -198,5 +202,39 @@ fn root_that_cannot_check_files_for_other_users_serves_nobody() {
         let arguments = ["serve", "nfs", &path, "--duration", "1ms", "--listen", "127.0.0.1:0"];
         let output = sandbox::nocopy(&refused, &arguments).output().unwrap();
         is_refused(&output, &["serve nfs: refused", "faccessat2(2)", "Linux 5.8"]);
+    }
+}
+
+/// Proves that a program without privileges reads no file of the user that it names, while root of a client may name any user.
+#[test]
+fn a_program_without_privileges_names_no_user() {
+    const OWNER: u32 = 1001;
+    let around = readable_directory();
+    fs::create_dir(around.path().join("exported")).unwrap();
+    for (name, mode) in [("private", 0o600), ("readable", 0o644)] {
+        let path = around.path().join("exported").join(name);
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        if chown(&path, Some(OWNER), Some(OWNER)).is_err() {
+            return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
+        }
+    }
+    fs::set_permissions(around.path().join("exported"), Permissions::from_mode(0o755)).unwrap();
+    let program = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
+    let printed = |server: &Server, user: u32, name: &str| {
+        let url = format!("nfs://{}/{name}", server.address);
+        let mut command = started(program.path(), &["cat", "--user", &format!("{OWNER}:{OWNER}"), &url]);
+        let output = command.uid(user).gid(user).output().unwrap();
+        if output.status.success() { Ok(output.stdout) } else { Err(text(&output.stderr).to_owned()) }
+    };
+    for (option, is_believed) in [(None, false), (Some("--insecure"), true)] {
+        let server = Server::start(&around, option.as_slice());
+        assert_eq!(printed(&server, OWNER, "readable"), Ok(b"content".to_vec()));
+        assert_eq!(printed(&server, 0, "private"), Ok(b"content".to_vec()), "root names a user");
+        match printed(&server, OWNER, "private") {
+            Ok(content) => assert!(is_believed && content == b"content"),
+            Err(said) => assert!(!is_believed && said.contains("EACCES"), "{said}"),
+        }
+        server.end();
     }
 }
