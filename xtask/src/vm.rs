@@ -110,7 +110,7 @@ pub(crate) fn outcome_on_arm64(built: &str) -> Outcome {
 
 /// The rows of writing by NFS, for long.
 pub(crate) fn outcome_of_nfs() -> Outcome {
-    let rows = ["nfs_writing", "nfs_programs", "nfs_loss"].map(|row| ["--only", row]).concat();
+    let rows = ["nfs_writing", "nfs_programs", "nfs_loss", "nfs_users"].map(|row| ["--only", row]).concat();
     match build() {
         Ok(()) => judged(&[&rows[..], &["--soak", "--seed", "random"]].concat(), RESULTS_OF_NFS),
         Err(failed) => failed.into(),

@@ -11,6 +11,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use nix::sys::quota::{Dqblk, QuotaType, QuotaValidFlags, quotactl_set};
 use nocopy_lab::{End, Lab, Namespace};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -111,7 +112,12 @@ impl Scene {
 
     /// Starts the server at the left end as a user without privileges, and returns once it answers.
     pub(crate) fn serve(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
-        Server::start(lab.left(), &self.exported(), &self.around.path().join("state"), more)
+        Server::start(lab.left(), NOBODY, &self.exported(), &self.around.path().join("state"), more)
+    }
+
+    /// As `serve`, as root.
+    pub(crate) fn serve_as_root(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
+        Server::start(lab.left(), 0, &self.exported(), &self.around.path().join("state-of-root"), more)
     }
 
     /// Mounts the served directory at the right end.
@@ -134,7 +140,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start(at: &End, directory: &Path, state: &Path, more: &[&str]) -> Result<Self, Failure> {
+    fn start(at: &End, user: u32, directory: &Path, state: &Path, more: &[&str]) -> Result<Self, Failure> {
         // The command, built beside this program.
         let program = std::env::current_exe()?.with_file_name("nocopy");
         let listen = SocketAddrV4::new(at.ipv4(), PORT).to_string();
@@ -144,7 +150,7 @@ impl Server {
             .arg(state)
             .arg(directory)
             .args(more);
-        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.uid(user).gid(user).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // It begins in the namespace of the thread that starts it.
         let mut process = at
             .namespace()
@@ -208,15 +214,27 @@ impl Offer {
     /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace. `more` begins with a comma, or is
     /// nothing.
     pub(crate) fn mount(self, from: &Namespace, at: PathBuf, more: &str) -> Result<Mounted, Failure> {
+        let Self { address, port, .. } = self;
+        let done = self.try_mount(from, Path::new("/"), at, more);
+        done.map_err(|error| Failure(format!("mounting {address}:/ of port {port}: {error}")))
+    }
+
+    /// As `mount`, for any path.
+    pub(crate) fn try_mount(
+        self,
+        from: &Namespace,
+        path: &Path,
+        at: PathBuf,
+        more: &str,
+    ) -> Result<Mounted, Errno> {
         let Self { address, port, mount_port } = self;
         let options = format!(
             "vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock,addr={address}{more}"
         );
-        let options = CString::new(options)?;
+        let options = CString::new(options).map_err(|_| Errno::INVAL)?;
         let flags = MountFlags::NODEV | MountFlags::NOSUID;
-        let served = format!("{address}:/");
-        let done = from.run(|| mount(&served, &at, "nfs", flags, options.as_c_str()));
-        done.map_err(|error| Failure(format!("mounting {served} of port {port}: {error}")))?;
+        let served = format!("{address}:{}", path.display());
+        from.run(|| mount(&served, &at, "nfs", flags, options.as_c_str()))?;
         Ok(Mounted { at, is_mounted: true })
     }
 }

@@ -122,10 +122,15 @@ pub(crate) fn make_for_nobody(path: &Path) -> Result<(), Failure> {
 
 /// Runs a closure on a thread of the user without privileges, which also applies to all that it starts; returns the message of a panic.
 pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+    as_user(NOBODY, run)
+}
+
+/// As another user, with a group of the same number and no others.
+pub(crate) fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> Result<T, String> {
     let powerless = || {
         set_thread_groups(&[])
-            .and_then(|()| set_thread_gid(Gid::from_raw(NOBODY)))
-            .and_then(|()| set_thread_uid(Uid::from_raw(NOBODY)))
+            .and_then(|()| set_thread_gid(Gid::from_raw(user)))
+            .and_then(|()| set_thread_uid(Uid::from_raw(user)))
             .expect("root may become another user");
         run()
     };

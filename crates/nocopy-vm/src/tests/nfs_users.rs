@@ -1,0 +1,115 @@
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::guest::Guest;
+use crate::guest::filesystem::as_user;
+use crate::guest::nfs::{Mounted, NOBODY, Offer, Scene};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a server that is root executes the calls of Debian's kernel as the users of the client, root as nobody, MOUNT too; mounted with \
+             `noresvport`, so that calls come from ports of any program, it executes all of them as one user without rights, unless \
+             `--insecure` is given",
+    on: &[Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const OWNER: u32 = 1001;
+/// The user of calls from ports that any program can use.
+const UNTRUSTED: u32 = 65_533;
+
+const ANY_PORT: &str = ",noresvport";
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let scene = Scene::new()?;
+    fill(&scene.exported())?;
+    let server = scene.serve_as_root(guest.lab(), &["--writable"])?;
+    let mounted = mount(guest, &scene, "/", "")?;
+    assert_eq!(read(&mounted, OWNER, "private/file")?, Ok(()));
+    assert_eq!(read(&mounted, OWNER + 1, "private/file")?, Err(Errno::ACCESS));
+    assert_eq!(read(&mounted, 0, "private/file")?, Err(Errno::ACCESS));
+    assert_eq!(read(&mounted, 0, "of nobody")?, Ok(()));
+    assert_eq!(made_by(&scene, &mounted, OWNER)?, OWNER);
+    assert_eq!(made_by(&scene, &mounted, 0)?, NOBODY);
+    unmount(mounted)?;
+
+    // Mounted by root, which is nobody there.
+    let private = scene.exported().join("private");
+    let below = private.join("below").display().to_string();
+    assert_eq!(mount(guest, &scene, &below, "").map(drop), Err(Errno::ACCESS));
+    let mounted = mount(guest, &scene, &private.display().to_string(), "")?;
+    assert_eq!(read(&mounted, OWNER, "file")?, Ok(()));
+    assert_eq!(read(&mounted, 0, "file")?, Err(Errno::ACCESS));
+    unmount(mounted)?;
+
+    let mounted = mount(guest, &scene, "/", ANY_PORT)?;
+    for (user, name) in [(OWNER, "private/file"), (0, "private/file"), (0, "of nobody"), (NOBODY, "of nobody")] {
+        assert_eq!(read(&mounted, user, name)?, Err(Errno::ACCESS), "{name} by {user}");
+    }
+    for user in [OWNER, NOBODY, 0] {
+        assert_eq!(made_by(&scene, &mounted, user)?, UNTRUSTED);
+    }
+    unmount(mounted)?;
+    server.end()?;
+
+    let server = scene.serve_as_root(guest.lab(), &["--writable", "--insecure"])?;
+    let mounted = mount(guest, &scene, "/", ANY_PORT)?;
+    assert_eq!(read(&mounted, OWNER, "private/file")?, Ok(()));
+    assert_eq!(read(&mounted, 0, "private/file")?, Err(Errno::ACCESS));
+    unmount(mounted)?;
+    server.end()?;
+    Ok(())
+}
+
+fn fill(directory: &Path) -> Result<(), Failure> {
+    let own = |name: &str, owner, mode| {
+        let path = directory.join(name);
+        chown(&path, Some(owner), Some(owner))?;
+        fs::set_permissions(&path, Permissions::from_mode(mode))
+    };
+    fs::create_dir_all(directory.join("private/below"))?;
+    fs::create_dir(directory.join("open"))?;
+    fs::write(directory.join("private/file"), "content")?;
+    fs::write(directory.join("of nobody"), "content")?;
+    own("private/file", OWNER, 0o600)?;
+    own("private", OWNER, 0o700)?;
+    own("of nobody", NOBODY, 0o600)?;
+    own("open", 0, 0o777)?;
+    Ok(())
+}
+
+fn mount(guest: &Guest, scene: &Scene, path: &str, more: &str) -> Result<Mounted, Errno> {
+    let from = guest.lab().left().namespace();
+    Offer::of(guest.lab()).try_mount(from, Path::new(path), scene.mounted(), more)
+}
+
+/// Unmounted, so that the next one has its own connection.
+fn unmount(mounted: Mounted) -> Result<(), Failure> {
+    Ok(mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?)
+}
+
+fn by<T: Send>(user: u32, work: impl FnOnce() -> io::Result<T> + Send) -> Result<Result<T, Errno>, Failure> {
+    let done = as_user(user, work).map_err(Failure)?;
+    Ok(done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+}
+
+fn read(mounted: &Mounted, user: u32, name: &str) -> Result<Result<(), Errno>, Failure> {
+    by(user, || fs::read(mounted.path(name)).map(|content| assert_eq!(content, b"content")))
+}
+
+/// The owner of a file that this user makes, in the directory itself.
+fn made_by(scene: &Scene, mounted: &Mounted, user: u32) -> Result<u32, Failure> {
+    let path = Path::new("open").join(format!("by {user}"));
+    let name = path.display().to_string();
+    by(user, || File::create_new(mounted.path(&name)).map(drop))??;
+    let made = scene.exported().join(&path);
+    let owner = fs::metadata(&made)?.uid();
+    fs::remove_file(made)?;
+    Ok(owner)
+}
