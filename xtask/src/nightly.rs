@@ -257,7 +257,7 @@ fn list(statuses: &[Status]) -> String {
     text + "\nage: commits since the last run that touch what the suite tests\n" + &unknown
 }
 
-/// Whether each suite has a row and each row a suite; a warning for each row that is old.
+/// Whether each suite has a row and each row a suite; a warning for each row that is old or not of a success.
 pub(crate) fn check() -> Outcome {
     let names: Vec<&str> = ALL.iter().map(|nightly| nightly.name).collect();
     let judged = || {
@@ -280,9 +280,10 @@ fn judge_ages(statuses: &[Status]) -> Outcome {
     skips.fold(outcome, Outcome::and)
 }
 
-/// What to do about an old row.
-fn warning(Status { suite, age, .. }: &Status) -> Option<String> {
+/// What to do about a row that is old, or not of a success.
+fn warning(Status { suite, age, run, .. }: &Status) -> Option<String> {
     let fact = match age {
+        _ if run.as_ref().is_some_and(|run| !run.passed()) => "the last run failed".to_owned(),
         Age::NeverRun => "has never run".to_owned(),
         Age::Commits(count) if age.is_overdue() => {
             format!("the last run is {count} commits old, which is overdue")
@@ -463,12 +464,15 @@ mod tests {
     }
 
     #[test]
-    fn old_rows_are_warnings_and_unknown_ages_are_skips() {
+    fn failed_and_old_rows_are_warnings_and_unknown_ages_are_skips() {
+        let table = "| | | | |\n|-|-|-|-|\n| bad | FAILED; 1 failed | 0123abcd | 2026-01-02 |\n";
+        let failed = rows::parse(table).unwrap().remove(0).run;
         let statuses = [
             status("young", Age::Commits(100)),
             status("old", Age::Commits(101)),
             status("overdue", Age::Commits(301)),
             status("new", Age::NeverRun),
+            Status { run: failed, ..status("bad", Age::Commits(1)) },
             status("elsewhere", Age::Unknown("the clone is shallow".into())),
         ];
         let outcome = judge_ages(&statuses);
@@ -477,6 +481,7 @@ mod tests {
             "old: the last run is 101 commits old;",
             "overdue: the last run is 301 commits old, which is overdue;",
             "new: has never run;",
+            "bad: the last run failed; run 'cargo xtask nightly bad'",
         ];
         assert_eq!(outcome.warnings.len(), starts.len());
         for (warning, start) in outcome.warnings.iter().zip(starts) {
