@@ -13,6 +13,9 @@ pub(crate) mod tcp;
 pub(crate) mod udp_send;
 
 use std::fmt::Debug;
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use nocopy_report::capability;
 use rustix::thread::CapabilitySet;
@@ -26,6 +29,12 @@ pub(crate) const FRAME_BYTES: [usize; 2] = [64, 1400];
 
 /// Why sockets of the two ends are not measured between two interfaces of one namespace.
 pub(crate) const LOOPBACK: &str = "between two interfaces of one namespace the kernel delivers by loopback";
+
+/// Whether a process has loaded this library, which may be named by a link.
+fn has_loaded(process: u32, library: &Path) -> io::Result<bool> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
+    Ok(maps.contains(&*library.canonicalize()?.to_string_lossy()))
+}
 
 /// Work that can be done by several methods, which are measured against each other.
 pub(crate) trait Workload: Debug + Sync {

@@ -2,7 +2,6 @@
 //! bursts made by hand, without any of its rules. Programs that send no runs of equal datagrams have nothing to gain: with the library
 //! they must not be slower.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use nocopy::Cause;
 
 use super::udp_send::{Place, delivered, pair};
-use super::{LOOPBACK, Method, Workload};
+use super::{LOOPBACK, Method, Workload, has_loaded};
 use crate::Failure;
 use crate::baseline::datagram_program::{Program, Running};
 use crate::baseline::datagram_sender::PORT;
@@ -157,9 +156,7 @@ impl Way<'_> {
 
     /// Checks that a process has loaded the library to be measured: the loader only warns if it cannot.
     fn check(self, process: u32) -> io::Result<()> {
-        let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
-        // The library may be named by a link.
-        let is_loaded = maps.contains(&*self.library.canonicalize()?.to_string_lossy());
+        let is_loaded = has_loaded(process, self.library)?;
         let library = self.library.display();
         match (is_loaded, self.method != PLAIN) {
             (false, true) => Err(io::Error::other(format!("{library} was not loaded"))),

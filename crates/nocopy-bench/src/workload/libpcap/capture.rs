@@ -16,6 +16,7 @@ use crate::generator;
 use crate::ramp::{self, Rate, Rates, Taken};
 use crate::series::{Series, Trial};
 use crate::stage::Stage;
+use crate::workload::has_loaded;
 use nocopy_report::figure::Figure;
 
 const SINK: &str = "tcpdump -w /dev/null";
@@ -113,11 +114,10 @@ impl Take<'_> {
 
     /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot take packets becomes passive.
     fn check(&self, running: &Running, by_packet_socket: bool) -> io::Result<()> {
-        if let Some(library) = self.variant.library {
-            let maps = fs::read_to_string(format!("/proc/{}/maps", running.id()))?;
-            if !maps.contains(&*library.to_string_lossy()) {
-                return Err(io::Error::other(format!("{} was not loaded", library.display())));
-            }
+        if let Some(library) = self.variant.library
+            && !has_loaded(running.id(), library)?
+        {
+            return Err(io::Error::other(format!("{} was not loaded", library.display())));
         }
         match (self.variant.takes, by_packet_socket) {
             (true, true) => Err(io::Error::other("it takes nothing: it captures by a packet socket")),
