@@ -402,10 +402,10 @@ fn a_program_answers_requests() {
 #[test]
 fn a_call_that_is_interrupted_says_what_was_done() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (script, has_request) = (Scratch::new("script"), Scratch::new("has-request"));
-    fs::write(script.path(), format!("cat > {}; sleep 3600", has_request.path())).unwrap();
-    let program = format!("sh {}", script.path());
-    let server = Server::start(&["message://127.0.0.1:0"], &["--exec", &program, "--exec-timeout", "1h"]);
+    let has_request = Scratch::new("has-request");
+    // The program is a shell, and its request what it is to do: a path in the program's words would end at a blank.
+    let request = format!("echo hello > '{}'; sleep 3600", has_request.path());
+    let server = Server::start(&["message://127.0.0.1:0"], &["--exec", "sh", "--exec-timeout", "1h"]);
     let end = |running: Running, words: &str| {
         running.signal(Signal::INT);
         let output = running.end();
@@ -414,13 +414,13 @@ fn a_call_that_is_interrupted_says_what_was_done() {
         assert!(said.contains("interrupted after ") && said.contains(words), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     };
-    let call = |target: &str| Running::start(&["call", target, "hello", "--timeout", "1h"]);
+    let call = |target: &str| Running::start(&["call", target, &request, "--timeout", "1h"]);
     let running = call(&format!("message://{}", silent.local_addr().unwrap()));
     silent.recv(&mut [0; 2048]).unwrap(); // it asks for a connection
     end(running, "nothing was sent");
     let running = call(&server.targets[0]);
     wait_until("the program has the request", || {
-        fs::read(has_request.path()).is_ok_and(|read| read == b"hello")
+        fs::read(has_request.path()).is_ok_and(|read| read == b"hello\n")
     });
     end(running, "no response has come");
     server.end();
