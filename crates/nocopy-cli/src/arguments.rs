@@ -165,7 +165,7 @@ pub(crate) enum Command {
     Cat(CatArguments),
     /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
     ///
-    /// A file is copied to NAME.nocopy-part and renamed when it is complete and, on a server, on its disk. If
+    /// A file is copied to NAME.nocopy-part and renamed when it is complete and on the disk. If
     /// the server restarts in between, data that it lost is sent again. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
     Cp(CpArguments),
     /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.

@@ -8,6 +8,7 @@ mod founding;
 mod listening;
 mod nfs;
 mod nfs_client;
+mod nfs_resume;
 mod output_files;
 mod ping;
 mod profile;

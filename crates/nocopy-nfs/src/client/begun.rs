@@ -6,8 +6,8 @@ use super::core::{BadReply, CallError, ProcedureNumber};
 use super::{Client, ClientError, Found, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    CreateArguments, Created, Entry as At, FileHandle, HowToCreate, NewAttributes, NfsResult, Procedure,
-    RenameArguments, Renamed, SetAttributesArguments, WeakCacheConsistency,
+    Attributes, CreateArguments, Created, Entry as At, FileHandle, HowToCreate, LookupResult, NewAttributes,
+    NfsResult, Procedure, RenameArguments, Renamed, SetAttributesArguments, WeakCacheConsistency,
 };
 use crate::wire::xdr::{self, Xdr};
 
@@ -15,12 +15,13 @@ use crate::wire::xdr::{self, Xdr};
 pub struct Finished {
     /// The value that the `begin_` method returned.
     pub ticket: Ticket,
-    /// The new file of `begin_create`, if the server reported it; otherwise `None`.
+    /// The file of `begin_look_up` or `begin_create`, if the server reported all about it; otherwise `None`.
     pub outcome: Result<Option<Found>, ClientError>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    LookUp,
     Create,
     SetAttributes,
     Rename,
@@ -62,6 +63,12 @@ fn found_in(kind: Kind, results: &[u8]) -> Result<Option<Found>, CallError> {
         parsed.map(drop).map_err(|refusal| refusal.status.into())
     }
     match kind {
+        Kind::LookUp => {
+            let found: NfsResult<LookupResult, Option<Attributes>> =
+                xdr::parse(results).map_err(BadReply::from)?;
+            let found = found.map_err(|refusal| refusal.status)?;
+            Ok(found.attributes.map(|attributes| Found { file: found.file, attributes }))
+        }
         Kind::Create => {
             let made: NfsResult<Created, WeakCacheConsistency> =
                 xdr::parse(results).map_err(BadReply::from)?;
@@ -79,6 +86,12 @@ impl Client {
     pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: HowToCreate) -> Ticket {
         let at = At { directory, name: Text(name) };
         self.begin(Procedure::Create, &CreateArguments { at, how }, Kind::Create, (name, "made"))
+    }
+
+    /// Starts [`look_up`](Self::look_up) without waiting.
+    pub fn begin_look_up(&mut self, directory: FileHandle, name: &[u8]) -> Ticket {
+        let at = At { directory, name: Text(name) };
+        self.begin(Procedure::Lookup, &at, Kind::LookUp, (name, "found"))
     }
 
     /// Starts [`set_attributes`](Self::set_attributes) without waiting.

@@ -64,6 +64,15 @@ pub enum Failure {
         "{path}: the copy differs from byte {at} on; the file was changed during the copy, or the server or disk is faulty; copy it again"
     )]
     Differs { path: String, at: u64 },
+    #[error(
+        "{path}: not copied; it was replaced during the copy, by another copy to the same name; wait for that one to end, and copy it again"
+    )]
+    Replaced { path: String },
+    #[error(
+        "{path}: not copied; the server's directories have no end: they lie inside themselves, or more than {} inside each other, or too many beside each other; copy what you need of them one by one",
+        remote::DEPTH_MAX
+    )]
+    Endless { path: String },
     #[error("copy: interrupted; a signal arrived; start it again")]
     Interrupted,
 }
@@ -76,7 +85,10 @@ impl Failure {
             Self::Local { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
-            Self::Differs { .. } | Self::NotDirectory { .. } => false,
+            Self::Differs { .. }
+            | Self::NotDirectory { .. }
+            | Self::Replaced { .. }
+            | Self::Endless { .. } => false,
             _ => true,
         }
     }

@@ -59,7 +59,8 @@ pub struct CpArguments {
     /// Copy directories with everything in them, except links and devices, which are counted.
     #[arg(short, long)]
     pub recursive: bool,
-    /// Continue files that an earlier copy left unfinished (NAME.nocopy-part), and skip those that have the same size and are not older.
+    /// Continue files that an earlier copy left unfinished, and skip those that have the same size and are not older. A file is continued
+    /// after the bytes that NAME.nocopy-done records as being on the disk; without that, or if the source has changed, it is copied anew.
     #[arg(long)]
     pub resume: bool,
     /// Read everything again at the end, and compare it.

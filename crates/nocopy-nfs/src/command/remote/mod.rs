@@ -27,6 +27,9 @@ const KEPT: CapabilitySet =
 const BUFFERS: u32 = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// The most directories inside each other: a server can invent more without end.
+pub(super) const DEPTH_MAX: usize = 256;
+
 struct Reached {
     client: Client,
     found: Found,

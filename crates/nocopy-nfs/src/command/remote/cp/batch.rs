@@ -39,18 +39,18 @@ impl Batch {
         Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
-    /// Copies all files; returns complete ones that are to be compared before they get their final names.
-    /// Errors: an error that prevents further copying. Errors of single files are noted.
+    /// Copies all files; returns the complete ones, which do not have their final names yet, and an error that prevents further copying.
+    /// Errors of single files are noted.
     pub(super) fn run(
         mut self,
         copying: &mut Copying<'_>,
         client: &mut Client,
-    ) -> Result<Vec<Partial>, Failure> {
+    ) -> (Vec<Partial>, Result<(), Failure>) {
         let mut whole = Vec::new();
         let done = self.read_all(copying, client, &mut whole);
         // Reads beyond the ends of files, or no longer needed.
         while let Ok(Some(_)) = client.receive() {}
-        done.map(|()| whole)
+        (whole, done)
     }
 
     fn read_all(
@@ -77,17 +77,9 @@ impl Batch {
                 continue;
             }
             let partial = self.active.remove(&at).expect("just looked at").partial;
-            let name = partial.name();
-            let finished = match taken {
-                Ok(_) if copying.arguments.verify => {
-                    whole.push(partial);
-                    Ok(())
-                }
-                Ok(_) => partial.finish(copying),
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = finished {
-                copying.fail(name, failure)?;
+            match taken.and_then(|_| partial.end()) {
+                Ok(()) => whole.push(partial),
+                Err(failure) => copying.fail(partial.name(), failure)?,
             }
         }
     }

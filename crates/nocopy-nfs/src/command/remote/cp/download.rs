@@ -1,18 +1,31 @@
 //! From a server into files of this host.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::rc::Rc;
 
-use super::super::{Failure, Reached, reach};
+use super::super::{DEPTH_MAX, Failure, Reached, reach};
 use super::batch::Batch;
-use super::partial::Wanted;
-use super::{Clients, Copying, is_part, local, url};
-use crate::client::{Client, Found};
+use super::directory::Directory;
+use super::partial::{Partial, Wanted, finish};
+use super::record::is_unfinished;
+use super::{Clients, Copying, local, url};
+use crate::client::{Client, Entry, Found};
+use crate::wire::nfs3::FileHandle;
 
+/// The most files that are open at a time.
 const OPEN_MAX: usize = 256;
+
+/// The most directories that wait to be copied.
+const WAITING_MAX: usize = 1 << 20;
+
+/// A directory that is to be copied.
+struct Branch {
+    wanted: Wanted,
+    /// The server's directories that it is in.
+    above: Rc<[FileHandle]>,
+}
 
 pub(super) fn run(
     copying: &mut Copying<'_>,
@@ -29,40 +42,78 @@ pub(super) fn run(
         let Reached { client, found } = reach(&url, &copying.arguments.reach, Some(&copying.pool))?;
         clients.push(client);
         let client = clients.last_mut().expect("just put there");
-        let target = match url.path.file_name() {
-            Some(name) if is_directory => to.join(name),
-            _ => to.to_owned(),
-        };
-        copy(copying, client, &found, target)?;
+        let open = |path: &Path| Directory::open(path).map(Rc::new).map_err(|error| local(path, error));
+        match (url.path.file_name(), to.file_name()) {
+            (Some(name), _) if is_directory => {
+                copy(copying, client, Wanted { found, directory: open(to)?, name: name.to_owned() })?;
+            }
+            // All of an export, into a directory that is there.
+            (None, _) if is_directory && found.is_directory() => {
+                copy_tree(copying, client, &found, open(to)?)?;
+            }
+            (_, Some(name)) => {
+                let directory = open(to.parent().unwrap_or(Path::new("")))?;
+                copy(copying, client, Wanted { found, directory, name: name.to_owned() })?;
+            }
+            (_, None) => open(to).map(drop)?,
+        }
     }
     Ok(())
 }
 
-/// Copies a file, or a directory with its contents: iteratively, so that the server's depth does not matter.
-fn copy(copying: &mut Copying<'_>, client: &mut Client, found: &Found, to: PathBuf) -> Result<(), Failure> {
-    if !found.is_directory() {
-        return copy_files(copying, client, vec![Wanted { found: *found, to }]);
+/// Copies a file, or a directory with its contents.
+fn copy(copying: &mut Copying<'_>, client: &mut Client, wanted: Wanted) -> Result<(), Failure> {
+    if !wanted.found.is_directory() {
+        return copy_files(copying, client, vec![wanted]);
     }
     if !copying.arguments.recursive {
         copying.counts.left_out += 1;
         return Ok(());
     }
-    let mut left = vec![Wanted { found: *found, to }];
-    while let Some(directory) = left.pop() {
-        match enter(copying, client, &directory) {
-            Ok((files, directories)) => {
+    copy_branches(copying, client, vec![Branch { wanted, above: Rc::new([]) }])
+}
+
+/// Copies what is in a directory into another.
+fn copy_tree(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    found: &Found,
+    directory: Rc<Directory>,
+) -> Result<(), Failure> {
+    if !copying.arguments.recursive {
+        copying.counts.left_out += 1;
+        return Ok(());
+    }
+    let entries = client.list(found.file)?;
+    copying.counts.directories += 1;
+    let (files, branches) = contents(entries, &directory, Rc::new([found.file]));
+    copy_files(copying, client, files)?;
+    copy_branches(copying, client, branches)
+}
+
+/// Iteratively, so that the server's depth does not matter.
+fn copy_branches(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    mut left: Vec<Branch>,
+) -> Result<(), Failure> {
+    while let Some(Branch { wanted, above }) = left.pop() {
+        match enter(copying, client, &wanted, &above) {
+            Ok((files, branches)) => {
                 copy_files(copying, client, files)?;
-                left.extend(directories.into_iter().rev());
+                left.extend(branches.into_iter().rev());
+                if left.len() > WAITING_MAX {
+                    return Err(Failure::Endless { path: wanted.name() });
+                }
             }
-            Err(failure) => copying.fail(directory.name(), failure)?,
+            Err(failure) => copying.fail(wanted.name(), failure)?,
         }
     }
     Ok(())
 }
 
 fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) -> Result<(), Failure> {
-    let is_wanted =
-        |wanted: &Wanted| wanted.found.is_regular() && !wanted.to.file_name().is_some_and(is_part);
+    let is_wanted = |wanted: &Wanted| wanted.found.is_regular() && !is_unfinished(&wanted.name);
     let (files, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
     copying.counts.left_out += others.len() as u64;
     for wanted in &files {
@@ -70,37 +121,61 @@ fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) 
         copying.counts.bytes_all += wanted.found.attributes.size;
     }
     let mut files = files.into_iter().peekable();
-    // Files to be compared are processed in groups, so that no more files are open than a process may have.
-    let at_once = if copying.arguments.verify { OPEN_MAX } else { usize::MAX };
     while files.peek().is_some() {
-        let some: Vec<_> = files.by_ref().take(at_once).collect();
-        for partial in Batch::new(some).run(copying, client)? {
-            let name = partial.name();
-            let verified = partial.verify(copying, client);
-            if let Err(failure) = verified.and_then(|()| partial.finish(copying)) {
-                copying.fail(name, failure)?;
-            }
-        }
+        let some: Vec<_> = files.by_ref().take(OPEN_MAX).collect();
+        let (whole, done) = Batch::new(some).run(copying, client);
+        let whole = match copying.arguments.verify {
+            false => whole, // also after a failure, or when interrupted
+            true if done.is_ok() => verified(copying, client, whole)?,
+            true => Vec::new(),
+        };
+        finish(copying, &whole)?;
+        done?;
     }
     Ok(())
+}
+
+/// Compares files with their originals, and returns those that are equal.
+fn verified(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    all: Vec<Partial>,
+) -> Result<Vec<Partial>, Failure> {
+    let mut equal = Vec::new();
+    for partial in all {
+        match partial.verify(copying, client) {
+            Ok(()) => equal.push(partial),
+            Err(failure) => copying.fail(partial.name(), failure)?,
+        }
+    }
+    Ok(equal)
 }
 
 /// Makes a directory; returns the files and the directories that are to be copied into it.
 fn enter(
     copying: &mut Copying<'_>,
     client: &mut Client,
-    directory: &Wanted,
-) -> Result<(Vec<Wanted>, Vec<Wanted>), Failure> {
-    let Wanted { found, to } = directory;
-    let entries = client.list(found.file)?;
-    match fs::create_dir(to) {
-        // Links are not copied: a link of this host could lead elsewhere.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
-        made => made.map_err(|error| local(to, error))?,
+    Wanted { found, directory, name }: &Wanted,
+    above: &[FileHandle],
+) -> Result<(Vec<Wanted>, Vec<Branch>), Failure> {
+    if above.contains(&found.file) || above.len() >= DEPTH_MAX {
+        return Err(Failure::Endless { path: directory.path(name).display().to_string() });
     }
+    let entries = client.list(found.file)?;
+    let made = directory.make(name).map_err(|error| local(&directory.path(name), error))?;
     copying.counts.directories += 1;
-    let wanted = entries
-        .into_iter()
-        .map(|entry| Wanted { found: entry.found, to: to.join(OsString::from_vec(entry.name)) });
-    Ok(wanted.partition(|wanted| !wanted.found.is_directory()))
+    Ok(contents(entries, &Rc::new(made), [above, &[found.file]].concat().into()))
+}
+
+/// The files and the directories that are to be copied from one directory into another.
+fn contents(entries: Vec<Entry>, to: &Rc<Directory>, above: Rc<[FileHandle]>) -> (Vec<Wanted>, Vec<Branch>) {
+    let (mut files, mut branches) = (Vec::new(), Vec::new());
+    for Entry { name, found } in entries {
+        let wanted = Wanted { found, directory: Rc::clone(to), name: OsString::from_vec(name) };
+        match found.is_directory() {
+            true => branches.push(Branch { wanted, above: Rc::clone(&above) }),
+            false => files.push(wanted),
+        }
+    }
+    (files, branches)
 }

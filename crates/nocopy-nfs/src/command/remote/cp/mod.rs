@@ -1,17 +1,20 @@
 //! `nocopy cp`: files and directories from a server, or to one.
 //!
-//! A file is copied to NAME.nocopy-part, in order, and renamed when it is complete: so a file with the final name is never incomplete, and
-//! an interrupted copy leaves a prefix, from which `--resume` continues.
+//! A file is copied to NAME.nocopy-part, and renamed when it is complete and on the disk: so a file with the final name is never incomplete.
+//! `--resume` continues an interrupted copy from where a [record] proves that it is right.
 
 mod batch;
 mod compare;
+mod directory;
 mod download;
+mod outgoing;
 mod partial;
+mod record;
 mod summary;
 mod upload;
 mod uploads;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -24,9 +27,6 @@ use nocopy_report::{Ended, Interrupt, Outcome, print};
 use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow};
 use crate::client::{Client, Url, is_url};
 use summary::{Counts, Summary};
-
-/// The suffix of an incomplete file.
-const PART: &str = ".nocopy-part";
 
 struct Copying<'a> {
     arguments: &'a CpArguments,
@@ -128,18 +128,6 @@ fn is_remote(path: &OsStr) -> bool {
 fn url(path: &OsStr) -> Result<Url, Failure> {
     let text = path.to_string_lossy();
     Ok(text.parse::<Url>().map_err(crate::client::ClientError::from)?)
-}
-
-/// Whether a name is that of an incomplete file. Such files in a directory are left out: the names of their copies would conflict with
-/// this copy's own.
-fn is_part(name: &OsStr) -> bool {
-    name.as_encoded_bytes().ends_with(PART.as_bytes())
-}
-
-fn part_of(name: &OsStr) -> OsString {
-    let mut part = name.to_owned();
-    part.push(PART);
-    part
 }
 
 fn local(path: &Path, source: io::Error) -> Failure {

@@ -1,118 +1,227 @@
 //! A file of a server that is written on this host.
 
-use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::super::Failure;
 use super::compare::compare;
-use super::{Copying, local, part_of};
+use super::directory::Directory;
+use super::record::{BYTES_MAX, Earlier, INTERVAL_BYTES, Names, Version};
+use super::{Copying, local};
 use crate::client::{Client, Found};
 use crate::wire::nfs3::{Attributes, FileHandle};
 
+/// How many files are synchronised at a time: a file system writes one journal entry for all that wait.
+const SYNC_THREADS: usize = 8;
+
 pub(super) struct Wanted {
     pub(super) found: Found,
-    pub(super) to: PathBuf,
+    pub(super) directory: Rc<Directory>,
+    pub(super) name: OsString,
 }
 
 impl Wanted {
     pub(super) fn name(&self) -> String {
-        self.to.display().to_string()
+        self.directory.path(&self.name).display().to_string()
     }
 }
 
 /// A file being copied, under its temporary name.
 pub(super) struct Partial {
-    wanted: Wanted,
+    found: Found,
+    directory: Rc<Directory>,
+    names: Names,
     file: File,
-    path: PathBuf,
     start: u64,
+    /// How many bytes it has, and how many of them are recorded.
+    bytes: u64,
+    recorded: u64,
+    record: Option<File>,
 }
 
 impl Partial {
     /// Opens the target; `None` if nothing is to be copied.
     pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
-        let Wanted { found, to } = &wanted;
+        let Wanted { found, directory, name } = wanted;
         let is_resumed = copying.arguments.resume;
-        if is_resumed && is_there(to, &found.attributes) {
+        if is_resumed && is_there(&directory, &name, &found.attributes) {
             copying.counts.unchanged += 1;
             return Ok(None);
         }
-        let name = to.file_name().unwrap_or(OsStr::from_bytes(b"file"));
-        let path = to.with_file_name(part_of(name));
-        let (file, start) = open(&path, is_resumed, found.attributes.size)?;
+        let names = Names::new(name);
+        let failed = |error| local(&directory.path(&names.part), error);
+        let source = Version::from(&found.attributes);
+        let earlier = match is_resumed {
+            true => earlier(&directory, &names, &source).map_err(failed)?,
+            false => None,
+        };
+        let is_continued = earlier.is_some();
+        let (file, record, start) = match earlier {
+            Some((file, record, start)) => (file, Some(record), start),
+            None => (make(&directory, &names).map_err(failed)?, None, 0),
+        };
+        (&file).seek(SeekFrom::Start(start)).map_err(failed)?;
         copying.counts.resumed_bytes += start;
-        Ok(Some(Self { wanted, file, path, start }))
+        let mut partial =
+            Self { found, directory, names, file, start, bytes: start, recorded: start, record };
+        if is_continued {
+            partial.note_done(&source).map_err(|error| partial.failed(error))?;
+        }
+        Ok(Some(partial))
     }
 
     pub(super) fn name(&self) -> String {
-        self.wanted.name()
+        self.directory.path(&self.names.whole).display().to_string()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path(&self.names.part)
+    }
+
+    fn failed(&self, error: io::Error) -> Failure {
+        local(&self.path(), error)
     }
 
     pub(super) fn source(&self) -> FileHandle {
-        self.wanted.found.file
+        self.found.file
     }
 
     /// The end of the server's file when it was looked up.
     pub(super) fn size(&self) -> u64 {
-        self.wanted.found.attributes.size
+        self.found.attributes.size
     }
 
-    /// The bytes of an earlier, incomplete copy.
+    /// The bytes of an earlier, unfinished copy.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
 
+    /// Writes the next bytes, and from time to time a record of those that are on the disk.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(bytes).map_err(|error| local(&self.path, error))
+        self.file.write_all(bytes).map_err(|error| self.failed(error))?;
+        self.bytes += bytes.len() as u64;
+        let version = Version::from(&self.found.attributes);
+        if version.may_have_record() && self.bytes - self.recorded >= INTERVAL_BYTES {
+            self.note_done(&version).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    fn note_done(&mut self, version: &Version) -> io::Result<()> {
+        self.file.sync_data()?;
+        let text = version.record(self.file.metadata()?.ino(), self.bytes);
+        let record = match self.record.take() {
+            Some(record) => record,
+            None => self.directory.create(&self.names.record)?,
+        };
+        record.write_all_at(text.as_bytes(), 0)?;
+        record.sync_data()?;
+        (self.record, self.recorded) = (Some(record), self.bytes);
+        Ok(())
     }
 
     pub(super) fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
-        let compared = compare(copying, client, self.source(), (&self.file, &self.path));
+        let compared = compare(copying, client, self.source(), (&self.file, &self.path()));
         compared.inspect_err(|failure| {
             if matches!(failure, Failure::Differs { .. }) {
-                let _ = fs::remove_file(&self.path); // nothing to go on with
+                let _ = discard(&self.directory, &self.names); // nothing to go on with
             }
         })
     }
 
-    pub(super) fn finish(self, copying: &mut Copying<'_>) -> Result<(), Failure> {
-        let Self { wanted: Wanted { found, to }, file, path, .. } = self;
-        let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
-        file.set_permissions(mode).map_err(|error| local(&path, error))?;
-        file.set_modified(modified(&found.attributes)).map_err(|error| local(&path, error))?;
-        fs::rename(&path, &to).map_err(|error| local(&to, error))?;
-        copying.counts.files += 1;
+    /// Gives the file its permissions and time, once all bytes were written.
+    pub(super) fn end(&self) -> Result<(), Failure> {
+        let attributes = &self.found.attributes;
+        let mode = fs::Permissions::from_mode(attributes.mode & 0o777);
+        let set = self.file.set_permissions(mode);
+        set.and_then(|()| self.file.set_modified(modified(attributes))).map_err(|error| self.failed(error))
+    }
+
+    /// Gives a file that is on the disk its name.
+    fn rename(&self) -> Result<(), Failure> {
+        let Self { directory, names, file, .. } = self;
+        if !directory.has(&names.part, file).map_err(|error| self.failed(error))? {
+            return Err(Failure::Replaced { path: self.path().display().to_string() });
+        }
+        let renamed = directory.rename(&names.part, &names.whole);
+        renamed.map_err(|error| local(&directory.path(&names.whole), error))?;
+        if self.record.is_some() {
+            directory.remove(&names.record).map_err(|error| self.failed(error))?;
+        }
         Ok(())
     }
 }
 
-/// The target file, and how much of it exists.
-fn open(part: &Path, is_resumed: bool, size: u64) -> Result<(File, u64), Failure> {
-    // Links are not followed, because the name belongs to this copy.
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(!is_resumed).mode(0o600);
-    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
-    let mut file = options.open(part).map_err(|error| local(part, error))?;
-    if !is_resumed {
-        return Ok((file, 0));
+/// Waits until complete files are on the disk, and gives them their names.
+pub(super) fn finish(copying: &mut Copying<'_>, parts: &[Partial]) -> Result<(), Failure> {
+    let files: Vec<&File> = parts.iter().map(|part| &part.file).collect();
+    let share = files.len().div_ceil(SYNC_THREADS).max(1);
+    let synced: Vec<io::Result<()>> = thread::scope(|scope| {
+        let begin = |some: &'_ [&File]| some.iter().map(|file| file.sync_all()).collect::<Vec<_>>();
+        let threads: Vec<_> = files.chunks(share).map(|some| scope.spawn(move || begin(some))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it only waits")).collect()
+    });
+    for (part, synced) in parts.iter().zip(synced) {
+        match synced.map_err(|error| part.failed(error)).and_then(|()| part.rename()) {
+            Ok(()) => copying.counts.files += 1,
+            Err(failure) => copying.fail(part.name(), failure)?,
+        }
     }
-    let there = file.metadata().map_err(|error| local(part, error))?.len();
-    let start = if there <= size { there } else { 0 };
-    file.set_len(start).map_err(|error| local(part, error))?;
-    file.seek(SeekFrom::Start(start)).map_err(|error| local(part, error))?;
-    Ok((file, start))
+    Ok(())
 }
 
-fn is_there(to: &Path, attributes: &Attributes) -> bool {
-    fs::metadata(to).is_ok_and(|about| {
-        about.is_file()
-            && about.len() == attributes.size
-            && about.modified().is_ok_and(|time| time >= modified(attributes))
+/// The part of an earlier copy, the record, and how many bytes it proves; `None` if there are none.
+fn earlier(directory: &Directory, names: &Names, source: &Version) -> io::Result<Option<(File, File, u64)>> {
+    if !source.may_have_record() {
+        return Ok(None);
+    }
+    let [record, part] = [&names.record, &names.part].map(|name| {
+        let file = directory.existing(name).ok()?;
+        let about = file.metadata().ok().filter(Metadata::is_file)?;
+        Some((file, about))
+    });
+    let Some(((mut record, about_record), (part, about))) = record.zip(part) else { return Ok(None) };
+    let mut text = Vec::new();
+    (&mut record).take(BYTES_MAX as u64).read_to_end(&mut text)?;
+    let Some(done) = source.proven(&text, about.ino()) else { return Ok(None) };
+    // Whom a file system takes this process for shows in a file that it makes.
+    directory.remove(&names.record)?;
+    let own = directory.create(&names.record)?;
+    let user = own.metadata()?.uid();
+    if ![&about_record, &about].iter().all(|about| Earlier::from(*about).is_of(user)) || done > about.len() {
+        return Ok(None);
+    }
+    part.set_len(done)?;
+    Ok(Some((part, own, done)))
+}
+
+/// Makes an empty part without a record.
+fn make(directory: &Directory, names: &Names) -> io::Result<File> {
+    discard(directory, names)?;
+    directory.create(&names.part)
+}
+
+/// Removes what has the names of the part and the record; first the record, and on the disk, too: it must not be there with another part.
+fn discard(directory: &Directory, names: &Names) -> io::Result<()> {
+    if directory.remove(&names.record)? {
+        directory.sync()?;
+    }
+    directory.remove(&names.part).map(drop)
+}
+
+fn is_there(directory: &Directory, name: &OsStr, attributes: &Attributes) -> bool {
+    directory.look_up(name).is_ok_and(|about| {
+        about.is_some_and(|about| {
+            about.is_file()
+                && about.len() == attributes.size
+                && about.modified().is_ok_and(|time| time >= modified(attributes))
+        })
     })
 }
 

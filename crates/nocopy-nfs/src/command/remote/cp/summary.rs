@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) bytes: u64,
-    /// Left out: links, devices, and directories without `--recursive`.
+    /// Left out: links, devices, unfinished copies, and directories without `--recursive`.
     pub(super) left_out: u64,
     /// Left out by `--resume`: copied already.
     pub(super) unchanged: u64,
@@ -93,7 +93,7 @@ impl nocopy_report::Summary for Summary {
             self.ended.words()
         );
         let others = [
-            ("left out", left_out, "links, devices, files that are not whole, and directories without -r"),
+            ("left out", left_out, "links, devices, unfinished copies, and directories without -r"),
             ("unchanged", unchanged, "files that were there already"),
             ("resumed", resumed_bytes, "bytes of an earlier copy that was not finished"),
             ("verified", verified_bytes, "bytes read again and found equal"),

@@ -7,8 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::{Failure, connect};
-use super::uploads::{Job, Uploads};
-use super::{Clients, Copying, is_part, local};
+use super::outgoing::Job;
+use super::record::is_unfinished;
+use super::uploads::Uploads;
+use super::{Clients, Copying, local};
 use crate::client::{Client, Url};
 use crate::wire::nfs3::{FileHandle, NewAttributes, Status};
 
@@ -31,12 +33,12 @@ pub(super) fn run(
         let own = own.file_name().unwrap_or(OsStr::new("root")).to_owned();
         left.push(Job { from, directory, name: name.clone().unwrap_or(own) });
     }
-    let mut uploads = Uploads::default();
+    let mut uploads = Uploads::new()?;
     while let Some(job) = left.pop() {
         let name = job.from.display().to_string();
         let about = fs::symlink_metadata(&job.from).map_err(|error| local(&job.from, error));
         let done = match about {
-            Ok(about) if about.is_file() && !is_part(&job.name) => {
+            Ok(about) if about.is_file() && !is_unfinished(&job.name) => {
                 uploads.begin(copying, client, job)?;
                 Ok(())
             }

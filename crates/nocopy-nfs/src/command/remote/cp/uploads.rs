@@ -1,132 +1,23 @@
 //! Uploads of several files at a time: each makes some calls one after the other, and while one waits for a reply others continue.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+
+use nocopy::Pool;
 
 use super::super::{BUFFERS, Failure};
-use super::compare::compare;
-use super::{Copying, local, part_of};
+use super::Copying;
+use super::outgoing::{EMPTY, Job, Outgoing, Step};
+use super::record::BYTES_MAX;
 use crate::client::{Client, ClientError, Finished, Found, Place, Ticket};
-use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
+use crate::wire::nfs3::{FileHandle, Status};
 
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
 const CALLS_MAX: usize = 64;
 
-pub(super) struct Job {
-    pub(super) from: PathBuf,
-    pub(super) directory: FileHandle,
-    pub(super) name: OsString,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Create,
-    Buffer,
-    /// A commit of what was written so far, because it holds all the buffers.
-    CommitPart,
-    CommitAll,
-    SetAttributes,
-    Rename,
-}
-
-struct Upload {
-    job: Job,
-    file: File,
-    mode: u32,
-    modified: Time,
-    size: u64,
-    part: OsString,
-    step: Step,
-    /// Set when the file was created.
-    to: Option<FileHandle>,
-    /// Offsets of the next byte to be written, and of the first that may not be on the server's disk.
-    offset: u64,
-    committed: u64,
-    /// Reported once no call of the file is in flight.
-    failure: Option<Failure>,
-}
-
-impl Upload {
-    fn open(job: Job) -> Result<Self, Failure> {
-        let file = File::open(&job.from).map_err(|error| local(&job.from, error))?;
-        let about = file.metadata().map_err(|error| local(&job.from, error))?;
-        let modified = Time {
-            seconds: about.mtime().clamp(0, u32::MAX.into()) as u32,
-            nanoseconds: about.mtime_nsec() as u32,
-        };
-        Ok(Self {
-            part: part_of(&job.name),
-            job,
-            file,
-            mode: about.mode() & 0o777,
-            modified,
-            size: about.len(),
-            step: Step::Create,
-            to: None,
-            offset: 0,
-            committed: 0,
-            failure: None,
-        })
-    }
-
-    fn name(&self) -> String {
-        self.job.from.display().to_string()
-    }
-
-    fn to(&self) -> FileHandle {
-        self.to.expect("it is made first")
-    }
-
-    /// Whether an earlier copy is complete.
-    fn is_there(&self, client: &mut Client) -> Result<bool, ClientError> {
-        match client.look_up(self.job.directory, self.job.name.as_bytes()) {
-            Ok(found) => {
-                let key = |time: Time| (time.seconds, time.nanoseconds);
-                let is_newer = key(found.attributes.modified) >= key(self.modified);
-                Ok(found.is_regular() && found.attributes.size == self.size && is_newer)
-            }
-            Err(error) if error.status() == Some(Status::NoEntry) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn how(&self, is_resumed: bool) -> HowToCreate {
-        let size = (!is_resumed).then_some(0);
-        HowToCreate::Unchecked(NewAttributes { mode: Some(0o600), size, ..NewAttributes::NONE })
-    }
-
-    fn attributes(&self) -> NewAttributes {
-        NewAttributes { mode: Some(self.mode), modified: SetTime::To(self.modified), ..NewAttributes::NONE }
-    }
-
-    /// The names of the incomplete and of the complete file, in the same directory.
-    fn names(&self) -> [(FileHandle, &[u8]); 2] {
-        let directory = self.job.directory;
-        [(directory, self.part.as_bytes()), (directory, self.job.name.as_bytes())]
-    }
-
-    /// Continues after the bytes of an earlier copy.
-    fn begin_at(&mut self, found: Found, client: &mut Client) -> Result<(), Failure> {
-        self.to = Some(found.file);
-        self.offset = found.attributes.size;
-        if self.offset > self.size {
-            client.set_attributes(found.file, NewAttributes { size: Some(0), ..NewAttributes::NONE })?;
-            self.offset = 0;
-        }
-        self.committed = self.offset;
-        self.file.seek(SeekFrom::Start(self.offset)).map_err(|error| local(&self.job.from, error))?;
-        Ok(())
-    }
-}
-
-#[derive(Default)]
 pub(super) struct Uploads {
-    all: HashMap<u64, Upload>,
+    all: HashMap<u64, Outgoing>,
+    /// Short buffers, for records: one for each file.
+    short: Pool,
     tickets: HashMap<Ticket, u64>,
     /// Files that wait for a buffer.
     starved: VecDeque<u64>,
@@ -134,6 +25,16 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
+    pub(super) fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            all: HashMap::new(),
+            short: Pool::new(BUFFERS, BYTES_MAX).map_err(Failure::Memory)?,
+            tickets: HashMap::new(),
+            starved: VecDeque::new(),
+            number: 0,
+        })
+    }
+
     /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors of single files are noted.
     pub(super) fn begin(
         &mut self,
@@ -148,18 +49,31 @@ impl Uploads {
         }
         let name = job.from.display().to_string();
         let is_resumed = copying.arguments.resume;
-        let opened = Upload::open(job).and_then(|upload| {
-            let is_there = is_resumed && upload.is_there(client)?;
-            Ok((upload, is_there))
+        let opened = Outgoing::open(job).and_then(|mut file| {
+            if is_resumed && file.is_there(client)? {
+                return Ok(None);
+            }
+            let is_continued = is_resumed && file.resume(client, &self.short)?;
+            if !is_continued {
+                file.prepare(client)?;
+            }
+            Ok(Some((file, is_continued)))
         });
         match opened {
-            Ok((_, true)) => copying.counts.unchanged += 1,
-            Ok((upload, false)) => {
-                let how = upload.how(is_resumed);
-                let ticket = client.begin_create(upload.job.directory, upload.part.as_bytes(), how);
+            Ok(None) => copying.counts.unchanged += 1,
+            Ok(Some((mut file, true))) => {
+                self.number += 1;
+                copying.counts.resumed_bytes += file.offset;
+                match write(&mut file, copying, client) {
+                    Ok(next) => self.keep(self.number, file, next, copying)?,
+                    Err(failure) => self.fail(self.number, file, failure, copying, client)?,
+                }
+            }
+            Ok(Some((file, false))) => {
+                let ticket = client.begin_create(file.directory(), file.part(), EMPTY);
                 self.number += 1;
                 self.tickets.insert(ticket, self.number);
-                self.all.insert(self.number, upload);
+                self.all.insert(self.number, file);
                 client.try_flush()?;
             }
             Err(failure) => copying.fail(name, failure)?,
@@ -180,7 +94,7 @@ impl Uploads {
         let number = self.tickets.remove(&ticket).expect("it was begun here");
         let mut upload = self.all.remove(&number).expect("it waits for that call");
         let was_committed = matches!(upload.step, Step::CommitPart | Step::CommitAll);
-        match advance(&mut upload, outcome, copying, client) {
+        match advance(&mut upload, outcome, copying, client, &self.short) {
             Ok(next) => self.keep(number, upload, next, copying)?,
             Err(failure) => self.fail(number, upload, failure, copying, client)?,
         }
@@ -199,7 +113,7 @@ impl Uploads {
     fn keep(
         &mut self,
         number: u64,
-        upload: Upload,
+        upload: Outgoing,
         next: Next,
         copying: &mut Copying<'_>,
     ) -> Result<(), Failure> {
@@ -220,7 +134,7 @@ impl Uploads {
     fn fail(
         &mut self,
         number: u64,
-        mut upload: Upload,
+        mut upload: Outgoing,
         failure: Failure,
         copying: &mut Copying<'_>,
         client: &mut Client,
@@ -228,7 +142,8 @@ impl Uploads {
         if failure.concerns_all() || upload.offset == upload.committed {
             return copying.fail(upload.name(), failure);
         }
-        let next = commit(&mut upload, Step::CommitAll, client);
+        let part = upload.to();
+        let next = commit(&mut upload, part, Step::CommitAll, client);
         upload.failure = Some(failure);
         self.keep(number, upload, next, copying)
     }
@@ -242,122 +157,120 @@ enum Next {
 }
 
 fn advance(
-    upload: &mut Upload,
+    file: &mut Outgoing,
     outcome: Result<Option<Found>, ClientError>,
     copying: &mut Copying<'_>,
     client: &mut Client,
+    short: &Pool,
 ) -> Result<Next, Failure> {
     // While the server is not ready, one file at a time is tried again.
     let is_delayed = outcome.as_ref().is_err_and(|error| error.status() == Some(Status::Jukebox));
-    match upload.step {
+    match file.step {
         Step::Create => {
-            let (directory, part) = (upload.job.directory, upload.part.as_bytes());
-            let found = match outcome {
+            let made = match outcome {
                 Ok(Some(found)) => found,
                 // A server need not report it.
-                Ok(None) => client.look_up(directory, part)?,
-                Err(_) if is_delayed => {
-                    client.create(directory, part, upload.how(copying.arguments.resume))?
+                Ok(None) => client.look_up(file.directory(), file.part())?,
+                Err(error) if is_delayed || error.status() == Some(Status::Exists) => {
+                    file.make_part(client)?
                 }
                 Err(error) => return Err(error.into()),
             };
-            upload.begin_at(found, client)?;
-            copying.counts.resumed_bytes += upload.offset;
-            write(upload, copying, client)
+            file.begin(made);
+            write(file, copying, client)
         }
         Step::CommitPart => {
-            outcome.inspect_err(|_| upload.committed = upload.offset)?;
-            upload.committed = upload.offset;
-            write(upload, copying, client)
+            let done = outcome.map(drop);
+            file.committed = file.offset;
+            done?;
+            if file.wants_record() {
+                let record = file.note_done(client, short)?;
+                return Ok(commit(file, record, Step::CommitRecord, client));
+            }
+            write(file, copying, client)
+        }
+        Step::CommitRecord => {
+            outcome?;
+            write(file, copying, client)
         }
         Step::CommitAll => {
-            upload.committed = upload.offset;
-            if let Some(failure) = upload.failure.take() {
+            file.committed = file.offset;
+            if let Some(failure) = file.failure.take() {
                 return Ok(Next::Failed(failure));
             }
             outcome?;
-            verify(upload, copying, client)?;
-            upload.step = Step::SetAttributes;
-            Ok(Next::Call(client.begin_set_attributes(upload.to(), upload.attributes())))
+            file.verify(copying, client)?;
+            file.step = Step::SetAttributes;
+            Ok(Next::Call(client.begin_set_attributes(file.to(), file.attributes())))
         }
         Step::SetAttributes => {
             match outcome {
-                Err(_) if is_delayed => client.set_attributes(upload.to(), upload.attributes())?,
+                Err(_) if is_delayed => client.set_attributes(file.to(), file.attributes())?,
                 done => drop(done?),
             }
-            upload.step = Step::Rename;
-            let [part, name] = upload.names();
+            file.step = Step::LookUp;
+            Ok(Next::Call(client.begin_look_up(file.directory(), file.part())))
+        }
+        Step::LookUp => {
+            let found = match outcome {
+                Ok(None) => Some(client.look_up(file.directory(), file.part())?),
+                Err(_) if is_delayed => Some(client.look_up(file.directory(), file.part())?),
+                Err(error) if error.status() == Some(Status::NoEntry) => None,
+                found => found?,
+            };
+            if !file.is_part(found) {
+                return Err(file.replaced());
+            }
+            file.step = Step::Rename;
+            let [part, name] = file.renaming();
             Ok(Next::Call(client.begin_rename(part, name)))
         }
         Step::Rename => {
-            let [part, name] = upload.names();
+            let [part, name] = file.renaming();
             match outcome {
                 Err(_) if is_delayed => client.rename(part, name)?,
                 done => drop(done?),
             }
+            file.end(client)?;
             Ok(Next::Over)
         }
         Step::Buffer => unreachable!("it waits for no call"),
     }
 }
 
-/// Continues writing while there are free buffers. It writes in order, and fills each buffer before the next, so that after a commit the
-/// server's disk has a prefix of the file.
-fn write(upload: &mut Upload, copying: &mut Copying<'_>, client: &mut Client) -> Result<Next, Failure> {
+/// Continues writing while there are free buffers.
+fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) -> Result<Next, Failure> {
     loop {
         let Some(mut buffer) = copying.pool.take() else {
-            if upload.offset > upload.committed {
-                return Ok(commit(upload, Step::CommitPart, client));
+            if file.offset > file.committed {
+                let part = file.to();
+                return Ok(commit(file, part, Step::CommitPart, client));
             }
-            upload.step = Step::Buffer;
+            file.step = Step::Buffer;
             return Ok(Next::Buffer);
         };
         let buffer_bytes = buffer.capacity();
         buffer.resize(buffer_bytes);
-        let memory = buffer.as_mut().expect("of a pool");
-        let count = fill(&mut upload.file, memory).map_err(|error| local(&upload.job.from, error))?;
+        let count = file.fill(buffer.as_mut().expect("of a pool"))?;
         buffer.resize(count);
         if count > 0 {
-            let place = Place { file: upload.to(), offset: upload.offset };
+            let place = Place { file: file.to(), offset: file.offset };
             client.wait_for_room(CALLS_MAX)?;
             client.write(buffer, place).expect("room was waited for");
             client.try_flush()?;
-            upload.offset += count as u64;
+            file.offset += count as u64;
             copying.note(count)?;
         }
         // Only the last buffer is not full.
         if count < buffer_bytes {
-            return Ok(commit(upload, Step::CommitAll, client));
+            let part = file.to();
+            return Ok(commit(file, part, Step::CommitAll, client));
         }
     }
 }
 
-fn commit(upload: &mut Upload, step: Step, client: &mut Client) -> Next {
-    upload.step = step;
-    let ticket = client.begin_commit(upload.to()).expect("the commit before has its reply");
+fn commit(file: &mut Outgoing, what: FileHandle, step: Step, client: &mut Client) -> Next {
+    file.step = step;
+    let ticket = client.begin_commit(what).expect("the commit before has its reply");
     Next::Call(ticket)
-}
-
-fn verify(upload: &Upload, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
-    if !copying.arguments.verify {
-        return Ok(());
-    }
-    let compared = compare(copying, client, upload.to(), (&upload.file, &upload.job.from));
-    if matches!(compared, Err(Failure::Differs { .. })) {
-        let _ = client.remove(upload.job.directory, upload.part.as_bytes()); // nothing to go on with
-    }
-    compared
-}
-
-fn fill(file: &mut File, memory: &mut [u8]) -> io::Result<usize> {
-    let mut count = 0;
-    while count < memory.len() {
-        match file.read(&mut memory[count..]) {
-            Ok(0) => break,
-            Ok(more) => count += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(count)
 }

@@ -1,0 +1,387 @@
+//! Copies that were interrupted and are continued: only what is proven to be right is kept.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nocopy_lab::patience::wait_until;
+use rustix::process::{Resource, Rlimit, Signal, geteuid, prlimit};
+use serde_json::Value;
+
+use crate::nfs_client::{Scene, Server, content, json};
+use crate::running::{Running, nocopy, text};
+
+/// Bytes between two records.
+const INTERVAL: u64 = 32 << 20;
+
+/// When the copies are interrupted: after a record, and before the next.
+const GATE_BYTES: i64 = 40 << 20;
+
+/// Longer than two intervals.
+fn long() -> Vec<u8> {
+    content(1_000_003).repeat(70)
+}
+
+/// Between client and server: lets so many bytes through, and then none until it is opened.
+struct Gate {
+    port: u16,
+    left: Arc<AtomicI64>,
+}
+
+impl Gate {
+    fn start(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (left, to) = (Arc::new(AtomicI64::new(GATE_BYTES)), server.port);
+        let counted = Arc::clone(&left);
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let is_closed = counted.load(Ordering::SeqCst) == CLOSED;
+                let Some(server) = TcpStream::connect(("127.0.0.1", to)).ok().filter(|_| !is_closed) else {
+                    return;
+                };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let left = Arc::clone(&counted);
+                    thread::spawn(move || carry(from, to, &left));
+                }
+            }
+        });
+        Self { port, left }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("nfs://127.0.0.1:{}{path}", self.port)
+    }
+
+    fn open(&self) {
+        self.left.store(i64::MAX, Ordering::SeqCst);
+    }
+}
+
+/// Of a gate that lets nothing through any more.
+const CLOSED: i64 = i64::MIN;
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.left.store(CLOSED, Ordering::SeqCst);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let has_passed = loop {
+            let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                (left > 0).then(|| left - count as i64)
+            });
+            match taken {
+                Err(CLOSED) => break false,
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+                Ok(_) => break true,
+            }
+        };
+        if !has_passed {
+            return;
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+/// A copy from a server or to one, and its files.
+struct Copy {
+    scene: Scene,
+    server: Server,
+    is_upload: bool,
+}
+
+impl Copy {
+    fn new(is_upload: bool) -> Self {
+        let scene = Scene::new();
+        if is_upload {
+            fs::write(scene.path("file"), long()).unwrap();
+            scene.give_away();
+        } else {
+            fs::write(scene.path("exported/file"), long()).unwrap();
+            fs::create_dir(scene.path("below")).unwrap();
+        }
+        let server = scene.serve(0, if is_upload { &["--writable"] } else { &[] });
+        Self { scene, server, is_upload }
+    }
+
+    /// To a server of this user, whose limits this process may set.
+    fn to_own_server() -> Self {
+        let scene = Scene::new();
+        fs::write(scene.path("file"), long()).unwrap();
+        let as_root = geteuid().is_root().then_some("--no-root-squash");
+        let options: Vec<_> = ["--writable"].into_iter().chain(as_root).collect();
+        let server = scene.serve(0, &options);
+        Self { scene, server, is_upload: true }
+    }
+
+    fn source(&self) -> PathBuf {
+        self.scene.path(if self.is_upload { "file" } else { "exported/file" })
+    }
+
+    /// A file beside the copy.
+    fn there(&self, name: &str) -> PathBuf {
+        self.scene.path(if self.is_upload { "exported/below" } else { "below" }).join(name)
+    }
+
+    fn part(&self) -> PathBuf {
+        self.there("file.nocopy-part")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.there("file.nocopy-done")
+    }
+
+    fn words(&self, options: &[&str], url: impl Fn(&str) -> String) -> Vec<String> {
+        let here = |path: PathBuf| path.display().to_string();
+        let paths = match self.is_upload {
+            true => [here(self.source()), url("/below")],
+            false => [url("/file"), here(self.scene.path("below"))],
+        };
+        ["cp", "--json", "--timeout", "10m"]
+            .iter()
+            .chain(options)
+            .map(|word| (*word).to_owned())
+            .chain(paths)
+            .collect()
+    }
+
+    fn run(&self, options: &[&str]) -> (Value, i32) {
+        let words = self.words(options, |path| self.server.url(path));
+        json(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// A copy that has written a record, and waits.
+    fn begun(&self, gate: &Gate, options: &[&str]) -> Running {
+        let words = self.words(options, |path| gate.url(path));
+        let copying = Running::start(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        wait_until("a record", || fs::metadata(self.record()).is_ok_and(|about| about.len() > 0));
+        copying
+    }
+
+    /// A copy that is killed after its first record. What is not recorded is lost, and the part has its whole length, as if the last bytes
+    /// had been written first.
+    fn kill(&self, options: &[&str]) {
+        let gate = Gate::start(&self.server);
+        let copying = self.begun(&gate, options);
+        copying.signal(Signal::KILL);
+        drop(copying);
+        assert!(!self.there("file").exists());
+        let part = File::options().write(true).open(self.part()).unwrap();
+        part.set_len(INTERVAL).unwrap();
+        part.set_len(long().len() as u64).unwrap();
+    }
+
+    /// Checks the complete copy; nothing else is left.
+    fn check(&self, expected: &[u8]) {
+        assert!(fs::read(self.there("file")).unwrap() == expected, "upload: {}", self.is_upload);
+        let [ours, theirs] = [self.source(), self.there("file")].map(|path| fs::metadata(path).unwrap());
+        assert_eq!((ours.mtime(), ours.mode()), (theirs.mtime(), theirs.mode()));
+        assert!(!self.part().exists() && !self.record().exists());
+    }
+}
+
+fn counts(copied: &Value) -> [u64; 3] {
+    ["files", "bytes", "resumed_bytes"].map(|name| copied[name].as_u64().unwrap())
+}
+
+#[test]
+fn a_killed_copy_continues_after_what_is_on_the_disk() {
+    for (is_upload, connections) in [(true, "1"), (true, "4"), (false, "1"), (false, "4")] {
+        let copy = Copy::new(is_upload);
+        copy.kill(&["--connections", connections]);
+        let (copied, code) = copy.run(&["--resume", "--connections", connections]);
+        let rest = long().len() as u64 - INTERVAL;
+        assert_eq!((code, counts(&copied)), (0, [1, rest, INTERVAL]), "{is_upload} {connections} {copied}");
+        copy.check(&long());
+    }
+}
+
+/// The disk of the server is full: some writes fail, later ones may not.
+#[test]
+fn a_copy_after_failed_writes_continues_after_what_is_on_the_disk() {
+    let copy = Copy::to_own_server();
+    let set = |bytes| {
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(copy.server.running.pid()), Resource::Fsize, limit).unwrap();
+    };
+    set(Some(INTERVAL + (5 << 20)));
+    let (copied, code) = copy.run(&["--connections", "4"]);
+    assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
+    assert!(copied["failed"][0]["error"].as_str().unwrap().contains("EFBIG"), "{copied}");
+    set(None);
+    // A hole where a write failed.
+    let part = File::options().write(true).open(copy.part()).unwrap();
+    part.set_len(INTERVAL).unwrap();
+    part.set_len(INTERVAL + (8 << 20)).unwrap();
+    let (copied, code) = copy.run(&["--connections", "4", "--resume"]);
+    assert_eq!((code, &copied["resumed_bytes"]), (0, &INTERVAL.into()), "{copied}");
+    copy.check(&long());
+}
+
+#[test]
+fn a_copy_of_a_source_that_has_changed_begins_again() {
+    for is_upload in [true, false] {
+        let copy = Copy::new(is_upload);
+        copy.kill(&[]);
+        let changed: Vec<u8> = long().iter().map(|byte| !byte).collect();
+        let source = File::options().write(true).open(copy.source()).unwrap();
+        let before = source.metadata().unwrap().modified().unwrap();
+        source.write_all_at(&changed, 0).unwrap();
+        source.set_modified(before).unwrap(); // as if nothing had happened
+        drop(source);
+        let (copied, code) = copy.run(&["--resume"]);
+        assert_eq!((code, &copied["resumed_bytes"]), (0, &0.into()), "{copied}");
+        copy.check(&changed);
+    }
+}
+
+#[test]
+fn a_part_without_its_record_begins_again() {
+    for is_upload in [true, false] {
+        let copy = Copy::new(is_upload);
+        for damage in ["no record", "half a record", "the record of another part", "a short part"] {
+            copy.kill(&[]);
+            match damage {
+                "no record" => fs::remove_file(copy.record()).unwrap(),
+                "half a record" => {
+                    File::options().write(true).open(copy.record()).unwrap().set_len(70).unwrap()
+                }
+                "a short part" => {
+                    File::options().write(true).open(copy.part()).unwrap().set_len(INTERVAL - 1).unwrap();
+                }
+                _ => {
+                    let other = copy.there("other");
+                    fs::copy(copy.part(), &other).unwrap();
+                    fs::rename(other, copy.part()).unwrap();
+                }
+            }
+            let (copied, code) = copy.run(&["--resume"]);
+            assert_eq!((code, &copied["resumed_bytes"]), (0, &0.into()), "{damage}: {copied}");
+            copy.check(&long());
+            fs::remove_file(copy.there("file")).unwrap();
+        }
+    }
+}
+
+/// In a directory where others may write, the part's name can be that of another file.
+#[test]
+fn another_file_under_the_name_of_the_part_is_not_written_to() {
+    for is_upload in [true, false] {
+        let copy = Copy::new(is_upload);
+        let victim = copy.there("victim");
+        for options in [&[][..], &["--resume"]] {
+            for is_link in [true, false] {
+                fs::write(&victim, b"of another").unwrap();
+                match is_link {
+                    true => symlink(&victim, copy.part()).unwrap(),
+                    false => fs::hard_link(&victim, copy.part()).unwrap(),
+                }
+                let (copied, code) = copy.run(options);
+                assert_eq!(code, 0, "{copied}");
+                assert_eq!(fs::read(&victim).unwrap(), b"of another");
+                copy.check(&long());
+                fs::remove_file(copy.there("file")).unwrap();
+            }
+        }
+        // A part with a second name is that of another file, too.
+        copy.kill(&[]);
+        fs::remove_file(&victim).unwrap();
+        fs::hard_link(copy.part(), &victim).unwrap();
+        let (copied, code) = copy.run(&["--resume"]);
+        assert_eq!((code, &copied["resumed_bytes"]), (0, &0.into()), "{copied}");
+        copy.check(&long());
+        let [copied, other] = [copy.there("file"), victim].map(|path| fs::metadata(path).unwrap().ino());
+        assert_ne!(copied, other);
+    }
+}
+
+/// Two copies to the same name: a file that is not complete must not get it.
+#[test]
+fn a_part_that_was_replaced_during_the_copy_does_not_get_the_name() {
+    for is_upload in [true, false] {
+        let copy = Copy::new(is_upload);
+        let gate = Gate::start(&copy.server);
+        let copying = copy.begun(&gate, &[]);
+        fs::remove_file(copy.part()).unwrap();
+        fs::write(copy.part(), b"of another copy").unwrap();
+        gate.open();
+        let (copied, code) = copying.summary();
+        assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
+        let error = copied["failed"][0]["error"].as_str().unwrap();
+        assert!(is_upload && error.contains("ESTALE") || error.contains("replaced during"), "{error}");
+        assert!(!copy.there("file").exists());
+        assert_eq!(fs::read(copy.part()).unwrap(), b"of another copy");
+    }
+}
+
+#[test]
+fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
+    for is_upload in [true, false] {
+        let copy = Copy::new(is_upload);
+        copy.kill(&[]);
+        let part = File::options().read(true).write(true).open(copy.part()).unwrap();
+        let mut byte = [0];
+        part.read_exact_at(&mut byte, 1_100_077).unwrap();
+        part.write_all_at(&[byte[0] ^ 1], 1_100_077).unwrap();
+        drop(part);
+        let (copied, code) = copy.run(&["--resume", "--verify"]);
+        assert_eq!((code, &copied["files"], &copied["ended"]), (1, &0.into(), &"done".into()), "{copied}");
+        let error = copied["failed"][0]["error"].as_str().unwrap();
+        let differs = "the copy differs from byte 1100077 on; the file was changed during the copy, or the server or disk is faulty; copy it again";
+        assert!(error.ends_with(differs), "{error}");
+        assert!(!copy.there("file").exists() && !copy.part().exists() && !copy.record().exists());
+        // Without the earlier copy nothing is wrong.
+        let (copied, code) = copy.run(&["--resume", "--verify"]);
+        assert_eq!((code, &copied["verified_bytes"]), (0, &long().len().into()), "{copied}");
+        copy.check(&long());
+    }
+}
+
+/// Links in the destination are not followed: they may lead out of it.
+#[test]
+fn links_in_the_destination_are_not_written_through() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("exported/below/inside")).unwrap();
+    fs::write(scene.path("exported/below/inside/file"), b"new").unwrap();
+    fs::write(scene.path("exported/below/other"), b"new").unwrap();
+    let server = scene.serve(0, &[]);
+    let [elsewhere, to] = ["elsewhere", "to"].map(|name| scene.path(name));
+    fs::create_dir_all(to.join("below")).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("file"), b"old").unwrap();
+    symlink(&elsewhere, to.join("below/inside")).unwrap();
+    symlink(elsewhere.join("file"), to.join("below/other")).unwrap();
+    let output = nocopy(&["cp", "-r", &server.url("/below"), to.to_str().unwrap()]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("below/inside: cannot be read or written (ENOTDIR)"), "{said}");
+    assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
+    // A link at the name of a file is replaced.
+    assert!(is_file_with(&to.join("below/other"), b"new"));
+    // The directory that the user names may be a link.
+    let named = scene.path("named");
+    symlink(&to, &named).unwrap();
+    fs::remove_file(to.join("below/inside")).unwrap();
+    let output = nocopy(&["cp", "-r", &server.url("/below"), named.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(is_file_with(&to.join("below/inside/file"), b"new"));
+}
+
+fn is_file_with(path: &Path, content: &[u8]) -> bool {
+    fs::symlink_metadata(path).unwrap().is_file() && fs::read(path).unwrap() == content
+}

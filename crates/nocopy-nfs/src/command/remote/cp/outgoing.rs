@@ -1,0 +1,277 @@
+//! A file of this host that is written on a server.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use nocopy::Pool;
+use rustix::fs::OFlags;
+
+use super::super::Failure;
+use super::compare::compare;
+use super::record::{Earlier, INTERVAL_BYTES, Names, Version};
+use super::{Copying, local};
+use crate::client::{Client, ClientError, Found, Place};
+use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
+
+pub(super) struct Job {
+    pub(super) from: PathBuf,
+    pub(super) directory: FileHandle,
+    pub(super) name: OsString,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Create,
+    Buffer,
+    /// A commit of what was written so far, because it holds all the buffers.
+    CommitPart,
+    /// A commit of the record of what is committed.
+    CommitRecord,
+    CommitAll,
+    SetAttributes,
+    /// A look at the part before it gets its name.
+    LookUp,
+    Rename,
+}
+
+pub(super) struct Outgoing {
+    from: PathBuf,
+    directory: FileHandle,
+    names: Names,
+    pub(super) file: File,
+    about: Metadata,
+    pub(super) step: Step,
+    /// Set when the file was made.
+    to: Option<Found>,
+    record: Option<FileHandle>,
+    /// Offsets of the next byte to be written, and of the first that may not be on the server's disk.
+    pub(super) offset: u64,
+    pub(super) committed: u64,
+    recorded: u64,
+    /// Reported once no call of the file is in flight.
+    pub(super) failure: Option<Failure>,
+}
+
+impl Outgoing {
+    pub(super) fn open(job: Job) -> Result<Self, Failure> {
+        let Job { from, directory, name } = job;
+        // If the file was replaced since it was looked at, no link is followed, and no pipe waited for.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&from);
+        let file = opened.map_err(|error| local(&from, error))?;
+        let about = file.metadata().map_err(|error| local(&from, error))?;
+        if !about.is_file() {
+            return Err(local(&from, io::ErrorKind::InvalidInput.into()));
+        }
+        Ok(Self {
+            names: Names::new(name),
+            from,
+            directory,
+            file,
+            about,
+            step: Step::Create,
+            to: None,
+            record: None,
+            offset: 0,
+            committed: 0,
+            recorded: 0,
+            failure: None,
+        })
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.from.display().to_string()
+    }
+
+    pub(super) fn failed(&self, error: io::Error) -> Failure {
+        local(&self.from, error)
+    }
+
+    pub(super) fn to(&self) -> FileHandle {
+        self.to.expect("it is made first").file
+    }
+
+    fn version(&self) -> Version {
+        Version::from(&self.about)
+    }
+
+    fn modified(&self) -> Time {
+        Time {
+            seconds: self.about.mtime().clamp(0, u32::MAX.into()) as u32,
+            nanoseconds: self.about.mtime_nsec() as u32,
+        }
+    }
+
+    pub(super) fn attributes(&self) -> NewAttributes {
+        let mode = Some(self.about.mode() & 0o777);
+        NewAttributes { mode, modified: SetTime::To(self.modified()), ..NewAttributes::NONE }
+    }
+
+    pub(super) fn directory(&self) -> FileHandle {
+        self.directory
+    }
+
+    pub(super) fn part(&self) -> &[u8] {
+        self.names.part.as_bytes()
+    }
+
+    /// The names of the unfinished and of the complete file, in the same directory.
+    pub(super) fn renaming(&self) -> [(FileHandle, &[u8]); 2] {
+        [(self.directory, self.part()), (self.directory, self.names.whole.as_bytes())]
+    }
+
+    /// Whether an earlier copy is complete.
+    pub(super) fn is_there(&self, client: &mut Client) -> Result<bool, ClientError> {
+        let key = |time: Time| (time.seconds, time.nanoseconds);
+        Ok(self.find(&self.names.whole, client)?.is_some_and(|found| {
+            let is_newer = key(found.attributes.modified) >= key(self.modified());
+            found.is_regular() && found.attributes.size == self.about.len() && is_newer
+        }))
+    }
+
+    fn find(&self, name: &OsStr, client: &mut Client) -> Result<Option<Found>, ClientError> {
+        absent_as_none(client.look_up(self.directory, name.as_bytes()))
+    }
+
+    /// Prepares for a new part: no record of an earlier one may be there.
+    pub(super) fn prepare(&self, client: &mut Client) -> Result<(), ClientError> {
+        match self.version().may_have_record() {
+            true => self.remove(&self.names.record, client),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the part, although something has its name.
+    pub(super) fn make_part(&self, client: &mut Client) -> Result<Found, ClientError> {
+        self.remove(&self.names.record, client)?;
+        self.make(&self.names.part, client)
+    }
+
+    fn make(&self, name: &OsStr, client: &mut Client) -> Result<Found, ClientError> {
+        match client.create(self.directory, name.as_bytes(), EMPTY) {
+            Err(error) if error.status() == Some(Status::Exists) => {
+                self.remove(name, client)?;
+                client.create(self.directory, name.as_bytes(), EMPTY)
+            }
+            made => made,
+        }
+    }
+
+    /// Removes what has the names of the part and the record, first the record.
+    fn discard(&self, client: &mut Client) -> Result<(), ClientError> {
+        self.remove(&self.names.record, client)?;
+        self.remove(&self.names.part, client)
+    }
+
+    fn remove(&self, name: &OsStr, client: &mut Client) -> Result<(), ClientError> {
+        absent_as_none(client.remove(self.directory, name.as_bytes())).map(drop)
+    }
+
+    /// Begins with an empty part.
+    pub(super) fn begin(&mut self, made: Found) {
+        self.to = Some(made);
+    }
+
+    /// Continues the part of an earlier copy after the bytes that its record proves, if there are any.
+    pub(super) fn resume(&mut self, client: &mut Client, short: &Pool) -> Result<bool, Failure> {
+        if !self.version().may_have_record() {
+            return Ok(false);
+        }
+        let (record, part) = (self.find(&self.names.record, client)?, self.find(&self.names.part, client)?);
+        let Some((record, part)) = record.zip(part) else { return Ok(false) };
+        let buffer = short.take().expect("one for each file");
+        let (text, _) = client.read(buffer, Place { file: record.file, offset: 0 })?;
+        let Some(done) = self.version().proven(&text, part.attributes.file_id) else { return Ok(false) };
+        drop(text);
+        // For whom the server takes this client shows in a file that it makes.
+        let own = self.make(&self.names.record, client)?;
+        let is_own = |found: Found| Earlier::from(&found.attributes).is_of(own.attributes.user);
+        if !(is_own(record) && is_own(part) && done <= part.attributes.size) {
+            return Ok(false);
+        }
+        client.set_attributes(part.file, NewAttributes { size: Some(done), ..NewAttributes::NONE })?;
+        self.file.seek(SeekFrom::Start(done)).map_err(|error| self.failed(error))?;
+        (self.to, self.record) = (Some(part), Some(own.file));
+        (self.offset, self.committed) = (done, done);
+        let record = self.note_done(client, short)?;
+        client.commit(record)?;
+        Ok(true)
+    }
+
+    pub(super) fn wants_record(&self) -> bool {
+        self.version().may_have_record() && self.committed - self.recorded >= INTERVAL_BYTES
+    }
+
+    /// Writes a record of what is committed; returns the file of the record, which is to be committed.
+    pub(super) fn note_done(&mut self, client: &mut Client, short: &Pool) -> Result<FileHandle, Failure> {
+        let record = match self.record {
+            Some(record) => record,
+            None => self.make(&self.names.record, client)?.file,
+        };
+        self.record = Some(record);
+        let part = self.to.expect("it is made first").attributes.file_id;
+        let text = self.version().record(part, self.committed);
+        let mut buffer = short.take().expect("one for each file");
+        buffer.fill(text.as_bytes()).expect("it is longer than records");
+        client
+            .write(buffer, Place { file: record, offset: 0 })
+            .expect("no other call of this file is in flight");
+        self.recorded = self.committed;
+        Ok(record)
+    }
+
+    /// Whether what was found under the name of the part is that.
+    pub(super) fn is_part(&self, found: Option<Found>) -> bool {
+        let id = |found: Found| (found.attributes.file_system, found.attributes.file_id);
+        found.map(id) == self.to.map(id)
+    }
+
+    pub(super) fn replaced(&self) -> Failure {
+        Failure::Replaced { path: self.names.part.display().to_string() }
+    }
+
+    /// Removes the record of a complete file, which means nothing any more.
+    pub(super) fn end(&self, client: &mut Client) -> Result<(), ClientError> {
+        self.record.map_or(Ok(()), |_| self.remove(&self.names.record, client))
+    }
+
+    pub(super) fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
+        if !copying.arguments.verify {
+            return Ok(());
+        }
+        let compared = compare(copying, client, self.to(), (&self.file, &self.from));
+        if matches!(compared, Err(Failure::Differs { .. })) {
+            let _ = self.discard(client); // nothing to go on with
+        }
+        compared
+    }
+
+    /// Reads until the memory is full; fewer bytes only at the end of the file.
+    pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<usize, Failure> {
+        let mut count = 0;
+        while count < memory.len() {
+            match self.file.read(&mut memory[count..]) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// A new file, private until it is complete. If the name exists, whatever it is, the call fails.
+pub(super) const EMPTY: HowToCreate =
+    HowToCreate::Guarded(NewAttributes { mode: Some(0o600), size: Some(0), ..NewAttributes::NONE });
+
+fn absent_as_none<T>(outcome: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+    match outcome {
+        Err(error) if error.status() == Some(Status::NoEntry) => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}

@@ -1,0 +1,180 @@
+//! What proves that the beginning of an unfinished copy is right: a record beside it, `NAME.nocopy-done`.
+//!
+//! The length of `NAME.nocopy-part` proves nothing: writes are executed in any order, some of them fail, and a disk stores them in an order of
+//! its own. So the record says how many bytes were on the disk, and of which version of which source they are. It is removed before a part is
+//! made, and it is written only when the bytes that it counts are on the disk.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::hash::Hasher;
+use std::os::unix::fs::MetadataExt;
+
+use siphasher::sip::SipHasher13;
+
+use crate::wire::nfs3::{Attributes, Time};
+
+/// How many more bytes must be on the disk before the record is written again. Shorter files have none, and are copied anew.
+pub(super) const INTERVAL_BYTES: u64 = 32 << 20;
+
+/// Longer than any record.
+pub(super) const BYTES_MAX: usize = 512;
+
+const PART: &str = ".nocopy-part";
+const RECORD: &str = ".nocopy-done";
+
+/// The names that belong to the copy of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    pub(super) whole: OsString,
+    pub(super) part: OsString,
+    pub(super) record: OsString,
+}
+
+impl Names {
+    pub(super) fn new(whole: OsString) -> Self {
+        let with = |suffix| [&*whole, OsStr::new(suffix)].into_iter().collect();
+        Self { part: with(PART), record: with(RECORD), whole }
+    }
+}
+
+/// Whether a name is that of an unfinished copy or its record. Such files in a directory are left out: the names of their copies would
+/// conflict with this copy's own.
+pub(super) fn is_unfinished(name: &OsStr) -> bool {
+    [PART, RECORD].iter().any(|suffix| name.as_encoded_bytes().ends_with(suffix.as_bytes()))
+}
+
+/// A version of a source: if any of it changes, the bytes may have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    file_id: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl From<&Attributes> for Version {
+    fn from(of: &Attributes) -> Self {
+        let time = |time: Time| (time.seconds.into(), time.nanoseconds.into());
+        Self { file_id: of.file_id, size: of.size, modified: time(of.modified), changed: time(of.changed) }
+    }
+}
+
+impl From<&Metadata> for Version {
+    fn from(of: &Metadata) -> Self {
+        Self {
+            file_id: of.ino(),
+            size: of.len(),
+            modified: (of.mtime(), of.mtime_nsec()),
+            changed: (of.ctime(), of.ctime_nsec()),
+        }
+    }
+}
+
+impl Version {
+    pub(super) fn may_have_record(&self) -> bool {
+        self.size >= INTERVAL_BYTES
+    }
+
+    /// The record that the first `done` bytes of this version are on the disk, in the part with this number. Its length does not depend on
+    /// the numbers, so that it can be written over an earlier one; the checksum shows that it was written whole.
+    pub(super) fn record(&self, part: u64, done: u64) -> String {
+        let Self { file_id, size, modified, changed } = self;
+        let mut text = format!(
+            "nocopy cp 1\nsource {file_id:016x} {size:016x} {:016x} {:08x} {:016x} {:08x}\npart {part:016x}\ndone {done:016x}\n",
+            modified.0, modified.1, changed.0, changed.1
+        );
+        let mut hasher = SipHasher13::new();
+        hasher.write(text.as_bytes());
+        text += &format!("check {:016x}\n", hasher.finish());
+        text
+    }
+
+    /// How many bytes of a part are proven to be those of this version.
+    pub(super) fn proven(&self, record: &[u8], part: u64) -> Option<u64> {
+        let text = str::from_utf8(record).ok()?;
+        let done = text.lines().find_map(|line| line.strip_prefix("done "))?;
+        let done = u64::from_str_radix(done, 16).ok()?;
+        (done <= self.size && self.record(part, done).as_bytes() == record).then_some(done)
+    }
+}
+
+/// A file that has the name of a part or of a record. In a directory where others may write, it can be theirs, or a second name of another
+/// file; such a file is never written to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Earlier {
+    pub(super) is_regular: bool,
+    pub(super) links: u64,
+    pub(super) owner: u32,
+}
+
+impl Earlier {
+    pub(super) fn is_of(&self, user: u32) -> bool {
+        self.is_regular && self.links == 1 && self.owner == user
+    }
+}
+
+impl From<&Metadata> for Earlier {
+    fn from(of: &Metadata) -> Self {
+        Self { is_regular: of.is_file(), links: of.nlink(), owner: of.uid() }
+    }
+}
+
+impl From<&Attributes> for Earlier {
+    fn from(of: &Attributes) -> Self {
+        let is_regular = of.file_type == crate::wire::nfs3::FileType::Regular;
+        Self { is_regular, links: of.links.into(), owner: of.user }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: Version =
+        Version { file_id: 7, size: 100 << 20, modified: (-1, 999_999_999), changed: (1 << 33, 0) };
+
+    #[test]
+    fn a_record_proves_bytes_of_one_version_and_one_part() {
+        let record = VERSION.record(9, 64 << 20);
+        assert!(record.len() <= BYTES_MAX);
+        assert_eq!(record.len(), VERSION.record(u64::MAX, 0).len());
+        assert_eq!(VERSION.proven(record.as_bytes(), 9), Some(64 << 20));
+        assert_eq!(VERSION.proven(record.as_bytes(), 8), None);
+        for other in [
+            Version { file_id: 8, ..VERSION },
+            Version { size: (100 << 20) + 1, ..VERSION },
+            Version { modified: (-1, 0), ..VERSION },
+            Version { changed: (0, 0), ..VERSION },
+        ] {
+            assert_eq!(other.proven(record.as_bytes(), 9), None, "{other:?}");
+        }
+        // More than there is.
+        assert_eq!(VERSION.proven(VERSION.record(9, (100 << 20) + 1).as_bytes(), 9), None);
+    }
+
+    #[test]
+    fn a_record_that_was_not_written_whole_proves_nothing() {
+        let [old, new] = [32 << 20, 64 << 20].map(|done| VERSION.record(9, done).into_bytes());
+        for length in 1..new.len() {
+            let torn = [&new[..length], &old[length..]].concat();
+            if torn != new && torn != old {
+                assert_eq!(VERSION.proven(&torn, 9), None, "the first {length} bytes are new");
+            }
+            assert_eq!(VERSION.proven(&new[..length], 9), None, "{length} bytes");
+        }
+        assert_eq!(VERSION.proven(&[0xff; 200], 9), None);
+    }
+
+    #[test]
+    fn files_of_others_are_not_taken_for_parts() {
+        let own = Earlier { is_regular: true, links: 1, owner: 1000 };
+        assert!(own.is_of(1000));
+        for other in [
+            Earlier { is_regular: false, ..own },
+            Earlier { links: 2, ..own },
+            Earlier { owner: 2000, ..own },
+        ] {
+            assert!(!other.is_of(1000), "{other:?}");
+        }
+    }
+}
