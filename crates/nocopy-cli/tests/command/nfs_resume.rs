@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy_lab::patience::wait_until;
+use nocopy_lab::refused::{Refused, where_refused};
 use rustix::process::{Resource, Rlimit, Signal, geteuid, prlimit};
 use serde_json::Value;
 
@@ -348,6 +349,18 @@ fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
         let (copied, code) = copy.run(&["--resume", "--verify"]);
         assert_eq!((code, &copied["verified_bytes"]), (0, &long().len().into()), "{copied}");
         copy.check(&long());
+    }
+}
+
+/// The bytes are in the cache, and the disk does not take them.
+#[test]
+fn a_file_that_the_disk_does_not_take_does_not_get_its_name() {
+    let copy = Copy::new(false);
+    for call in [libc::SYS_fsync, libc::SYS_fdatasync] {
+        let (copied, code) = where_refused(&[Refused::always(call, libc::EIO)], || copy.run(&[]));
+        assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
+        assert!(copied["failed"][0]["error"].as_str().unwrap().contains("(EIO)"), "{copied}");
+        assert!(!copy.there("file").exists());
     }
 }
 

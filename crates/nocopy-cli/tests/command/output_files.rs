@@ -5,7 +5,10 @@ use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use nocopy_lab::refused::{Refused, where_refused};
+
 use crate::running::{nocopy, text};
+use crate::transferring::{recv_with_errors, send};
 
 /// A directory that is removed with the test.
 struct Scratch(PathBuf);
@@ -126,4 +129,24 @@ fn results_overwrite_no_file_unless_asked() {
         assert_refused(arguments, code, "--force");
     }
     assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+/// The bytes are in the cache, and the disk (or the server of the file system) does not take them.
+#[test]
+fn a_receiver_whose_disk_fails_has_failed() {
+    let scratch = Scratch::new("disk");
+    let refused = [Refused::always(libc::SYS_fdatasync, libc::EIO)];
+    for scheme in ["udp", "tcp"] {
+        let path = scratch.path(scheme);
+        let options = ["--json", "--output", &path];
+        let (receiver, to, errors) =
+            where_refused(&refused, || recv_with_errors(scheme, "127.0.0.1", &options));
+        let (sent, sent_code) = send(scheme, to, &["--json", "--count", "10", "--size", "1000"]).summary();
+        let (received, code) = receiver.summary();
+        assert_eq!((code, &received["ended"]), (2, &"failed".into()), "{received}");
+        let said = errors.join().unwrap();
+        assert!(said.contains(&format!("{path}: cannot be written (EIO)")), "{said}");
+        // Over UDP the counts are agreed on while the file is written.
+        assert!(scheme == "udp" || sent_code != 0 && sent["ended"] != "done", "{sent}");
+    }
 }

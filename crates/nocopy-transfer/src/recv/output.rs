@@ -33,6 +33,15 @@ impl Opened {
     }
 }
 
+/// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse the bytes. Pipes have no disk.
+pub(super) fn sync(path: &Path, file: &File) -> Result<(), Failure> {
+    let synced = match file.metadata() {
+        Ok(about) if about.is_file() => file.sync_data(),
+        _ => Ok(()),
+    };
+    synced.map_err(|source| failure(path, source))
+}
+
 pub(super) fn failure(path: &Path, source: io::Error) -> Failure {
     match source.kind() {
         // `| head`: the reader has closed the pipe.

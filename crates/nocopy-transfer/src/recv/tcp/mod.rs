@@ -1,6 +1,7 @@
 //! `nocopy recv tcp://…`: receives a stream from a host, by one connection or several, and reports what is missing.
 
 mod acceptor;
+mod disk;
 mod reader;
 mod reception;
 mod sink;

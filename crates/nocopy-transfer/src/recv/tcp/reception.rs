@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
 use super::acceptor::{Acceptor, FirstMessage};
+use super::disk::Disk;
 use super::reader::StreamReader;
 use super::sink::Sink;
 use super::summary::Summary;
@@ -115,7 +116,7 @@ impl<'a> Reception<'a> {
         'a: 'scope,
     {
         let mut live = Live::new();
-        let mut ended = None;
+        let (mut ended, mut disk) = (None, Disk::default());
         loop {
             self.wait(run.as_ref())?;
             let was_alone = run.is_none();
@@ -141,12 +142,22 @@ impl<'a> Reception<'a> {
                 // When it ends, the receiver does not wait for its streams.
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
-                    run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
-                    run.speak(0);
-                    if run.is_over(now_ns) {
-                        return Ok(ended);
+                    match disk.has_all(scope, self.sink, ended) {
+                        // The sender gets no last answer: that would say that all is well.
+                        Err(failure) => {
+                            run.fail(failure);
+                            return Ok(Ended::Failed);
+                        }
+                        Ok(true) => {
+                            run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
+                            run.speak(0);
+                            if run.is_over(now_ns) {
+                                return Ok(ended);
+                            }
+                            continue;
+                        }
+                        Ok(false) => {}
                     }
-                    continue;
                 }
             }
             let bytes = self.progress.bytes.load(Ordering::Relaxed);
@@ -353,6 +364,14 @@ impl<'scope> Run<'scope> {
                 Ok(end) => self.ends.push(end),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
+        }
+    }
+
+    /// Notes a failure that concerns all streams.
+    fn fail(&mut self, failure: Failure) {
+        match self.ends.first_mut() {
+            Some(end) => end.why = Why::Failed(failure),
+            None => self.ends.push(WorkerEnd::of_nothing(0, 0, Count::nothing(false), failure)),
         }
     }
 

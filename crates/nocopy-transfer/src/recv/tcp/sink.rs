@@ -80,6 +80,11 @@ impl Sink {
         Ok(written)
     }
 
+    /// Waits until all that was written is on the disk.
+    pub(super) fn sync(&self) -> Result<(), Failure> {
+        Ok(output::sync(&self.opened.path, &self.opened.file)?)
+    }
+
     pub(super) fn words(&self) -> String {
         let bytes = self.written_bytes.load(Ordering::Relaxed);
         let how =

@@ -167,7 +167,7 @@ impl<'a> Reception<'a> {
             self.output = output;
         }
         drop(live);
-        let written = self.output.as_mut().map_or(Ok(()), Output::give_up);
+        let written = self.output.as_mut().map_or(Ok(()), Output::finish);
         received.and(written.map_err(Failure::from))
     }
 

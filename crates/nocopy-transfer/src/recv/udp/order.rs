@@ -22,6 +22,10 @@ impl<W: Write> Order<W> {
         Self { output, next: 0, held: BTreeMap::new(), held_bytes: 0, left_out: 0, too_late: 0 }
     }
 
+    pub(super) fn output(&self) -> &W {
+        &self.output
+    }
+
     /// Takes a piece, each byte of the stream once.
     pub(super) fn take(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if offset < self.next {

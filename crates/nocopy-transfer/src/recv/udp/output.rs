@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IoSlice};
 use std::path::{Path, PathBuf};
 
 use super::order::Order;
-use crate::recv::output::{Opened, write_all_at};
+use crate::recv::output::{Opened, sync, write_all_at};
 use nocopy_report::Failure;
 use nocopy_report::output_file::PrivateFile;
 
@@ -92,6 +92,15 @@ impl Output {
         match &mut self.way {
             Way::Placed(_) => Ok(()),
             Way::InOrder(order) => order.give_up().map_err(|source| self.failure(source)),
+        }
+    }
+
+    /// Writes what is held back, and waits until all is on the disk.
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        self.give_up()?;
+        match &self.way {
+            Way::Placed(file) => sync(&self.path, file),
+            Way::InOrder(order) => sync(&self.path, order.output().get_ref()),
         }
     }
 

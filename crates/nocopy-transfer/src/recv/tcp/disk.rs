@@ -1,0 +1,42 @@
+//! The wait until the output is on the disk, during which the sender's questions are still answered.
+
+use std::mem;
+use std::panic::resume_unwind;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use nocopy_report::Ended;
+
+use super::sink::Sink;
+use crate::Failure;
+
+#[derive(Debug, Default)]
+pub(super) enum Disk<'scope> {
+    #[default]
+    Idle,
+    Waiting(ScopedJoinHandle<'scope, Result<(), Failure>>),
+    Done,
+}
+
+impl<'scope> Disk<'scope> {
+    /// Whether it has all that was written; begins to wait for that. After a failure, or when interrupted, it does not wait.
+    /// Errors: the bytes could not be written to the disk.
+    pub(super) fn has_all<'a: 'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        sink: Option<&'a Sink>,
+        ended: Ended,
+    ) -> Result<bool, Failure> {
+        let Some(sink) = sink.filter(|_| !matches!(ended, Ended::Failed | Ended::Interrupted)) else {
+            return Ok(true);
+        };
+        *self = match mem::replace(self, Self::Done) {
+            Self::Idle => Self::Waiting(scope.spawn(|| sink.sync())),
+            Self::Waiting(syncing) if syncing.is_finished() => {
+                syncing.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+                Self::Done
+            }
+            waiting => waiting,
+        };
+        Ok(matches!(self, Self::Done))
+    }
+}
