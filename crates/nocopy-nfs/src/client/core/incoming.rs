@@ -15,6 +15,8 @@ const HEAD_BYTES: usize = 132;
 /// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
+const XID_BYTES: usize = size_of::<u32>();
+
 /// The longest READ reply without data: a verifier of 400 bytes, a status and attributes.
 const REFUSAL_BYTES_MAX: usize = 640;
 
@@ -173,11 +175,15 @@ impl Incoming {
     ) -> Result<Option<Step>, Broken> {
         let there = self.bytes.len().min(MARK_BYTES + bytes) - MARK_BYTES;
         let begin = self.fragments.iter().chain(&self.bytes[MARK_BYTES..][..there]);
-        let begin: Vec<u8> = begin.take(4).copied().collect();
+        let begin: Vec<u8> = begin.take(XID_BYTES).copied().collect();
         let whole = self.fragments.len() + bytes;
         let xid = begin.first_chunk().copied().map(u32::from_be_bytes);
         let max = match xid.map(|xid| expected(xid).ok_or((None, BadReply::UnknownCall { xid }))) {
-            None => REFUSAL_BYTES_MAX,
+            // The number says how long the reply may be.
+            None if whole >= XID_BYTES => {
+                return Ok(self.wait_for(MARK_BYTES + XID_BYTES - self.fragments.len()));
+            }
+            None => XID_BYTES,
             Some(Ok(Expected::Results { bytes_max })) => bytes_max,
             Some(Ok(Expected::Data { bytes_max })) => REFUSAL_BYTES_MAX + bytes_max,
             Some(Err(unknown)) => return Err(unknown),

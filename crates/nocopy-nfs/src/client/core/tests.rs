@@ -188,13 +188,16 @@ fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
 
 #[test]
 fn records_in_fragments_are_put_together() {
-    for fragment in [1, 5, 40, 150, 1000] {
+    // However they arrive: also the mark of a long fragment alone.
+    for (fragment, received_at_a_time) in [1, 5, 40, 150, 1000].into_iter().flat_map(|fragment| {
+        [1, 4, 5, 17, 5000].map(|received_at_a_time| (fragment, received_at_a_time))
+    }) {
         let mut core = core();
-        core.post(buffer(300), at(0)).unwrap();
-        core.post(buffer(300), at(600)).unwrap();
+        core.post(buffer(3000), at(0)).unwrap();
+        core.post(buffer(300), at(6000)).unwrap();
         let xids = send_all(&mut core);
         let mut stream = Vec::new();
-        let body = &read_record(xids[0], &pattern(0, 300), false)[4..];
+        let body = &read_record(xids[0], &pattern(0, 3000), false)[4..];
         let pieces = body.chunks(fragment);
         let count = pieces.len();
         for (number, piece) in pieces.enumerate() {
@@ -202,12 +205,34 @@ fn records_in_fragments_are_put_together() {
             stream.extend_from_slice(&(piece.len() as u32 | last).to_be_bytes());
             stream.extend_from_slice(piece);
         }
-        stream.extend(read_record(xids[1], &pattern(600, 300), false));
-        receive(&mut core, 0, &stream, 17).unwrap();
-        for start in [0, 600] {
+        stream.extend(read_record(xids[1], &pattern(6000, 300), false));
+        receive(&mut core, 0, &stream, received_at_a_time).unwrap();
+        for (start, bytes) in [(0, 3000), (6000, 300)] {
             let (_, buffer, outcome) = filled(&mut core);
-            assert!(outcome.is_ok() && buffer[..] == pattern(start, 300), "{fragment}: {start}");
+            let is_right = outcome.is_ok() && buffer[..] == pattern(start, bytes);
+            assert!(is_right, "{fragment} {received_at_a_time}: {start}");
         }
+    }
+}
+
+/// A server does not decide how much memory a reply takes, however it is cut.
+#[test]
+fn fragments_of_more_than_was_asked_for_are_refused() {
+    for (first, second) in [(0x7fff_ffff, 0), (5000, 0), (3, 0x7fff_ffff), (1000, 4000)] {
+        let mut core = core();
+        core.post(buffer(3000), at(0)).unwrap();
+        let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+        let body = [&xid.to_be_bytes()[..], &[0; 996]].concat();
+        let mut stream = u32::to_be_bytes(first).to_vec();
+        let (begin, rest) = body.split_at((first as usize).min(body.len()));
+        stream.extend(begin);
+        if second > 0 {
+            stream.extend(u32::to_be_bytes(second));
+            stream.extend(rest);
+            stream.extend([0; 8]);
+        }
+        let refused = receive(&mut core, 0, &stream, 4).unwrap_err();
+        assert!(matches!(refused, BadReply::TooLong { .. }), "{first} {second}: {refused:?}");
     }
 }
 
