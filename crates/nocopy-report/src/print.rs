@@ -49,6 +49,11 @@ pub fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
 }
 
+/// A name, without any control character: with a newline it would look like several.
+pub fn one_line(name: &str) -> String {
+    name.replace(|c: char| c.is_control(), "\u{fffd}")
+}
+
 fn write(mut output: impl Write, text: &str) -> io::Result<()> {
     output.write_all(printable(text).as_bytes()).and_then(|()| output.flush())
 }

@@ -9,6 +9,7 @@ mod listening;
 mod nfs;
 mod nfs_client;
 mod nfs_resume;
+mod nfs_untrusted;
 mod output_files;
 mod ping;
 mod profile;

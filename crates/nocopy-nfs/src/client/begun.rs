@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::core::{BadReply, CallError, ProcedureNumber};
+use super::files::shown;
 use super::{Client, ClientError, Found, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -131,7 +132,7 @@ impl Client {
         let ticket = self.core().call(ProcedureNumber::from(procedure), arguments, SHORT_BYTES_MAX);
         let subject = match name {
             [] => self.export.clone(),
-            name => format!("{}: {}", self.export, String::from_utf8_lossy(name)),
+            name => format!("{}: {}", self.export, shown(name)),
         };
         self.begun.calls.insert(ticket, Call { kind, subject, what });
         ticket

@@ -13,8 +13,8 @@ use crate::wire::xdr::{self, XdrError};
 const PAGE_BYTES: u32 = 64 << 10;
 const REPLY_BYTES_MAX: usize = 4 * PAGE_BYTES as usize;
 
-/// A directory with more entries is taken for endless.
-const ENTRIES_MAX: usize = 50_000_000;
+/// A directory whose entries take more memory is taken for endless.
+const LISTING_BYTES_MAX: usize = 1 << 30;
 
 /// A name in a directory, and the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +47,22 @@ impl Client {
     /// All entries of a directory, in the server's order, without `.` and `..`. Entries that are removed meanwhile may be missing.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// As [`list_within`](Self::list_within), for entries of 1 GiB: some millions.
     pub fn list(&mut self, directory: FileHandle) -> Result<Vec<Entry>, ClientError> {
+        self.list_within(directory, LISTING_BYTES_MAX)
+    }
+
+    /// As [`list`](Self::list), with at most so many bytes of memory.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. A directory whose entries take more memory is a [bad reply](BadReply::EndlessDirectory).
+    pub fn list_within(
+        &mut self,
+        directory: FileHandle,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry>, ClientError> {
         let (mut all, mut at, mut is_full) = (Vec::new(), Cursor::default(), true);
+        let mut bytes = 0;
         loop {
             let page = match self.page(directory, at, is_full) {
                 // Some servers do not support READDIRPLUS, or not for every directory.
@@ -61,6 +74,7 @@ impl Client {
             };
             let cookie = page.entries.last().map(|last| last.cookie);
             for raw in page.entries {
+                bytes += size_of::<Entry>() + raw.name.len();
                 if !matches!(raw.name.as_slice(), b"." | b"..") {
                     check_name(&raw.name).map_err(not_believed)?;
                     self.complete(directory, raw, &mut all)?;
@@ -68,7 +82,7 @@ impl Client {
             }
             at = match cookie {
                 _ if page.is_end => return Ok(all),
-                Some(cookie) if cookie != at.cookie && all.len() < ENTRIES_MAX => {
+                Some(cookie) if cookie != at.cookie && bytes < bytes_max => {
                     Cursor { cookie, verifier: page.verifier }
                 }
                 _ => return Err(not_believed(BadReply::EndlessDirectory)),

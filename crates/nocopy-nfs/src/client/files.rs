@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nocopy_report::print;
+
 use super::core::BadReply;
 use super::{Client, ClientError};
 use crate::wire::mount::Text;
@@ -35,7 +37,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
-        let subject = String::from_utf8_lossy(name);
+        let subject = shown(name);
         let asked = At { directory, name: Text(name) };
         let found: LookupResult =
             self.ask::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
@@ -90,7 +92,7 @@ impl Client {
         how: HowToCreate,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = String::from_utf8_lossy(name);
+        let subject = shown(name);
         let made = self.ask::<Created, WeakCacheConsistency>(
             Procedure::Create,
             &CreateArguments { at, how },
@@ -110,7 +112,7 @@ impl Client {
         attributes: NewAttributes,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = String::from_utf8_lossy(name);
+        let subject = shown(name);
         let made = self.ask::<Created, WeakCacheConsistency>(
             Procedure::MakeDirectory,
             &MakeDirectoryArguments { at, attributes },
@@ -149,7 +151,7 @@ impl Client {
         directory: FileHandle,
         name: &[u8],
     ) -> Result<(), ClientError> {
-        let subject = String::from_utf8_lossy(name);
+        let subject = shown(name);
         let at = At { directory, name: Text(name) };
         self.ask::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
             .map(drop)
@@ -164,7 +166,7 @@ impl Client {
         (from_directory, from): (FileHandle, &[u8]),
         (to_directory, to): (FileHandle, &[u8]),
     ) -> Result<(), ClientError> {
-        let subject = String::from_utf8_lossy(from);
+        let subject = shown(from);
         let asked = RenameArguments {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
@@ -181,6 +183,11 @@ impl Client {
         self.ask::<WeakCacheConsistency, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))
             .map(drop)
     }
+}
+
+/// A name in an error, without control characters: it may be the server's.
+pub(super) fn shown(name: &[u8]) -> String {
+    print::one_line(&String::from_utf8_lossy(name))
 }
 
 /// Checks that a name from the server has no slash, so that a program that makes such a file cannot make it in another directory.

@@ -189,9 +189,10 @@ fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
 #[test]
 fn records_in_fragments_are_put_together() {
     // However they arrive: also the mark of a long fragment alone.
-    for (fragment, received_at_a_time) in [1, 5, 40, 150, 1000].into_iter().flat_map(|fragment| {
-        [1, 4, 5, 17, 5000].map(|received_at_a_time| (fragment, received_at_a_time))
-    }) {
+    for (fragment, received_at_a_time) in [1, 5, 40, 150, 1000]
+        .into_iter()
+        .flat_map(|fragment| [1, 4, 5, 17, 5000].map(|received_at_a_time| (fragment, received_at_a_time)))
+    {
         let mut core = core();
         core.post(buffer(3000), at(0)).unwrap();
         core.post(buffer(300), at(6000)).unwrap();

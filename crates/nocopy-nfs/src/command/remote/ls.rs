@@ -101,7 +101,7 @@ impl nocopy_report::Summary for Summary {
 }
 
 fn short(entries: &[Entry]) -> String {
-    entries.iter().map(|entry| format!("{}\n", entry.name)).collect()
+    entries.iter().map(|entry| print::one_line(&entry.name) + "\n").collect()
 }
 
 fn long(entries: &[Entry]) -> String {
@@ -113,7 +113,7 @@ fn long(entries: &[Entry]) -> String {
             entry.group.to_string(),
             entry.bytes.to_string(),
             wall_clock::at(entry.modified as i64),
-            entry.name.clone(),
+            print::one_line(&entry.name),
         ]
     };
     let text = Table::new(&[], 1..5, entries.iter().map(row).collect()).text();

@@ -114,7 +114,7 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     let Copying { counts, failures, line, .. } = copying;
     drop(line);
     for (name, said) in &failures {
-        print::say(format_args!("nocopy: {name}: {said}"));
+        print::say(format_args!("nocopy: {}", print::one_line(&format!("{name}: {said}"))));
     }
     let summary = Summary::of(ended, start.elapsed(), counts, failures, &clients);
     let failure = done.err().filter(|failure| !matches!(failure, Failure::Interrupted));

@@ -1,0 +1,261 @@
+//! A server that sends what no honest one does: nothing is written outside the destination, and everything ends.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use nocopy_nfs::client::{Client, Url};
+use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
+use nocopy_nfs::wire::nfs3::{
+    Attributes, FileHandle, FileSystemInformation, FileType, NfsResult, Procedure, ReadDirPlusArguments,
+    Refusal, Status, Time,
+};
+use nocopy_nfs::wire::rpc::{Call, Reply};
+use nocopy_nfs::wire::xdr::{self, Xdr};
+use nocopy_nfs::wire::{nfs3, record};
+
+use crate::running::{nocopy, text};
+
+/// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails.
+type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
+
+/// Lists a directory, from a cookie on, and says whether the listing ends there.
+type List = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
+
+fn serve(list: impl Fn(&[u8], u64) -> (Entries, bool) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let list: Arc<List> = Arc::new(list);
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let list = Arc::clone(&list);
+            std::thread::spawn(move || answer_all(stream, &*list));
+        }
+    });
+    format!("nfs://127.0.0.1:{port}/")
+}
+
+/// Answers the calls of a connection until it ends.
+fn answer_all(mut stream: TcpStream, list: &List) {
+    let mut mark = [0; 4];
+    while stream.read_exact(&mut mark).is_ok() {
+        let mut call = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+        stream.read_exact(&mut call).unwrap();
+        let call = Call::parse(&call).unwrap();
+        let mut reply = record::begin();
+        Reply::Success.encode(call.xid, &mut reply);
+        answer(&call, list, &mut reply);
+        record::end(&mut reply, 0);
+        if stream.write_all(&reply).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
+    let handle = || FileHandle::new(call.arguments.get(4..).map_or(b"", |rest| &rest[..length(call)]));
+    match (call.program, Procedure::from_number(call.procedure)) {
+        (_, Some(Procedure::Null)) => {}
+        (mount::PROGRAM, _) => {
+            let mounted = Mounted { handle: FileHandle::new(b"top").unwrap(), flavors: vec![1] };
+            MountReply::Ok(mounted).encode(out);
+        }
+        (nfs3::PROGRAM, Some(Procedure::GetAttr)) => {
+            NfsResult::<_, ()>::Ok(attributes(FileType::Directory)).encode(out);
+        }
+        (nfs3::PROGRAM, Some(Procedure::FsInfo)) => NfsResult::<_, ()>::Ok(information()).encode(out),
+        (nfs3::PROGRAM, Some(Procedure::ReadDirPlus)) => {
+            let arguments: ReadDirPlusArguments = xdr::parse(call.arguments).unwrap();
+            let (entries, is_end) = list(arguments.directory.as_bytes(), arguments.cookie);
+            let entry = |(number, (name, handle, file_type)): (usize, &(Vec<u8>, Vec<u8>, FileType))| {
+                // As its decoder, but for names that it refuses.
+                let mut out = Vec::new();
+                (number as u64).encode(&mut out);
+                xdr::put_opaque(&mut out, name);
+                (arguments.cookie + number as u64 + 1).encode(&mut out);
+                Some(attributes(*file_type)).encode(&mut out);
+                FileHandle::new(handle).encode(&mut out);
+                out
+            };
+            0_u32.encode(out);
+            (None::<Attributes>, [0_u8; 8]).encode(out);
+            for entry in entries.iter().enumerate().map(entry) {
+                true.encode(out);
+                out.extend(entry);
+            }
+            (false, is_end).encode(out);
+        }
+        (nfs3::PROGRAM, Some(Procedure::Read)) if handle() == FileHandle::new(b"broken") => {
+            let refusal = Refusal { status: Status::Io, rest: None::<Attributes> };
+            NfsResult::<(), _>::Err(refusal).encode(out);
+        }
+        (nfs3::PROGRAM, Some(Procedure::Read)) => {
+            (0_u32, None::<Attributes>).encode(out);
+            (7_u32, true).encode(out);
+            xdr::put_opaque(out, b"content");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Of the handle that the arguments begin with.
+fn length(call: &Call<'_>) -> usize {
+    u32::from_be_bytes(*call.arguments.first_chunk().unwrap()) as usize
+}
+
+fn attributes(file_type: FileType) -> Attributes {
+    let time = Time { seconds: 1, nanoseconds: 0 };
+    Attributes {
+        file_type,
+        mode: 0o755,
+        links: 1,
+        user: 0,
+        group: 0,
+        size: 7,
+        used: 7,
+        device_major: 0,
+        device_minor: 0,
+        file_system: 1,
+        file_id: 1,
+        accessed: time,
+        modified: time,
+        changed: time,
+    }
+}
+
+fn information() -> FileSystemInformation {
+    FileSystemInformation {
+        attributes: None,
+        read_max: 1 << 20,
+        read_preferred: 1 << 20,
+        read_multiple: 1,
+        write_max: 1 << 20,
+        write_preferred: 1 << 20,
+        write_multiple: 1,
+        directory_preferred: 1 << 16,
+        file_bytes_max: 1 << 40,
+        time_step: Time { seconds: 0, nanoseconds: 1 },
+        properties: 0,
+    }
+}
+
+fn entry(name: &[u8], handle: &[u8], file_type: FileType) -> (Vec<u8>, Vec<u8>, FileType) {
+    (name.to_vec(), handle.to_vec(), file_type)
+}
+
+/// Copies everything below the server's root into a directory, and returns the exit code and what was said.
+fn copy(url: &str, to: &Path) -> (i32, String) {
+    let output = nocopy(&["cp", "-r", url, to.to_str().unwrap()]).output().unwrap();
+    (output.status.code().unwrap(), text(&output.stderr))
+}
+
+/// Files below a directory.
+fn files(at: &Path) -> usize {
+    let entries = fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+}
+
+#[test]
+fn directories_without_end_are_not_copied_without_end() {
+    // Inside itself; and deeper and deeper.
+    let inside_itself = serve(|at, _| match at {
+        b"top" => (vec![entry(b"inner", b"inner", FileType::Directory)], true),
+        _ => {
+            let (file, top) = (entry(b"file", b"file", FileType::Regular), b"top");
+            (vec![file, entry(b"loop", top, FileType::Directory)], true)
+        }
+    });
+    let deeper = serve(|at, _| {
+        let depth = at.strip_prefix(b"down").map_or(0, |depth| u16::from_be_bytes([depth[0], depth[1]]));
+        let next = [&b"down"[..], &(depth + 1).to_be_bytes()].concat();
+        (vec![entry(b"file", b"file", FileType::Regular), entry(b"down", &next, FileType::Directory)], true)
+    });
+    for (url, expected) in [(inside_itself, 1), (deeper, 256)] {
+        let around = tempfile::tempdir().unwrap();
+        let (code, said) = copy(&url, around.path());
+        assert_eq!((code, files(around.path())), (1, expected), "{said}");
+        assert!(said.contains("not copied; the server's directories have no end"), "{said}");
+        remove_deep(around.path());
+    }
+}
+
+/// The path of the deepest directory is too long for one call.
+fn remove_deep(at: &Path) {
+    let removed = std::process::Command::new("rm").arg("-rf").arg(at.join("down")).status();
+    assert!(removed.unwrap().success());
+}
+
+#[test]
+fn a_listing_without_end_is_refused() {
+    let url = serve(|_, cookie| {
+        let names = (0..100).map(|number| format!("{}", cookie + number).into_bytes());
+        (names.map(|name| entry(&name, b"file", FileType::Regular)).collect(), false)
+    });
+    let (mut client, _) = Client::connect(&url.parse::<Url>().unwrap()).unwrap();
+    let root = client.root();
+    let error = client.list_within(root, 1 << 20).unwrap_err().to_string();
+    assert!(error.contains("the directory listing does not end"), "{error}");
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let name_max = vec![b'x'; 256];
+    for name in [&b"../escaped"[..], b"/tmp/escaped", b"", b"a\0b", &name_max] {
+        let (around, name_sent) = (tempfile::tempdir().unwrap(), name.to_vec());
+        let url = serve(move |_, _| (vec![entry(&name_sent, b"file", FileType::Regular)], true));
+        let to = around.path().join("to");
+        fs::create_dir(&to).unwrap();
+        let (code, said) = copy(&url, &to);
+        assert!(code != 0 && files(around.path()) == 0, "{name:?}: {code} {said}");
+    }
+    // These are left out.
+    let around = tempfile::tempdir().unwrap();
+    let url = serve(|_, _| {
+        let dots = [&b"."[..], b".."].map(|name| entry(name, b"top", FileType::Directory));
+        (dots.to_vec(), true)
+    });
+    assert_eq!(copy(&url, around.path()), (0, String::new()));
+}
+
+/// A link, and then a file and a directory behind it, all by the same name.
+#[test]
+fn a_link_of_the_server_is_not_made_and_not_followed() {
+    let around = tempfile::tempdir().unwrap();
+    let url = serve(|at, _| match at {
+        b"top" => {
+            let types = [FileType::SymbolicLink, FileType::Regular, FileType::Directory];
+            (types.map(|file_type| entry(b"name", b"name", file_type)).to_vec(), true)
+        }
+        _ => (vec![entry(b"file", b"file", FileType::Regular)], true),
+    });
+    let (code, said) = copy(&url, around.path());
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("name: cannot be read or written (ENOTDIR)"), "{said}");
+    assert_eq!(fs::read(around.path().join("name")).unwrap(), b"content");
+    assert_eq!(files(around.path()), 1);
+}
+
+#[test]
+fn names_do_not_control_the_terminal() {
+    let name = "\u{1b}]0;title\u{7}\u{9b}31m\u{7f}\r\nnocopy: all is well\ttoo\u{202e}";
+    let sent = name.as_bytes().to_vec();
+    let url = serve(move |_, _| (vec![entry(&sent, b"broken", FileType::Regular)], true));
+    let around = tempfile::tempdir().unwrap();
+    let to = around.path().to_str().unwrap();
+    for words in [&["ls", &url][..], &["ls", "-l", &url], &["cp", "-r", &url, to]] {
+        let output = nocopy(words).output().unwrap();
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        assert!(printed.contains("all is well"), "{words:?}: {printed}");
+        let controls = printed.replace('\n', "").chars().any(char::is_control);
+        let has_own_line = printed.lines().any(|line| line.starts_with("nocopy: all is well"));
+        assert!(!controls && !has_own_line, "{words:?}: {printed:?}");
+    }
+    for words in [&["ls", "--json", &url][..], &["cp", "-r", "--json", &url, to]] {
+        let output = nocopy(words).output().unwrap();
+        let parsed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(parsed.to_string().contains("\\r\\nnocopy: all is well\\ttoo"), "{parsed}");
+        assert!(!text(&output.stdout).chars().any(|c| c.is_control() && c != '\n'));
+    }
+}
