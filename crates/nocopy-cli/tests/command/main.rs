@@ -8,6 +8,7 @@ mod founding;
 mod listening;
 mod nfs;
 mod nfs_client;
+mod nfs_memory;
 mod nfs_resume;
 mod nfs_untrusted;
 mod output_files;

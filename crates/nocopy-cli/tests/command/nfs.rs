@@ -24,13 +24,13 @@ use serde_json::Value;
 use crate::running::{PATIENCE, Running, nocopy, readable_directory, started, text};
 use crate::sandbox::{self, Refused};
 
-struct Server {
-    running: Running,
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) running: Running,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    fn start(around: &tempfile::TempDir, options: &[&str]) -> Self {
+    pub(crate) fn start(around: &tempfile::TempDir, options: &[&str]) -> Self {
         let directory = around.path().join("exported").display().to_string();
         let state = around.path().join("state").display().to_string();
         let begin = ["serve", "nfs", &directory, "--state", &state, "--listen", "127.0.0.1:0", "--json"];
@@ -47,13 +47,23 @@ impl Server {
 
     /// Makes a call on its own connection; returns the results.
     fn call<'a>(&self, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
+        let stream = TcpStream::connect(self.address).unwrap();
+        self.call_on(stream, program, procedure, asked)
+    }
+
+    pub(crate) fn call_on<'a>(
+        &self,
+        mut stream: TcpStream,
+        program: u32,
+        procedure: u32,
+        asked: &impl Xdr<'a>,
+    ) -> Vec<u8> {
         let mut arguments = Vec::new();
         asked.encode(&mut arguments);
         let mut call = record::begin();
         let credential = Credential::NONE;
         Call { xid: 1, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
         record::end(&mut call, 0);
-        let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&call).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();

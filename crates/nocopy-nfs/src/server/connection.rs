@@ -3,24 +3,23 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::network_of;
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::EventFlags;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvFlags, recv, sockopt};
+use rustix::net::sockopt;
 
 use super::Shared;
 use super::accounts::ClientCounts;
 use super::core::{Answer, ReadCall};
+use super::incoming::{Incoming, Received};
+use super::networks::Member;
 use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
-use super::workers::{Inbox, Job, Work};
+use super::workers::{Inbox, Job, Step, Work};
 use super::writing::{Done, LongWrite};
-use crate::wire::record::{MARK_BYTES, Records};
+use crate::wire::record::Records;
 
 /// The most calls without an answer; with so many, no more are read.
 const CALLS_MAX: usize = 128;
@@ -28,7 +27,7 @@ const CALLS_MAX: usize = 128;
 /// The most memory of unsent replies; with so much, no more are made. (Results of workers are not included.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
-/// The most memory of calls waiting for workers, two of the longest writes; with so much, no more are read.
+/// The most memory of a connection's calls with or waiting for workers, two of the longest writes; with so much, no more are read.
 const WORK_BYTES_MAX: usize = 2 << 20;
 
 /// The most jobs of a connection with the workers, or finished and holding a pipe, at a time.
@@ -68,10 +67,11 @@ pub(super) struct Connection {
     pub(super) interest: EventFlags,
     id: u64,
     client: Arc<ClientCounts>,
-    records: Records,
+    incoming: Incoming,
     output: Output,
     /// For the workers, after their present jobs.
     work: VecDeque<Work>,
+    /// Bytes of calls in `work` and in the present jobs.
     work_bytes: usize,
     jobs: usize,
     /// A call whose data are written into a file as they arrive, before any other call is read.
@@ -87,8 +87,8 @@ impl Connection {
         socket: TcpStream,
         address: SocketAddr,
         client: Arc<ClientCounts>,
+        incoming: (Records, Member),
         queued: Arc<Queued>,
-        call_bytes_max: usize,
         now: Instant,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -103,7 +103,7 @@ impl Connection {
             interest: EventFlags::IN,
             id,
             client,
-            records: Records::new(call_bytes_max),
+            incoming: Incoming::new(incoming.0, incoming.1),
             output: Output::new(queued),
             work: VecDeque::new(),
             work_bytes: 0,
@@ -117,7 +117,7 @@ impl Connection {
     pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
         let mut wanted = EventFlags::empty();
         let is_taking = match self.long {
-            Long::No => !self.is_finished && !self.is_full(shared),
+            Long::No => !self.is_finished && !self.is_full(shared) && !self.incoming.is_starved(),
             Long::Waits(_) => true,
             Long::GoesOn => false,
         };
@@ -127,13 +127,14 @@ impl Connection {
         wanted
     }
 
-    pub(super) fn done(&mut self, done: Done) {
+    pub(super) fn done(&mut self, Step { done, call_bytes }: Step) {
+        self.work_bytes -= call_bytes;
         self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_)));
         match done {
             Done::Reply(reply) | Done::ReplyAndMore(reply) => self.output.push(reply),
             Done::OtherCalls(bytes) => {
                 self.long = Long::No;
-                self.records.push(&bytes);
+                self.incoming.records.push(&bytes);
             }
             Done::WriteWaits(write) => self.long = Long::Waits(write),
             Done::Ended => {
@@ -156,6 +157,20 @@ impl Connection {
 
     pub(super) fn is_worked_for(&self) -> bool {
         self.jobs > 0
+    }
+
+    pub(super) fn network(&self) -> IpAddr {
+        self.incoming.member.network
+    }
+
+    /// Whether it waits only for memory, of which it is not told when some is free.
+    pub(super) fn is_starved(&self) -> bool {
+        self.incoming.is_starved()
+    }
+
+    /// Whether the rest of a call has not arrived for too long.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.incoming.is_overdue(now)
     }
 
     /// Reads calls and writes replies, as far as possible without waiting. Errors: the connection ends.
@@ -181,6 +196,8 @@ impl Connection {
         if moved > 0 {
             self.moved = now;
         }
+        let is_asked = !self.is_finished && !self.is_writing() && !self.is_full(shared);
+        self.incoming.settle(self.work_bytes, is_asked, now);
         let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
         if is_over { Err(End::Closed) } else { Ok(()) }
     }
@@ -201,25 +218,14 @@ impl Connection {
     }
 
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
-        // At most one whole call is held, with the bytes received after it.
-        let is_held = self.records.held() >= shared.core.call_bytes_max() + MARK_BYTES;
-        if self.is_finished || self.is_full(shared) || is_held || self.is_writing() {
+        if self.is_finished || self.is_full(shared) || self.is_writing() {
             return Ok(0);
         }
-        let (socket, flags) = (&*self.socket, RecvFlags::DONTWAIT);
-        let received = match self.records.long() {
-            Some(long) => retry_on_intr(|| recv(socket, spare_capacity(long), flags)).map(|(count, _)| count),
-            None => {
-                let received = retry_on_intr(|| recv(socket, &mut *buffer, flags)).map(|(count, _)| count);
-                self.records.push(&buffer[..received.unwrap_or(0)]);
-                received
-            }
-        };
-        match received {
-            Ok(0) => self.is_finished = true,
-            Ok(count) => return Ok(count),
-            Err(Errno::AGAIN) => {}
-            Err(_) => return Err(End::Closed),
+        match self.incoming.receive(shared, &self.socket, self.work_bytes, buffer) {
+            Received::Bytes(count) => return Ok(count),
+            Received::Nothing => {}
+            Received::End => self.is_finished = true,
+            Received::Broken => return Err(End::Closed),
         }
         Ok(0)
     }
@@ -231,8 +237,9 @@ impl Connection {
                 calls += 1;
                 break;
             }
-            let taken = self.records.take_counted().map_err(|_| End::Malformed)?;
+            let taken = self.incoming.records.take_counted().map_err(|_| End::Malformed)?;
             let Some((record, moved)) = taken else { break };
+            self.incoming.partial = None;
             calls += 1;
             if !shared.core.is_quick(&record) {
                 self.client.note_call();
@@ -259,7 +266,8 @@ impl Connection {
 
     /// Gives a long write to the workers as soon as it has begun.
     fn begin_writing(&mut self, shared: &Shared) -> bool {
-        let begun = LongWrite::begun(&mut self.records, shared, &self.socket, self.address, &self.client);
+        let begun =
+            LongWrite::begun(&mut self.incoming.records, shared, &self.socket, self.address, &self.client);
         let Some(writing) = begun else { return false };
         self.long = Long::GoesOn;
         self.work.push_back(Work::Write(Box::new(writing)));
@@ -305,11 +313,8 @@ impl Connection {
             && !self.is_heavy(shared)
             && let Some(work) = self.work.pop_front()
         {
-            if let Work::Call { record, .. } = &work {
-                self.work_bytes -= record.len();
-            }
             self.jobs += 1;
-            let (network, client) = (network_of(self.address.ip()), Arc::clone(&self.client));
+            let (network, client) = (self.network(), Arc::clone(&self.client));
             shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, client, work });
         }
     }

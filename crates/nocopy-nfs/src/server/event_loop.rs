@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::network_of;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -17,6 +16,7 @@ use rustix::io::Errno;
 use super::Shared;
 use super::connection::{Connection, End};
 use super::workers::Inbox;
+use crate::wire::record::Records;
 
 const EVENTS_MAX: usize = 64;
 
@@ -41,8 +41,8 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
-    /// The first loop does the work that concerns all.
-    is_first: bool,
+    /// The first loop, 0, does the work that concerns all.
+    number: usize,
     next: u64,
     /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
@@ -51,11 +51,7 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(super) fn new(
-        listeners: Arc<[TcpListener]>,
-        shared: Arc<Shared>,
-        is_first: bool,
-    ) -> io::Result<Self> {
+    pub(super) fn new(listeners: Arc<[TcpListener]>, shared: Arc<Shared>, number: usize) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let inbox = Arc::new(Inbox::new()?);
         epoll::add(&epoll, inbox.event(), EventData::new_u64(INBOX), EventFlags::IN)?;
@@ -65,7 +61,7 @@ impl EventLoop {
             shared,
             inbox,
             connections: HashMap::new(),
-            is_first,
+            number,
             next: FIRST,
             is_paused: true,
             ticked: Instant::now(),
@@ -156,8 +152,9 @@ impl EventLoop {
         let client = self.shared.accounts.connected(address.ip());
         let data = EventData::new_u64(id);
         let queued = Arc::clone(&self.shared.queued);
-        let call_bytes_max = self.shared.core.call_bytes_max();
-        let connection = Connection::new(id, socket, address, client, queued, call_bytes_max, now);
+        let records = Records::limited(self.shared.core.call_limits());
+        let member = self.shared.networks.join(address.ip(), self.number);
+        let connection = Connection::new(id, socket, address, client, (records, member), queued, now);
         let connection = connection.and_then(|connection| {
             epoll::add(&self.epoll, &*connection.socket, data, connection.interest)?;
             Ok(connection)
@@ -173,13 +170,13 @@ impl EventLoop {
     fn make_place(&mut self) {
         let mut shares = HashMap::<IpAddr, usize>::new();
         for connection in self.connections.values() {
-            *shares.entry(network_of(connection.address.ip())).or_default() += 1;
+            *shares.entry(connection.network()).or_default() += 1;
         }
         let still = |connection: &Connection| std::cmp::Reverse(connection.moved);
         let first = self
             .connections
             .iter()
-            .max_by_key(|(_, one)| (shares[&network_of(one.address.ip())], still(one)))
+            .max_by_key(|(_, one)| (shares[&one.network()], still(one)))
             .map(|(id, _)| *id);
         if let Some(id) = first {
             self.remove(id);
@@ -189,9 +186,9 @@ impl EventLoop {
 
     fn take_done(&mut self, now: Instant) {
         let mut served = Vec::new();
-        for (id, done) in self.inbox.take() {
+        for (id, step) in self.inbox.take() {
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.done(done);
+                connection.done(step);
                 served.push(id);
             }
         }
@@ -241,9 +238,13 @@ impl EventLoop {
             return Ok(());
         }
         self.ticked = now;
-        if self.is_first {
+        if self.number == 0 {
             self.shared.core.export().tidy();
         }
+        let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
+        overdue.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.remove(id));
+        let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
+        starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.turn(id, false, now));
         if self.is_paused { self.listen() } else { Ok(()) }
     }
 }

@@ -24,6 +24,8 @@ mod accounts;
 mod connection;
 pub mod core;
 mod event_loop;
+mod incoming;
+mod networks;
 mod output;
 mod pipes;
 mod reading;
@@ -47,6 +49,7 @@ use self::core::{Callers, Core};
 use crate::export::Export;
 use crate::wire::portmap;
 use event_loop::EventLoop;
+use networks::Networks;
 use output::Queued;
 use pipes::Pipes;
 use turns::Turns;
@@ -104,6 +107,7 @@ struct Shared {
     accounts: Accounts,
     pipes: Arc<Pipes>,
     queued: Arc<Queued>,
+    networks: Arc<Networks>,
     workers: Workers,
     turns: Turns,
     connections: AtomicUsize,
@@ -141,6 +145,7 @@ impl Server {
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new(connections_max)),
             queued: Arc::default(),
+            networks: Arc::default(),
             workers: Workers::default(),
             turns: Turns::new(),
             connections: AtomicUsize::new(0),
@@ -151,7 +156,7 @@ impl Server {
         let loops = (0..count)
             .map(|number| {
                 let (listeners, shared) = (Arc::clone(&listeners), Arc::clone(&shared));
-                EventLoop::new(listeners, shared, number == 0)
+                EventLoop::new(listeners, shared, number)
             })
             .collect::<io::Result<_>>()
             .map_err(ServerError::Setup)?;

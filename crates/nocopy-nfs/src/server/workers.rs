@@ -28,6 +28,12 @@ pub(super) enum Work {
     Write(Box<LongWrite>),
 }
 
+impl Work {
+    fn call_bytes(&self) -> usize {
+        if let Self::Call { record, .. } = self { record.len() } else { 0 }
+    }
+}
+
 /// A task of a connection, and its loop.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -38,10 +44,17 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
+/// A result for a connection, and the bytes of its call that are no longer held.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) done: Done,
+    pub(super) call_bytes: usize,
+}
+
 /// Results for the connections of a loop, which is woken for them.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    done: Mutex<Vec<(u64, Done)>>,
+    done: Mutex<Vec<(u64, Step)>>,
     event: OwnedFd,
 }
 
@@ -61,12 +74,13 @@ impl Inbox {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    pub(super) fn take(&self) -> Vec<(u64, Done)> {
+    pub(super) fn take(&self) -> Vec<(u64, Step)> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
     }
 
-    fn put(&self, connection: u64, step: Done) {
+    fn put(&self, connection: u64, done: Done, call_bytes: usize) {
+        let step = Step { done, call_bytes };
         let is_awake = {
             let mut done = self.lock();
             done.push((connection, step));
@@ -78,7 +92,7 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Done)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Step)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,18 +152,19 @@ impl Workers {
         let core = &shared.core;
         let mut buffer = Buffer::default();
         while let Some(Job { inbox, connection, client, work, .. }) = self.next() {
+            let call_bytes = work.call_bytes();
             let done = match work {
                 Work::Read(call) => Done::Reply(read(&call, shared)),
                 Work::List(call) => Done::Reply(Outgoing::bytes(core.list(&call))),
                 Work::Write(writing) => {
-                    writing.go_on(shared, &mut buffer, |done| inbox.put(connection, done))
+                    writing.go_on(shared, &mut buffer, |done| inbox.put(connection, done, 0))
                 }
                 Work::Call { record, moved, address } => {
                     let answer = core.answer(&record, address).expect("it was parsed before it was given");
                     Done::Reply(reply(answer, moved, &client, shared))
                 }
             };
-            inbox.put(connection, done);
+            inbox.put(connection, done, call_bytes);
         }
     }
 

@@ -173,7 +173,7 @@ impl LongWrite {
             }
         };
         begin.truncate(count);
-        let mut records = Records::new(shared.core.call_bytes_max());
+        let mut records = Records::limited(shared.core.call_limits());
         records.push(&begin);
         Self::begun(&mut records, shared, &self.socket, self.address, &self.client).ok_or(begin)
     }

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// Longer records, which are writes, are assembled in memory of their own.
 const LONG_BYTES: usize = 16 << 10;
 
+/// With more memory than this, an empty buffer is freed.
+const KEPT_BYTES_MAX: usize = 4 * LONG_BYTES;
+
 /// How much of a long record must have arrived before it is begun: everything before the data of a write, with any credential.
 pub const BEGIN_BYTES: usize = 1 << 10;
 
@@ -21,13 +24,23 @@ pub struct TooLong {
     pub max: usize,
 }
 
+/// The most bytes of a record, by its kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Of a record that `is_long` accepts by its first [`BEGIN_BYTES`].
+    pub long: usize,
+    /// Of any other record.
+    pub other: usize,
+    pub is_long: fn(&[u8]) -> bool,
+}
+
 /// Assembles records from the bytes of a stream.
 ///
-/// It holds bytes that were [pushed](Self::push) and not yet taken, and at most `max` bytes of one record: a longer record is refused as
-/// soon as a fragment announces it.
+/// It holds bytes that were [pushed](Self::push) and not yet taken, and one record up to the limit: a longer record is refused as soon as a
+/// fragment announces it, and its first bytes tell its kind.
 #[derive(Debug)]
 pub struct Records {
-    max: usize,
+    limits: Limits,
     bytes: Vec<u8>,
     start: usize,
     fragments: Vec<u8>,
@@ -56,8 +69,13 @@ struct Long {
 }
 
 impl Records {
+    /// With the same limit for all records.
     pub fn new(max: usize) -> Self {
-        Self { max, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
+        Self::limited(Limits { long: max, other: max, is_long: |_| true })
+    }
+
+    pub fn limited(limits: Limits) -> Self {
+        Self { limits, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -70,6 +88,9 @@ impl Records {
         }
         self.bytes.drain(..self.start);
         self.start = 0;
+        if self.bytes.is_empty() && self.bytes.capacity() > KEPT_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
         self.bytes.extend_from_slice(rest);
     }
 
@@ -84,7 +105,7 @@ impl Records {
         let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
         let mark = u32::from_be_bytes(*mark);
         let bytes = (mark & !LAST) as usize;
-        let is_long = mark & LAST != 0 && bytes > LONG_BYTES && bytes <= self.max;
+        let is_long = mark & LAST != 0 && bytes > LONG_BYTES && bytes <= self.limits.long;
         (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes).then_some(Begun { begin, bytes })
     }
 
@@ -102,6 +123,23 @@ impl Records {
     pub fn held(&self) -> usize {
         let long = self.long.as_ref().map_or(0, |long| long.bytes.len());
         self.bytes.len() - self.start + self.fragments.len() + long
+    }
+
+    /// Bytes of memory in use, and those that the record being received will need.
+    pub fn reserved(&self) -> usize {
+        let behind = self.bytes.len() - self.start;
+        match &self.long {
+            Some(long) => long.whole.max(long.bytes.len()) + behind,
+            // The length of a record in fragments is not known before the last one.
+            None if self.fragments.len().max(behind) > self.limits.other => self.limits.long.max(self.held()),
+            None => self.held(),
+        }
+    }
+
+    /// Whether a part of a record has arrived, and not all of it.
+    pub fn is_within(&self) -> bool {
+        let is_given = |fragments: &Vec<u8>| self.is_given || fragments.is_empty();
+        self.long.is_some() || self.bytes.len() > self.start || !is_given(&self.fragments)
     }
 
     /// The next record, if all of it has arrived.
@@ -133,9 +171,7 @@ impl Records {
             let Some((mark, rest)) = rest.split_first_chunk() else { return Ok(None) };
             let mark = u32::from_be_bytes(*mark);
             let (is_last, bytes) = (mark & LAST != 0, (mark & !LAST) as usize);
-            if self.fragments.len() + bytes > self.max {
-                return Err(TooLong { bytes: self.fragments.len() + bytes, max: self.max });
-            }
+            self.check(bytes, rest)?;
             if rest.len() < bytes {
                 let is_long = is_last && self.fragments.is_empty() && bytes > LONG_BYTES;
                 if is_long && rest.len() >= BEGIN_BYTES {
@@ -155,10 +191,36 @@ impl Records {
             }
             self.fragments.extend_from_slice(&self.bytes[begin..begin + bytes]);
             if is_last {
+                let moved = 2 * self.fragments.len();
+                if self.fragments.len() > LONG_BYTES {
+                    return Ok(Some((std::mem::take(&mut self.fragments).into(), moved)));
+                }
                 self.is_given = true;
-                return Ok(Some(((&self.fragments).into(), 2 * self.fragments.len())));
+                return Ok(Some(((&self.fragments).into(), moved)));
             }
         }
+    }
+
+    /// Checks the length that the record has with the next fragment, of which `come` has arrived.
+    fn check(&self, fragment_bytes: usize, come: &[u8]) -> Result<(), TooLong> {
+        let Limits { long, other, is_long } = self.limits;
+        let bytes = self.fragments.len() + fragment_bytes;
+        if bytes > long {
+            return Err(TooLong { bytes, max: long });
+        }
+        if bytes <= other {
+            return Ok(());
+        }
+        let come = &come[..come.len().min(fragment_bytes).min(BEGIN_BYTES)];
+        let begin: Cow<'_, [u8]> = match self.fragments.len() {
+            0 => come.into(),
+            BEGIN_BYTES.. => (&self.fragments[..BEGIN_BYTES]).into(),
+            _ => [&self.fragments, come].concat().into(),
+        };
+        if begin.len() < BEGIN_BYTES.min(bytes) || is_long(&begin) {
+            return Ok(());
+        }
+        Err(TooLong { bytes, max: other })
     }
 
     /// Adds bytes that follow a long record; nothing was pushed since it began.

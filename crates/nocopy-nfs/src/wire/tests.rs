@@ -13,7 +13,7 @@ use super::nfs3::{
     SetAttributesArguments, SetTime, Stability, Status, SymbolicLinkArguments, Time, WeakCacheConsistency,
     WriteArguments, WriteResult,
 };
-use super::record::{self, Records, TooLong};
+use super::record::{self, Limits, Records, TooLong};
 use super::rpc::{AuthError, Call, Credential, NoCall, Reply};
 use super::xdr::{self, Reader, Xdr, XdrError};
 
@@ -340,6 +340,35 @@ fn a_long_record_can_be_given_up() {
     reader.push(&long[..5000]);
     assert_eq!(reader.begun(), None, "it is too long");
     assert!(reader.take().is_err());
+}
+
+/// However the first bytes, which tell its kind, are divided into fragments.
+#[test]
+fn only_records_of_one_kind_may_be_long() {
+    let limits = Limits { long: 100_000, other: 40_000, is_long: |begin| begin[700] == 1 };
+    let fragment = |mark: u32, bytes: &[u8]| [&(bytes.len() as u32 | mark).to_be_bytes(), bytes].concat();
+    for (kind, length, is_taken) in
+        [(1, 90_000, true), (0, 90_000, false), (0, 40_000, true), (1, 100_001, false)]
+    {
+        for first in [0, 1, 500, 1000, 1023, 1024, 5000, 39_999] {
+            let mut bytes = vec![0; length];
+            bytes[700] = kind;
+            let (begin, rest) = bytes.split_at(first);
+            let stream = [fragment(0, begin), fragment(1 << 31, rest)].concat();
+            let mut reader = Records::limited(limits);
+            let mut taken = Ok(None);
+            for piece in stream.chunks(1000) {
+                reader.push(piece);
+                taken = reader.take().map(|taken| taken.map(std::borrow::Cow::into_owned));
+                if !matches!(taken, Ok(None)) {
+                    break;
+                }
+            }
+            assert_eq!(taken.is_ok_and(|taken| taken == Some(bytes)), is_taken, "{kind} {length} {first}");
+            assert!(is_taken || reader.reserved() < 45_000, "{}", reader.reserved());
+            assert!(!is_taken || !reader.is_within());
+        }
+    }
 }
 
 #[test]

@@ -98,6 +98,15 @@ impl Core {
         if self.is_writable { CALL_BYTES_MAX + WRITE_BYTES_MAX } else { CALL_BYTES_MAX }
     }
 
+    /// Only a write may be long.
+    pub fn call_limits(&self) -> record::Limits {
+        let is_write = |begin: &[u8]| {
+            let write = (nfs3::PROGRAM, nfs3::Procedure::Write as u32);
+            Call::parse(begin).is_ok_and(|call| (call.program, call.procedure) == write)
+        };
+        record::Limits { long: self.call_bytes_max(), other: CALL_BYTES_MAX, is_long: is_write }
+    }
+
     pub fn export(&self) -> &Export {
         &self.export
     }

@@ -1,0 +1,138 @@
+//! What each network uses of the server: connections, and memory of calls. A network is an IPv4 address, or the first 64 bits of IPv6
+//! addresses.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nocopy_proto::message::network_of;
+
+use super::LOOPS_MAX;
+
+/// What each connection may hold of calls without a share of the common memory: any short call, and a buffer of further ones.
+const OWN_BYTES: usize = 32 << 10;
+
+/// The most memory of calls of all connections together, besides their own.
+const CALLS_BYTES_MAX: usize = 64 << 20;
+
+/// The networks that have connections.
+#[derive(Debug, Default)]
+pub(super) struct Networks {
+    known: Mutex<HashMap<IpAddr, Uses>>,
+    call_bytes: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    /// Connections, by the event loop that serves them.
+    connections: [usize; LOOPS_MAX],
+    call_bytes: Arc<AtomicUsize>,
+}
+
+/// A connection's part of the uses of its network, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Member {
+    networks: Arc<Networks>,
+    pub(super) network: IpAddr,
+    event_loop: usize,
+    of_network: Arc<AtomicUsize>,
+    /// Bytes of the common memory that this connection has.
+    bytes: usize,
+}
+
+impl Networks {
+    pub(super) fn join(self: &Arc<Self>, address: IpAddr, event_loop: usize) -> Member {
+        let network = network_of(address);
+        let mut known = self.lock();
+        let uses = known.entry(network).or_default();
+        uses.connections[event_loop] += 1;
+        let of_network = Arc::clone(&uses.call_bytes);
+        Member { networks: Arc::clone(self), network, event_loop, of_network, bytes: 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Uses>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Member {
+    /// Reserves memory so that the connection may hold that many bytes of calls, or frees what is more than that. Refused if the network
+    /// would have more of the common memory than is left for others.
+    pub(super) fn reserve(&mut self, bytes: usize) -> bool {
+        let wanted = bytes.saturating_sub(OWN_BYTES);
+        let all = &self.networks.call_bytes;
+        // Relaxed: these are only counts.
+        if wanted <= self.bytes {
+            let fewer = self.bytes - wanted;
+            if fewer > 0 {
+                all.fetch_sub(fewer, Ordering::Relaxed);
+                self.of_network.fetch_sub(fewer, Ordering::Relaxed);
+                self.bytes = wanted;
+            }
+            return true;
+        }
+        let more = wanted - self.bytes;
+        let of_all = all.fetch_add(more, Ordering::Relaxed) + more;
+        let of_network = self.of_network.fetch_add(more, Ordering::Relaxed) + more;
+        let is_granted = of_network <= CALLS_BYTES_MAX.saturating_sub(of_all);
+        self.bytes += more;
+        if !is_granted {
+            self.reserve(bytes - more);
+        }
+        is_granted
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.reserve(0);
+        let mut known = self.networks.lock();
+        let Some(uses) = known.get_mut(&self.network) else { return };
+        uses.connections[self.event_loop] -= 1;
+        if uses.connections == [0; LOOPS_MAX] {
+            known.remove(&self.network);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL_BYTES: usize = 1 << 20;
+
+    fn take_all(networks: &Arc<Networks>, last: u8) -> Vec<Member> {
+        let mut members = Vec::new();
+        loop {
+            let mut member = networks.join([10, 0, 0, last].into(), 0);
+            let is_granted = member.reserve(CALL_BYTES);
+            members.push(member);
+            if !is_granted {
+                return members;
+            }
+        }
+    }
+
+    #[test]
+    fn a_network_leaves_memory_of_calls_to_others() {
+        let networks = Arc::new(Networks::default());
+        let granted = |last| {
+            let members = take_all(&networks, last);
+            let bytes = members.iter().map(|member| member.bytes).sum::<usize>();
+            (members, bytes)
+        };
+        let (first, bytes) = granted(1);
+        assert!((CALLS_BYTES_MAX / 2 - CALL_BYTES..=CALLS_BYTES_MAX / 2).contains(&bytes), "{bytes}");
+        let (others, bytes) = granted(2);
+        assert!(bytes > CALLS_BYTES_MAX / 5, "{bytes}");
+        let mut without_share = networks.join([10, 0, 0, 1].into(), 1);
+        assert!(without_share.reserve(OWN_BYTES) && !without_share.reserve(CALL_BYTES));
+        assert!(without_share.reserve(OWN_BYTES), "what it has already is not refused");
+        drop(first);
+        assert!(without_share.reserve(CALL_BYTES));
+        drop((others, without_share));
+        assert_eq!(networks.call_bytes.load(Ordering::Relaxed), 0);
+        assert!(networks.lock().is_empty());
+    }
+}
