@@ -12,12 +12,12 @@ use rustix::net::sockopt;
 
 use super::Shared;
 use super::accounts::ClientCounts;
-use super::core::{Answer, ReadCall};
+use super::core::{Answer, Asker, ReadCall};
 use super::incoming::{Incoming, Received};
 use super::networks::Member;
 use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
-use super::workers::{Inbox, Job, Step, Work};
+use super::workers::{Job, Step, Work};
 use super::writing::{Done, LongWrite};
 use crate::wire::record::Records;
 
@@ -65,7 +65,7 @@ pub(super) struct Connection {
     /// When bytes were last received or sent.
     pub(super) moved: Instant,
     pub(super) interest: EventFlags,
-    id: u64,
+    asker: Asker,
     client: Arc<ClientCounts>,
     incoming: Incoming,
     output: Output,
@@ -83,7 +83,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        id: u64,
+        asker: Asker,
         socket: TcpStream,
         address: SocketAddr,
         client: Arc<ClientCounts>,
@@ -101,7 +101,7 @@ impl Connection {
             address,
             moved: now,
             interest: EventFlags::IN,
-            id,
+            asker,
             client,
             incoming: Incoming::new(incoming.0, incoming.1),
             output: Output::new(queued),
@@ -129,13 +129,14 @@ impl Connection {
 
     pub(super) fn done(&mut self, Step { done, call_bytes }: Step) {
         self.work_bytes -= call_bytes;
-        self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_)));
+        self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_) | Done::InProgress));
         match done {
             Done::Reply(reply) | Done::ReplyAndMore(reply) => self.output.push(reply),
             Done::OtherCalls(bytes) => {
                 self.long = Long::No;
                 self.incoming.records.push(&bytes);
             }
+            Done::InProgress | Done::Superseded => {}
             Done::WriteWaits(write) => self.long = Long::Waits(write),
             Done::Ended => {
                 self.long = Long::No;
@@ -174,19 +175,13 @@ impl Connection {
     }
 
     /// Reads calls and writes replies, as far as possible without waiting. Errors: the connection ends.
-    pub(super) fn turn(
-        &mut self,
-        shared: &Shared,
-        inbox: &Arc<Inbox>,
-        buffer: &mut [u8],
-        now: Instant,
-    ) -> Result<(), End> {
+    pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<(), End> {
         let mut moved = 0;
         loop {
             let read = self.receive(shared, buffer)?;
             let calls = self.take_calls(shared)?;
             let written = self.write(shared)?;
-            self.give_work(shared, inbox);
+            self.give_work(shared);
             moved += read + written;
             self.is_cut = moved > TURN_BYTES_MAX;
             if read + calls + written == 0 || self.is_cut {
@@ -259,6 +254,9 @@ impl Connection {
                 }
                 Answer::Read(call) => self.output.push(Outgoing::Read(call)),
                 Answer::List(call) => self.work.push_back(Work::List(call)),
+                Answer::InProgress { .. } | Answer::Repeated { .. } => {
+                    unreachable!("changes are made by workers")
+                }
             }
         }
         Ok(calls)
@@ -307,7 +305,7 @@ impl Connection {
         }
     }
 
-    fn give_work(&mut self, shared: &Shared, inbox: &Arc<Inbox>) {
+    fn give_work(&mut self, shared: &Shared) {
         let jobs_max = if shared.queued.is_much() { 1 } else { JOBS_MAX };
         while self.jobs + self.output.pipes() < jobs_max
             && !self.is_heavy(shared)
@@ -315,7 +313,7 @@ impl Connection {
         {
             self.jobs += 1;
             let (network, client) = (self.network(), Arc::clone(&self.client));
-            shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, client, work });
+            shared.workers.give(Job { network, asker: self.asker, client, work });
         }
     }
 }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::connection::{Connection, End};
+use super::core::Asker;
 use super::workers::Inbox;
 use crate::wire::record::Records;
 
@@ -32,7 +33,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
 const INBOX: u64 = 0;
 const LISTENERS: u64 = 1;
-const FIRST: u64 = 16;
+pub(super) const FIRST: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct EventLoop {
@@ -43,7 +44,6 @@ pub(super) struct EventLoop {
     connections: HashMap<u64, Connection>,
     /// The first loop, 0, does the work that concerns all.
     number: usize,
-    next: u64,
     /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
     ticked: Instant,
@@ -53,7 +53,7 @@ pub(super) struct EventLoop {
 impl EventLoop {
     pub(super) fn new(listeners: Arc<[TcpListener]>, shared: Arc<Shared>, number: usize) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let inbox = Arc::new(Inbox::new()?);
+        let inbox = Arc::clone(&shared.inboxes[number]);
         epoll::add(&epoll, inbox.event(), EventData::new_u64(INBOX), EventFlags::IN)?;
         let one = Self {
             epoll,
@@ -62,7 +62,6 @@ impl EventLoop {
             inbox,
             connections: HashMap::new(),
             number,
-            next: FIRST,
             is_paused: true,
             ticked: Instant::now(),
             buffer: vec![0; BUFFER_BYTES],
@@ -147,14 +146,14 @@ impl EventLoop {
         if self.shared.connections.load(Ordering::Relaxed) >= self.shared.connections_max {
             self.make_place();
         }
-        let id = self.next;
-        self.next += 1;
+        let id = self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         let client = self.shared.accounts.connected(address.ip());
         let data = EventData::new_u64(id);
         let queued = Arc::clone(&self.shared.queued);
         let records = Records::limited(self.shared.core.call_limits());
         let member = self.shared.networks.join(address.ip(), self.number);
-        let connection = Connection::new(id, socket, address, client, (records, member), queued, now);
+        let connection =
+            Connection::new(self.asker(id), socket, address, client, (records, member), queued, now);
         let connection = connection.and_then(|connection| {
             epoll::add(&self.epoll, &*connection.socket, data, connection.interest)?;
             Ok(connection)
@@ -184,6 +183,10 @@ impl EventLoop {
         }
     }
 
+    fn asker(&self, connection: u64) -> Asker {
+        Asker { event_loop: self.number, connection }
+    }
+
     fn take_done(&mut self, now: Instant) {
         let mut served = Vec::new();
         for (id, step) in self.inbox.take() {
@@ -202,7 +205,7 @@ impl EventLoop {
         if is_readable {
             connection.go_on_writing(now);
         }
-        let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
+        let turned = connection.turn(&self.shared, &mut self.buffer, now);
         let wanted = connection.wanted(&self.shared);
         let is_good = match turned {
             Ok(()) if wanted == connection.interest => true,
@@ -229,7 +232,7 @@ impl EventLoop {
         let _ = epoll::delete(&self.epoll, &*connection.socket);
         let _ = connection.socket.shutdown(Shutdown::Both);
         if connection.is_worked_for() {
-            self.shared.workers.forget(&self.inbox, id);
+            self.shared.workers.forget(self.asker(id));
         }
     }
 

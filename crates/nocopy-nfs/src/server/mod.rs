@@ -24,6 +24,7 @@ mod accounts;
 mod connection;
 pub mod core;
 mod event_loop;
+mod fair;
 mod incoming;
 mod networks;
 mod output;
@@ -37,7 +38,7 @@ use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use ipnet::IpNet;
@@ -53,7 +54,7 @@ use networks::Networks;
 use output::Queued;
 use pipes::Pipes;
 use turns::Turns;
-use workers::Workers;
+use workers::{Inbox, Workers};
 
 /// With more threads, one disk or one network is not faster.
 const LOOPS_MAX: usize = 4;
@@ -109,8 +110,12 @@ struct Shared {
     queued: Arc<Queued>,
     networks: Arc<Networks>,
     workers: Workers,
+    /// Of each event loop.
+    inboxes: Vec<Arc<Inbox>>,
     turns: Turns,
     connections: AtomicUsize,
+    /// The number of the next connection.
+    accepted: AtomicU64,
     connections_max: usize,
     is_over: AtomicBool,
 }
@@ -137,6 +142,8 @@ impl Server {
         }
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
+        let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
+        let inboxes = (0..count).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>();
         let shared = Arc::new(Shared {
             core: Core::new(export, groups, address.port())
                 .writable(settings.is_writable)
@@ -147,12 +154,13 @@ impl Server {
             queued: Arc::default(),
             networks: Arc::default(),
             workers: Workers::default(),
+            inboxes: inboxes.map_err(ServerError::Setup)?,
             turns: Turns::new(),
             connections: AtomicUsize::new(0),
+            accepted: AtomicU64::new(event_loop::FIRST),
             connections_max,
             is_over: AtomicBool::new(false),
         });
-        let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
         let loops = (0..count)
             .map(|number| {
                 let (listeners, shared) = (Arc::clone(&listeners), Arc::clone(&shared));

@@ -1,6 +1,5 @@
 //! Threads that wait for disks, so that the loops do not: for uncached reads, look-ups of files, and directories.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,12 +7,13 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::Shared;
 use super::accounts::ClientCounts;
-use super::core::{Answer, ListCall, ReadCall};
+use super::core::{Answer, Asker, ListCall, ReadCall};
+use super::fair::FairQueue;
 use super::output::Outgoing;
 use super::reading::Reading;
 use super::writing::{Buffer, Done, LongWrite};
+use super::{Shared, WORKERS};
 
 #[derive(Debug)]
 pub(super) enum Work {
@@ -38,8 +38,7 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) network: IpAddr,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) connection: u64,
+    pub(super) asker: Asker,
     pub(super) client: Arc<ClientCounts>,
     pub(super) work: Work,
 }
@@ -97,6 +96,9 @@ impl Inbox {
     }
 }
 
+/// The most threads that work for one network, so that one is left for others.
+const WORKERS_OF_NETWORK_MAX: usize = WORKERS - 1;
+
 /// Work to be done: networks take turns, so a client with many connections has no advantage.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
@@ -106,71 +108,80 @@ pub(super) struct Workers {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The network whose turn is next is at the front; each has its tasks in order of arrival, and at least one.
-    networks: VecDeque<(IpAddr, VecDeque<Job>)>,
+    waiting: FairQueue<Job>,
+    /// The network for which each busy thread works.
+    running: Vec<IpAddr>,
+    /// Threads that wait for a job.
+    idle: usize,
     is_over: bool,
 }
 
 impl Queue {
-    fn push(&mut self, job: Job) {
-        match self.networks.iter_mut().find(|(network, _)| *network == job.network) {
-            Some((_, jobs)) => jobs.push_back(job),
-            None => self.networks.push_back((job.network, VecDeque::from([job]))),
-        }
-    }
-
     fn pop(&mut self) -> Option<Job> {
-        let (network, mut jobs) = self.networks.pop_front()?;
-        let job = jobs.pop_front();
-        if !jobs.is_empty() {
-            self.networks.push_back((network, jobs));
-        }
-        job
+        let Self { waiting, running, .. } = self;
+        let count = |network| running.iter().filter(|one| **one == network).count();
+        let (network, job) = waiting.pop(|network| count(network) < WORKERS_OF_NETWORK_MAX)?;
+        running.push(network);
+        Some(job)
     }
 
-    fn forget(&mut self, inbox: &Arc<Inbox>, connection: u64) {
-        for (_, jobs) in &mut self.networks {
-            jobs.retain(|job| job.connection != connection || !Arc::ptr_eq(&job.inbox, inbox));
-        }
-        self.networks.retain(|(_, jobs)| !jobs.is_empty());
+    fn end(&mut self, network: IpAddr) {
+        let place = self.running.iter().position(|one| *one == network);
+        self.running.swap_remove(place.expect("a thread works for it"));
     }
 }
 
 impl Workers {
     pub(super) fn give(&self, job: Job) {
-        self.lock().push(job);
-        self.changed.notify_one();
+        let mut queue = self.lock();
+        queue.waiting.push(job.network, job);
+        if queue.idle > 0 {
+            self.changed.notify_one();
+        }
     }
 
     /// Drops the waiting jobs of a closed connection: otherwise clients in succession could fill the memory.
-    pub(super) fn forget(&self, inbox: &Arc<Inbox>, connection: u64) {
-        self.lock().forget(inbox, connection);
+    pub(super) fn forget(&self, asker: Asker) {
+        self.lock().waiting.retain(|job| job.asker != asker);
     }
 
     /// Works until [`end`](Self::end).
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
         let mut buffer = Buffer::default();
-        while let Some(Job { inbox, connection, client, work, .. }) = self.next() {
+        let put = |to: Asker, done, call_bytes| {
+            shared.inboxes[to.event_loop].put(to.connection, done, call_bytes);
+        };
+        let mut ended = None;
+        while let Some(Job { network, asker, client, work }) = self.next(ended) {
             let call_bytes = work.call_bytes();
             let done = match work {
                 Work::Read(call) => Done::Reply(read(&call, shared)),
                 Work::List(call) => Done::Reply(Outgoing::bytes(core.list(&call))),
-                Work::Write(writing) => {
-                    writing.go_on(shared, &mut buffer, |done| inbox.put(connection, done, 0))
-                }
+                Work::Write(writing) => writing.go_on(shared, &mut buffer, |done| put(asker, done, 0)),
                 Work::Call { record, moved, address } => {
-                    let answer = core.answer(&record, address).expect("it was parsed before it was given");
-                    Done::Reply(reply(answer, moved, &client, shared))
+                    match core.answer_to(&record, address, asker).expect("it was parsed before it was given")
+                    {
+                        Answer::InProgress { superseded } => {
+                            superseded.into_iter().for_each(|other| put(other, Done::Superseded, 0));
+                            Done::InProgress
+                        }
+                        Answer::Repeated { reply, also } => {
+                            put(also, Done::Reply(Outgoing::bytes(reply.clone())), 0);
+                            Done::Reply(Outgoing::bytes(reply))
+                        }
+                        answer => Done::Reply(reply(answer, moved, &client, shared)),
+                    }
                 }
             };
-            inbox.put(connection, done, call_bytes);
+            put(asker, done, call_bytes);
+            ended = Some(network);
         }
     }
 
     pub(super) fn are_wanted(&self) -> bool {
         let queue = self.lock();
-        queue.is_over || !queue.networks.is_empty()
+        queue.is_over || !queue.waiting.is_empty()
     }
 
     pub(super) fn end(&self) {
@@ -178,11 +189,27 @@ impl Workers {
         self.changed.notify_all();
     }
 
-    fn next(&self) -> Option<Job> {
-        let is_waiting = |queue: &mut Queue| queue.networks.is_empty() && !queue.is_over;
-        let queue = self.changed.wait_while(self.lock(), is_waiting);
-        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
-        if queue.is_over { None } else { queue.pop() }
+    /// Waits for a job, after the last one of this thread, if any, has `ended`.
+    fn next(&self, ended: Option<IpAddr>) -> Option<Job> {
+        let mut queue = self.lock();
+        if let Some(network) = ended {
+            queue.end(network);
+        }
+        loop {
+            if queue.is_over {
+                return None;
+            }
+            if let Some(job) = queue.pop() {
+                // Jobs of a network at its limit may have been left when other threads looked.
+                if queue.idle > 0 && !queue.waiting.is_empty() {
+                    self.changed.notify_one();
+                }
+                return Some(job);
+            }
+            queue.idle += 1;
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -199,6 +226,7 @@ fn reply(answer: Answer, moved: usize, client: &ClientCounts, shared: &Shared) -
         }
         Answer::List(call) => Outgoing::bytes(shared.core.list(&call)),
         Answer::Read(call) => read(&call, shared),
+        Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("it was handled before"),
     }
 }
 
@@ -220,35 +248,42 @@ mod tests {
     use crate::export::Caller;
     use crate::wire::nfs3::FileHandle;
 
-    fn job(network: [u8; 4], inbox: &Arc<Inbox>, connection: u64) -> Job {
+    fn job(network: [u8; 4], event_loop: usize, connection: u64) -> Job {
         let file = FileHandle::new(&[]).unwrap();
         let work = Work::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
-        let (inbox, client) = (Arc::clone(inbox), Arc::default());
-        Job { network: network.into(), inbox, connection, client, work }
+        let asker = Asker { event_loop, connection };
+        Job { network: network.into(), asker, client: Arc::default(), work }
     }
 
     #[test]
-    fn networks_take_turns() {
-        let (inbox, mut queue) = (Arc::new(Inbox::new().unwrap()), Queue::default());
-        (0..1000).for_each(|connection| queue.push(job([10, 0, 0, 0], &inbox, connection)));
-        (5000..5003).for_each(|connection| queue.push(job([10, 0, 1, 0], &inbox, connection)));
-        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|job| job.connection).collect();
-        assert_eq!(order[..7], [0, 5000, 1, 5001, 2, 5002, 3]);
-        assert_eq!(order.len(), 1003);
+    fn one_network_leaves_a_thread_to_others() {
+        let (greedy, other) = ([10, 0, 0, 0], [10, 0, 1, 0]);
+        let mut queue = Queue::default();
+        (0..1000).for_each(|number| queue.waiting.push(greedy.into(), job(greedy, 0, number)));
+        let busy = std::iter::from_fn(|| queue.pop()).count();
+        assert_eq!(busy, WORKERS - 1);
+        queue.waiting.push(other.into(), job(other, 0, 5000));
+        assert_eq!(queue.pop().unwrap().asker.connection, 5000);
+        assert!(queue.pop().is_none());
+        queue.end(other.into());
+        assert!(queue.pop().is_none());
+        queue.end(greedy.into());
+        assert_eq!(queue.pop().unwrap().asker.connection, WORKERS as u64 - 1);
     }
 
     #[test]
     fn work_of_connections_that_ended_is_dropped() {
-        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new().unwrap()));
         let workers = Workers::default();
+        let forget = |event_loop, connection| workers.forget(Asker { event_loop, connection });
         for connection in 0..1000 {
-            workers.give(job([10, 0, 0, 0], &inboxes[0], connection));
-            workers.give(job([10, 0, 0, 0], &inboxes[0], connection));
-            workers.forget(&inboxes[0], connection);
+            workers.give(job([10, 0, 0, 0], 0, connection));
+            workers.give(job([10, 0, 0, 0], 0, connection));
+            forget(0, connection);
         }
-        workers.give(job([10, 0, 0, 0], &inboxes[0], 7));
-        workers.forget(&inboxes[1], 7);
-        let left: Vec<u64> = std::iter::from_fn(|| workers.lock().pop()).map(|job| job.connection).collect();
+        workers.give(job([10, 0, 0, 0], 0, 7));
+        forget(1, 7);
+        let left: Vec<u64> =
+            std::iter::from_fn(|| workers.lock().pop()).map(|job| job.asker.connection).collect();
         assert_eq!(left, [7]);
     }
 }

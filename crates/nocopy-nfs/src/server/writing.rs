@@ -64,6 +64,10 @@ pub(super) enum Done {
     /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
     WriteWaits(Box<LongWrite>),
+    /// The call is executed for another connection; another step will follow.
+    InProgress,
+    /// The reply goes to a newer connection, on which the client has repeated the call.
+    Superseded,
     Ended,
 }
 

@@ -1,9 +1,8 @@
 //! Procedures that change files.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
-use std::net::SocketAddr;
-
-use super::{Answer, Core, Refused, arguments, success};
+use super::replies::Begun;
+use super::{Answer, Core, Origin, Refused, arguments, success};
 use crate::export::{Caller, Changed, Found, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -21,9 +20,9 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        client: SocketAddr,
+        from: Origin,
     ) -> Result<Answer, Refused> {
-        let answer = self.make(call, procedure, caller, client);
+        let answer = self.make(call, procedure, caller, from);
         self.export.note_change();
         answer
     }
@@ -33,7 +32,7 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        client: SocketAddr,
+        from: Origin,
     ) -> Result<Answer, Refused> {
         // Done a second time, these have the same effect and reply.
         match procedure {
@@ -44,8 +43,20 @@ impl Core {
             _ => {
                 // The caller, too: another one's call with the same bytes, from a port that is not trusted, must not be the answer.
                 let asked = (procedure, caller, call.credential.body, call.arguments);
-                let place = self.replies.place(client.ip(), call.xid, asked);
-                place.get_or_init(|| self.make_change(call, procedure, caller)).clone().map(Answer::Reply)
+                let client = from.address.ip();
+                let key = match self.replies.begin(client, call.xid, asked, from.asker) {
+                    Begun::New(key) => key,
+                    Begun::Running(superseded) => return Ok(Answer::InProgress { superseded }),
+                    Begun::Done(made) => return made.map(Answer::Reply),
+                };
+                let made = self.make_change(call, procedure, caller);
+                match (self.replies.finish(client, key, &made), made) {
+                    (None, made) => made.map(Answer::Reply),
+                    (Some(also), made) => {
+                        let reply = made.unwrap_or_else(|refused| super::reply(refused, call.xid));
+                        Ok(Answer::Repeated { reply, also })
+                    }
+                }
             }
         }
     }

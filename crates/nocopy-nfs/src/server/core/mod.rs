@@ -19,6 +19,7 @@ pub use callers::Callers;
 pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
+pub use replies::Asker;
 use replies::Replies;
 pub use write::{Write, WriteCall, put};
 
@@ -39,6 +40,23 @@ pub enum Answer {
     Read(ReadCall),
     /// A directory is to be read, which can take long: see [`Core::list`].
     List(ListCall),
+    /// The call is being executed already, for another asker. Its reply will also be for the newest one that has repeated it, but not
+    /// for the one superseded.
+    InProgress {
+        superseded: Option<Asker>,
+    },
+    /// The reply to a call that was repeated while it was executed: it is also for that asker.
+    Repeated {
+        reply: Vec<u8>,
+        also: Asker,
+    },
+}
+
+/// Where a call comes from.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    address: SocketAddr,
+    asker: Asker,
 }
 
 /// A read of a file. It is not open yet, so that waiting calls do not hold a descriptor each.
@@ -133,20 +151,29 @@ impl Core {
         self.export.is_at_hand(&call.file, None)
     }
 
-    /// Answers a record.
+    /// Answers a record that no other connection can have sent.
+    ///
+    /// # Errors
+    /// As [`answer_to`](Self::answer_to).
+    pub fn answer(&self, record: &[u8], client: SocketAddr) -> Result<Answer, XdrError> {
+        self.answer_to(record, client, Asker::default())
+    }
+
+    /// Answers a record that a client has sent on a connection.
     ///
     /// # Errors
     /// It is not a call: there is nothing to answer, and the following bytes have no known meaning.
-    pub fn answer(&self, record: &[u8], client: SocketAddr) -> Result<Answer, XdrError> {
+    pub fn answer_to(&self, record: &[u8], client: SocketAddr, asker: Asker) -> Result<Answer, XdrError> {
         let call = match Call::parse(record) {
             Ok(call) => call,
             Err(NoCall::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
             Err(NoCall::Malformed(error)) => return Err(error),
         };
-        Ok(self.dispatch(&call, client).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
+        let from = Origin { address: client, asker };
+        Ok(self.dispatch(&call, from).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
     }
 
-    fn dispatch(&self, call: &Call<'_>, client: SocketAddr) -> Result<Answer, Refused> {
+    fn dispatch(&self, call: &Call<'_>, from: Origin) -> Result<Answer, Refused> {
         // The null procedure does nothing, so every client may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
             return Err(Reply::Denied(AuthError::TooWeak));
@@ -161,8 +188,8 @@ impl Core {
             return Err(Reply::ProgramMismatch { low: version, high: version });
         }
         match call.program {
-            nfs3::PROGRAM => self.nfs(call, client),
-            mount::PROGRAM => self.mount(call, client).map(Answer::Reply),
+            nfs3::PROGRAM => self.nfs(call, from),
+            mount::PROGRAM => self.mount(call, from.address).map(Answer::Reply),
             _ => self.portmap(call).map(Answer::Reply),
         }
     }

@@ -1,11 +1,10 @@
 //! The procedures of NFS. Without `writable`, calls that change something are refused, with the present attributes.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::fs::Access;
 
-use super::{Answer, Core, ListCall, ReadCall, Refused, arguments, read_reply, success};
+use super::{Answer, Core, ListCall, Origin, ReadCall, Refused, arguments, read_reply, success};
 use crate::export::{Caller, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -29,11 +28,11 @@ const DIRECTORY_BYTES: u32 = 64 << 10;
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
-    pub(super) fn nfs(&self, call: &Call<'_>, client: SocketAddr) -> Result<Answer, Refused> {
+    pub(super) fn nfs(&self, call: &Call<'_>, from: Origin) -> Result<Answer, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
-        let caller = self.callers.of(&call.credential, client).map_err(Reply::Denied)?;
+        let caller = self.callers.of(&call.credential, from.address).map_err(Reply::Denied)?;
         if self.is_writable && procedure.is_change() {
-            return self.change(call, procedure, &caller, client);
+            return self.change(call, procedure, &caller, from);
         }
         let xid = call.xid;
         Ok(Answer::Reply(match procedure {

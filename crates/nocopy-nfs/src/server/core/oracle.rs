@@ -49,6 +49,7 @@ pub fn check(core: &Core, input: &[u8]) {
                 check_reply(&reply);
             }
         }
+        Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("there is one asker"),
     }
 }
 

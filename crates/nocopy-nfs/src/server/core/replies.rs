@@ -1,9 +1,15 @@
 //! Replies to calls that must not be executed twice: a client without a reply repeats its call, possibly on another connection (RFC 1813, 4.5).
+//!
+//! ```text
+//!   a new call ─▶ running ─▶ done: the same reply for each repetition
+//!                   │
+//!                   └─ repeated meanwhile: the newest connection that asked gets the reply, too; none waits in a thread
+//! ```
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Refused;
 
@@ -11,8 +17,15 @@ use super::Refused;
 const CALLS_MAX: usize = 256;
 const CLIENTS_MAX: usize = 128;
 
-/// A reply, once it exists. A repeated call waits while the first is being executed.
-pub(super) type Place = Arc<OnceLock<Result<Vec<u8>, Refused>>>;
+/// The connection that made a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asker {
+    pub event_loop: usize,
+    /// Newer connections have greater numbers.
+    pub connection: u64,
+}
+
+pub(super) type Made = Result<Vec<u8>, Refused>;
 
 #[derive(Debug, Default)]
 pub(super) struct Replies(Mutex<VecDeque<Client>>);
@@ -21,34 +34,87 @@ pub(super) struct Replies(Mutex<VecDeque<Client>>);
 #[derive(Debug)]
 struct Client {
     address: IpAddr,
-    calls: VecDeque<(u32, u64, Place)>,
+    calls: VecDeque<Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    key: Key,
+    state: State,
+}
+
+/// The number of a call, and a hash of its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key(u32, u64);
+
+#[derive(Debug)]
+enum State {
+    /// Being executed; the newest connection that has repeated it.
+    Running(Option<Asker>),
+    Done(Made),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It must be executed, and then be [finished](Replies::finish).
+    New(Key),
+    /// It is being executed. Of the askers that have repeated it, the newest will get the reply; this one will get none.
+    Running(Option<Asker>),
+    Done(Made),
 }
 
 impl Replies {
-    /// The place of the reply to a call with this number and these arguments.
-    pub(super) fn place(&self, address: IpAddr, xid: u32, asked: impl Hash) -> Place {
+    pub(super) fn begin(&self, address: IpAddr, xid: u32, asked: impl Hash, asker: Asker) -> Begun {
         let mut hasher = DefaultHasher::new();
         asked.hash(&mut hasher);
-        let asked = hasher.finish();
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Key(xid, hasher.finish());
+        let mut clients = self.lock();
         let mut client = match clients.iter().position(|client| client.address == address) {
             Some(at) => clients.remove(at).expect("it is there"),
             None => Client { address, calls: VecDeque::new() },
         };
-        let known = client.calls.iter().rev().find(|call| (call.0, call.1) == (xid, asked));
-        let place = known.map(|call| Arc::clone(&call.2)).unwrap_or_else(|| {
-            if client.calls.len() == CALLS_MAX {
-                client.calls.pop_front();
-            }
-            let place = Place::default();
-            client.calls.push_back((xid, asked, Arc::clone(&place)));
-            place
-        });
+        let begun = client.begin(key, asker);
         if clients.len() == CLIENTS_MAX {
             clients.pop_front();
         }
         clients.push_back(client);
-        place
+        begun
+    }
+
+    /// Keeps the reply of a call that was executed. Returns the asker that gets it, too, if the call was repeated meanwhile.
+    pub(super) fn finish(&self, address: IpAddr, key: Key, made: &Made) -> Option<Asker> {
+        let mut clients = self.lock();
+        let client = clients.iter_mut().rev().find(|client| client.address == address)?;
+        let call = client.calls.iter_mut().rev().find(|call| call.key == key)?;
+        match std::mem::replace(&mut call.state, State::Done(made.clone())) {
+            State::Running(newest) => newest,
+            State::Done(_) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Client>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Client {
+    fn begin(&mut self, key: Key, asker: Asker) -> Begun {
+        match self.calls.iter_mut().rev().find(|call| call.key == key).map(|call| &mut call.state) {
+            Some(State::Done(made)) => return Begun::Done(made.clone()),
+            // An older connection may be served later, when its client has left it.
+            Some(State::Running(Some(newest))) if newest.connection > asker.connection => {
+                return Begun::Running(Some(asker));
+            }
+            Some(State::Running(newest)) => return Begun::Running(newest.replace(asker)),
+            None => {}
+        }
+        if self.calls.len() >= CALLS_MAX {
+            // Those being executed are few, and could otherwise be executed twice.
+            let oldest = self.calls.iter().position(|call| matches!(call.state, State::Done(_)));
+            oldest.and_then(|oldest| self.calls.remove(oldest));
+        }
+        self.calls.push_back(Call { key, state: State::Running(None) });
+        Begun::New(key)
     }
 }
 
@@ -60,36 +126,62 @@ mod tests {
         IpAddr::from(number.to_be_bytes())
     }
 
+    fn asker(connection: u64) -> Asker {
+        Asker { event_loop: 0, connection }
+    }
+
+    /// Begins a call, and finishes it if it is new.
+    fn is_new(replies: &Replies, address: IpAddr, xid: u32, asked: &str) -> bool {
+        match replies.begin(address, xid, asked, asker(1)) {
+            Begun::New(key) => {
+                assert_eq!(replies.finish(address, key, &Ok(asked.into())), None);
+                true
+            }
+            begun => {
+                assert_eq!(begun, Begun::Done(Ok(asked.into())));
+                false
+            }
+        }
+    }
+
     #[test]
-    fn a_repeated_call_keeps_its_place_until_newer_calls_need_it() {
+    fn a_repeated_call_has_its_reply_until_newer_calls_need_the_memory() {
         let replies = Replies::default();
-        let first = replies.place(client(1), 7, "mkdir");
-        assert!(Arc::ptr_eq(&first, &replies.place(client(1), 7, "mkdir")));
-        for other in [
-            replies.place(client(2), 7, "mkdir"),
-            replies.place(client(1), 8, "mkdir"),
-            replies.place(client(1), 7, "rmdir"),
-        ] {
-            assert!(!Arc::ptr_eq(&first, &other));
+        assert!(is_new(&replies, client(1), 7, "mkdir") && !is_new(&replies, client(1), 7, "mkdir"));
+        for (address, xid, asked) in
+            [(client(2), 7, "mkdir"), (client(1), 8, "mkdir"), (client(1), 7, "rmdir")]
+        {
+            assert!(is_new(&replies, address, xid, asked));
         }
-        for xid in 100..100 + CALLS_MAX as u32 {
-            replies.place(client(3), xid, "of another client");
-        }
-        assert!(Arc::ptr_eq(&first, &replies.place(client(1), 7, "mkdir")));
-        for xid in 100..100 + CALLS_MAX as u32 {
-            replies.place(client(1), xid, "newer");
-        }
-        assert!(!Arc::ptr_eq(&first, &replies.place(client(1), 7, "mkdir")));
+        (100..100 + CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(3), xid, "")));
+        assert!(!is_new(&replies, client(1), 7, "mkdir"));
+        (100..100 + CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(1), xid, "")));
+        assert!(is_new(&replies, client(1), 7, "mkdir"));
+    }
+
+    #[test]
+    fn a_call_repeated_while_it_runs_is_answered_to_the_newest_asker() {
+        let replies = Replies::default();
+        let begin = |connection| replies.begin(client(1), 7, "create", asker(connection));
+        let Begun::New(key) = begin(1) else { panic!("it is new") };
+        assert_eq!(begin(2), Begun::Running(None));
+        assert_eq!(begin(3), Begun::Running(Some(asker(2))));
+        // Newer calls do not let it be executed twice.
+        (100..100 + 2 * CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(1), xid, "")));
+        assert_eq!(begin(4), Begun::Running(Some(asker(3))));
+        assert_eq!(begin(2), Begun::Running(Some(asker(2))), "it is no newer connection");
+        assert_eq!(replies.finish(client(1), key, &Ok(vec![5])), Some(asker(4)));
+        assert_eq!(begin(5), Begun::Done(Ok(vec![5])));
     }
 
     #[test]
     fn clients_that_asked_longest_ago_are_forgotten() {
         let replies = Replies::default();
-        let first = replies.place(client(0), 1, ());
-        (1..CLIENTS_MAX as u32).for_each(|number| drop(replies.place(client(number), 1, ())));
-        assert!(Arc::ptr_eq(&first, &replies.place(client(0), 1, ())));
-        (200..200 + CLIENTS_MAX as u32).for_each(|number| drop(replies.place(client(number), 1, ())));
-        assert!(!Arc::ptr_eq(&first, &replies.place(client(0), 1, ())));
-        assert_eq!(replies.0.lock().unwrap().len(), CLIENTS_MAX);
+        assert!(is_new(&replies, client(0), 1, ""));
+        (1..CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
+        assert!(!is_new(&replies, client(0), 1, ""));
+        (200..200 + CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
+        assert!(is_new(&replies, client(0), 1, ""));
+        assert_eq!(replies.lock().len(), CLIENTS_MAX);
     }
 }

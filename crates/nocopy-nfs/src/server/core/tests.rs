@@ -4,13 +4,14 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
+use super::replies::Begun;
 use super::*;
 use crate::wire::mount::{ExportEntry, MountEntry, MountReply, Mounted, Text};
 use crate::wire::nfs3::{
-    AccessArguments, AccessResult, DirectoryEntry, DirectoryPage, FileHandle, FileSystemInformation,
-    FileSystemStatus, FileType, FullDirectoryEntry, LookupArguments, LookupResult, PathConfiguration,
-    Procedure, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadLinkResult, Refusal, Status,
-    WeakCacheConsistency,
+    AccessArguments, AccessResult, DirectoryEntry, DirectoryPage, Entry, FileHandle, FileSystemInformation,
+    FileSystemStatus, FileType, FullDirectoryEntry, LookupArguments, LookupResult, NewAttributes,
+    PathConfiguration, Procedure, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadLinkResult,
+    Refusal, Status, WeakCacheConsistency,
 };
 use crate::wire::record::Records;
 use crate::wire::rpc::Credential;
@@ -59,7 +60,7 @@ impl Scene {
         match self.core.answer(&record, CLIENT).unwrap() {
             Answer::Reply(reply) | Answer::Written(reply, _) => reply,
             Answer::List(call) => self.core.list(&call),
-            Answer::Read(call) => panic!("to be read: {call:?}"),
+            other => panic!("no reply at once: {other:?}"),
         }
     }
 
@@ -232,6 +233,34 @@ fn a_read_is_described_or_refused() {
     let read = input.read::<NfsResult<ReadHead, Option<Attributes>>>().unwrap().unwrap();
     assert_eq!((read.count, read.is_end, input.rest()), (5, true, &b"bytes\0\0\0"[..]));
     assert_eq!(head.len(), 132, "what goes before the bytes");
+}
+
+/// The thread that executes a call may wait for a disk; the ones that find it repeated do not.
+#[test]
+fn a_call_repeated_while_it_runs_blocks_no_thread() {
+    let mut scene = Scene::new();
+    scene.core.is_writable = true;
+    let at = Entry { directory: scene.root(), name: Text(b"made") };
+    let mut arguments = Vec::new();
+    (at, NewAttributes::NONE).encode(&mut arguments);
+    let (program, procedure, credential) = (nfs3::PROGRAM, Procedure::MakeDirectory, Credential::NONE);
+    let procedure_number = procedure as u32;
+    let call =
+        Call { xid: 7, program, version: 3, procedure: procedure_number, credential, arguments: &arguments };
+    let mut record = Vec::new();
+    call.encode(&mut record);
+    let asker = |connection| Asker { event_loop: 1, connection };
+    let repeat = |connection| scene.core.answer_to(&record, CLIENT, asker(connection)).unwrap();
+    // A thread that executes it.
+    let asked = (procedure, &Caller::Server, &[][..] as &[u8], &arguments[..]);
+    let Begun::New(key) = scene.core.replies.begin(CLIENT.ip(), 7, asked, asker(1)) else {
+        panic!("it is new")
+    };
+    assert!(matches!(repeat(2), Answer::InProgress { superseded: None }));
+    assert!(matches!(repeat(3), Answer::InProgress { superseded: Some(other) } if other == asker(2)));
+    assert!(!scene.path("made").exists());
+    assert_eq!(scene.core.replies.finish(CLIENT.ip(), key, &Ok(vec![1])), Some(asker(3)));
+    assert!(matches!(repeat(4), Answer::Reply(reply) if reply == [1]));
 }
 
 /// Every call that would change something is refused, with attributes from before and after.

@@ -252,7 +252,9 @@ impl World {
                 reply
             }
             Answer::Written(reply, _) => reply,
-            Answer::List(_) => panic!("nothing is listed"),
+            other @ (Answer::List(_) | Answer::InProgress { .. } | Answer::Repeated { .. }) => {
+                panic!("not asked for: {other:?}")
+            }
             Answer::Read(call) => {
                 let file = self.server().open(&call).unwrap();
                 // A server may return less.
