@@ -33,6 +33,9 @@ pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
+/// The most closed files that wait to be synchronised, besides those of changes being made.
+const CLOSING_MAX: usize = 64;
+
 /// Locks for files; files that share a lock are changed one at a time.
 const LOCKS: usize = 64;
 
@@ -237,6 +240,9 @@ impl Export {
             }
             Ok(())
         });
+        if writing.written > 0 {
+            file.note_write(&self.closing);
+        }
         writing.failed = done.err();
     }
 
@@ -274,14 +280,21 @@ impl Export {
         }
     }
 
+    /// Synchronises files that were closed before, except for some. More descriptors than that must not wait for the disk.
+    pub(super) fn settle_closing(&self, left: usize) {
+        self.closing.settle(left, || self.verifier.change());
+    }
+
     fn settle(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
+        let synchronise = match stability {
+            Stability::Unstable => return Ok(()),
+            Stability::DataSync => fdatasync::<&OpenFile>,
+            Stability::FileSync => fsync::<&OpenFile>,
+        };
+        self.closing.settle_file(file.identity(), || self.verifier.change());
         // The kernel reports lost data once per descriptor: later callers notice it by the changed verifier.
         let _settling = file.settling();
-        let settled = match stability {
-            Stability::Unstable => return Ok(()),
-            Stability::DataSync => fdatasync(file),
-            Stability::FileSync => fsync(file),
-        };
+        let settled = synchronise(file);
         settled.map_err(|error| self.lost(error))
     }
 
@@ -438,6 +451,7 @@ impl Export {
         let identity = Identity::of(&about, &file, c"");
         self.learn(identity, directory.identity(), directory, name);
         self.open.keep(Arc::new(OpenFile::made(file, identity)));
+        self.settle_closing(CLOSING_MAX);
         self.found(identity, &about)
     }
 
@@ -520,6 +534,7 @@ impl Export {
         }
         let writable = Arc::new(file.reopened_to_write()?);
         self.open.keep(Arc::clone(&writable));
+        self.settle_closing(CLOSING_MAX);
         Ok(writable)
     }
 

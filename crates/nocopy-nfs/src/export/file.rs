@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::caller::{Caller, User};
+use super::closing::{Closing, Unsynced};
 use super::identity::{Identity, device};
 use super::name_of_descriptor;
 use super::time::is_settled;
@@ -23,7 +24,7 @@ const OFTEN: u32 = 3;
 
 #[derive(Debug)]
 pub struct OpenFile {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     identity: Identity,
     file_type: FileType,
     /// The file, opened for reading and not only for its attributes.
@@ -39,6 +40,7 @@ pub struct OpenFile {
     allowed: Mutex<Option<Allowed>>,
     /// Held while it is synchronised.
     settling: Mutex<()>,
+    unsynced: Unsynced,
 }
 
 /// Held while the permissions of a file are changed, also for a moment only, so that no change by a client is undone. Files share them by
@@ -57,7 +59,7 @@ impl OpenFile {
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());
         Self {
-            file,
+            file: Arc::new(file),
             identity,
             file_type,
             is_readable: false,
@@ -67,6 +69,7 @@ impl OpenFile {
             asked: AtomicU32::new(0),
             allowed: Mutex::default(),
             settling: Mutex::default(),
+            unsynced: Unsynced::default(),
         }
     }
 
@@ -100,8 +103,16 @@ impl OpenFile {
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
     }
 
+    /// Notes a write that was made, and is not synchronised.
+    pub(super) fn note_write(&self, closing: &Arc<Closing>) {
+        self.unsynced.note(closing, self.identity, &self.file);
+    }
+
+    /// To be held while it is synchronised; writes from now on are not.
     pub(super) fn settling(&self) -> MutexGuard<'_, ()> {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+        let settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unsynced.clear();
+        settling
     }
 
     pub(super) fn is_writable(&self) -> bool {

@@ -9,6 +9,7 @@
 mod attributes;
 mod caller;
 mod changes;
+mod closing;
 mod file;
 mod handle;
 mod identity;
@@ -37,6 +38,7 @@ use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
 pub use caller::{ActError, Caller, User};
 pub use changes::{Changed, Writing};
 use changes::{Locks, WriteVerifier};
+use closing::Closing;
 pub use file::{OpenFile, status_of};
 use handle::HandleKey;
 use identity::Identity;
@@ -71,6 +73,7 @@ pub struct Export {
     key: HandleKey,
     index: Mutex<Index>,
     open: OpenFiles,
+    closing: Arc<Closing>,
     listings: Listings,
     changes: AtomicU64,
     locks: Locks,
@@ -109,6 +112,7 @@ impl Export {
             key: HandleKey::new(key, root.identity()),
             index: Mutex::new(index),
             open: OpenFiles::new(),
+            closing: Arc::default(),
             listings: Listings::new(key),
             changes: AtomicU64::new(0),
             locks: Locks::default(),
@@ -285,9 +289,10 @@ impl Export {
         self.lock().save()
     }
 
-    /// To be called from time to time: closes unused files, and writes the index if that failed.
+    /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes the index if that failed.
     pub fn tidy(&self) {
         self.open.close_unused();
+        self.settle_closing(0);
         self.listings.tidy();
         self.lock().restore();
     }

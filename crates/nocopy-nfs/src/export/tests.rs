@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::wire::nfs3::FileHandle;
+use crate::wire::nfs3::Stability;
 
 /// An exported directory, one for the state beside it, and a file that clients must not see.
 pub(super) struct Scene {
@@ -356,4 +357,47 @@ fn listings_have_the_numbers_of_the_attributes() {
         let found = export.lookup(&Caller::Server, &below, &name.bytes).unwrap();
         assert_eq!(found.attributes.file_id, name.file_id);
     }
+}
+
+/// Writes without synchronising, and closes the file as if it was not used for a while.
+#[test]
+fn data_lost_after_a_file_was_closed_changes_the_verifier() {
+    let scene = Scene::new();
+    fs::write(scene.path("exported/file"), b"content").unwrap();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let handle = export.lookup(&Caller::Server, &root, b"file").unwrap().handle;
+    let write = |stability| {
+        let mut writing = export.begin_write(&Caller::Server, &handle, 0, 1).unwrap();
+        export.write_on(&mut writing, 1, |file, offset| rustix::io::pwrite(file, b"x", offset));
+        export.end_write(writing, stability).0.unwrap();
+        export.file(&handle).unwrap().identity()
+    };
+    let identity = write(Stability::Unstable);
+    export.commit(&Caller::Server, &handle).0.unwrap();
+    export.open.close(identity);
+    assert_eq!(export.closing.count(), 0, "it was committed");
+    write(Stability::FileSync);
+    export.open.close(identity);
+    assert_eq!(export.closing.count(), 0, "it is on the disk");
+    write(Stability::Unstable);
+    export.open.close(identity);
+    assert_eq!(export.closing.count(), 1);
+    let before = export.verifier();
+    export.tidy();
+    assert_eq!((export.closing.count(), export.verifier()), (0, before));
+    // A pipe stands for a file whose data was lost: it cannot be synchronised either.
+    let lose = || {
+        let lost = OpenFile::made(rustix::pipe::pipe().unwrap().0, identity);
+        lost.note_write(&export.closing);
+        export.open.keep(Arc::new(lost));
+        export.open.close(identity);
+    };
+    lose();
+    export.tidy();
+    let after = export.verifier();
+    assert_ne!(after, before);
+    lose();
+    export.commit(&Caller::Server, &handle).0.unwrap();
+    assert_ne!(export.verifier(), after, "the client sends its data again");
 }

@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 const ACCEPTED_MAX: usize = 64;
 
 /// How often to close unused files, and to check whether connections can be accepted again.
-const TICK: Duration = Duration::from_secs(1);
+pub(super) const TICK: Duration = Duration::from_secs(1);
 
 /// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
 const INBOX: u64 = 0;
@@ -42,7 +42,6 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
-    /// The first loop, 0, does the work that concerns all.
     number: usize,
     /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
@@ -241,9 +240,6 @@ impl EventLoop {
             return Ok(());
         }
         self.ticked = now;
-        if self.number == 0 {
-            self.shared.core.export().tidy();
-        }
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
         overdue.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.remove(id));
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());

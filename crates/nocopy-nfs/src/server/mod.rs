@@ -120,6 +120,16 @@ struct Shared {
     is_over: AtomicBool,
 }
 
+impl Shared {
+    /// Does work that is due from time to time, and may wait for disks, until the server ends.
+    fn tidy(&self) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            thread::park_timeout(event_loop::TICK);
+            self.core.export().tidy();
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -186,6 +196,7 @@ impl Server {
             for _ in 0..WORKERS {
                 scope.spawn(|| shared.workers.work(&shared));
             }
+            let keeper = scope.spawn(|| shared.tidy());
             let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
             wait(&Progress {
                 shared: &shared,
@@ -198,6 +209,7 @@ impl Server {
                 .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             let done = ended.collect::<Vec<_>>().into_iter().collect();
             shared.workers.end();
+            keeper.thread().unpark();
             done
         });
         drop(wakers);
