@@ -11,7 +11,7 @@ use nocopy_nfs::wire::nfs3::{
     WeakCacheConsistency, WriteArguments, WriteResult,
 };
 use nocopy_nfs::wire::rpc::{Call, Credential};
-use nocopy_nfs::wire::xdr::{self, Xdr as _};
+use nocopy_nfs::wire::xdr;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -116,7 +116,7 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
         let stream = connected_from(1, server.address);
         stream.set_nonblocking(true).unwrap();
         // The long ones are few, because the kernel's memory of unread bytes is limited, too.
-        let kind = if number % 4 == 0 { number / 4 % 2 } else { 2 + number % 3 };
+        let kind = if number.is_multiple_of(4) { number / 4 % 2 } else { 2 + number % 3 };
         (stream, &halves[kind][..])
     };
     let mut connections: Vec<_> = (0..connections_max()).map(attack).collect();
