@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::panic::resume_unwind;
-use std::thread::{Scope, ScopedJoinHandle};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 use nocopy_report::Ended;
 
@@ -30,7 +30,10 @@ impl<'scope> Disk<'scope> {
             return Ok(true);
         };
         *self = match mem::replace(self, Self::Done) {
-            Self::Idle => Self::Waiting(scope.spawn(|| sink.sync())),
+            Self::Idle => match thread::Builder::new().spawn_scoped(scope, || sink.sync()) {
+                Ok(syncing) => Self::Waiting(syncing),
+                Err(_) => sink.sync().map(|()| Self::Done)?, // no thread could be started
+            },
             Self::Waiting(syncing) if syncing.is_finished() => {
                 syncing.join().unwrap_or_else(|panic| resume_unwind(panic))?;
                 Self::Done

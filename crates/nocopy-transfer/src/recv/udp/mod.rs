@@ -167,7 +167,10 @@ impl<'a> Reception<'a> {
             self.output = output;
         }
         drop(live);
-        let written = self.output.as_mut().map_or(Ok(()), Output::finish);
+        // Who interrupts it does not want to wait for the disk.
+        let is_complete = received.is_ok() && self.ended != Some(Ended::Interrupted);
+        let finish = if is_complete { Output::finish } else { Output::give_up };
+        let written = self.output.as_mut().map_or(Ok(()), finish);
         received.and(written.map_err(Failure::from))
     }
 

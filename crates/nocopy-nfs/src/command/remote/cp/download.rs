@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::rc::Rc;
 
+use rustix::process::{Resource, getrlimit};
+
 use super::super::{DEPTH_MAX, Failure, Reached, reach};
 use super::batch::Batch;
 use super::directory::Directory;
@@ -14,8 +16,9 @@ use super::{Clients, Copying, local, url};
 use crate::client::{Client, Entry, Found};
 use crate::wire::nfs3::FileHandle;
 
-/// The most files that are open at a time.
-const OPEN_MAX: usize = 256;
+/// The most files that are open at a time, and of how many descriptors that this process may have one is used for them.
+const OPEN_MAX: u64 = 256;
+const DESCRIPTORS_PER_FILE: u64 = 4;
 
 /// The most directories that wait to be copied.
 const WAITING_MAX: usize = 1 << 20;
@@ -120,9 +123,11 @@ fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) 
         copying.counts.files_all += 1;
         copying.counts.bytes_all += wanted.found.attributes.size;
     }
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let open_max = (descriptors / DESCRIPTORS_PER_FILE).clamp(1, OPEN_MAX) as usize;
     let mut files = files.into_iter().peekable();
     while files.peek().is_some() {
-        let some: Vec<_> = files.by_ref().take(OPEN_MAX).collect();
+        let some: Vec<_> = files.by_ref().take(open_max).collect();
         let (whole, done) = Batch::new(some).run(copying, client);
         let whole = match copying.arguments.verify {
             false => whole, // also after a failure, or when interrupted

@@ -184,7 +184,10 @@ impl Outgoing {
         let (record, part) = (self.find(&self.names.record, client)?, self.find(&self.names.part, client)?);
         let Some((record, part)) = record.zip(part) else { return Ok(false) };
         let buffer = short.take().expect("one for each file");
-        let (text, _) = client.read(buffer, Place { file: record.file, offset: 0 })?;
+        let text = match client.read(buffer, Place { file: record.file, offset: 0 }) {
+            Err(error) if error.status().is_some() => return Ok(false), // such as a file of another user
+            read => read?.0,
+        };
         let Some(done) = self.version().proven(&text, part.attributes.file_id) else { return Ok(false) };
         drop(text);
         // For whom the server takes this client shows in a file that it makes.

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread;
@@ -161,11 +162,16 @@ impl Partial {
 /// Waits until complete files are on the disk, and gives them their names.
 pub(super) fn finish(copying: &mut Copying<'_>, parts: &[Partial]) -> Result<(), Failure> {
     let files: Vec<&File> = parts.iter().map(|part| &part.file).collect();
+    let sync = |some: &[&File]| some.iter().map(|file| file.sync_all()).collect::<Vec<_>>();
     let share = files.len().div_ceil(SYNC_THREADS).max(1);
     let synced: Vec<io::Result<()>> = thread::scope(|scope| {
-        let begin = |some: &'_ [&File]| some.iter().map(|file| file.sync_all()).collect::<Vec<_>>();
-        let threads: Vec<_> = files.chunks(share).map(|some| scope.spawn(move || begin(some))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("it only waits")).collect()
+        let begin = |some| (some, thread::Builder::new().spawn_scoped(scope, move || sync(some)));
+        let begun: Vec<_> = files.chunks(share).map(begin).collect();
+        let ended = begun.into_iter().flat_map(|(some, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => sync(some), // no thread could be started
+        });
+        ended.collect()
     });
     for (part, synced) in parts.iter().zip(synced) {
         match synced.map_err(|error| part.failed(error)).and_then(|()| part.rename()) {
