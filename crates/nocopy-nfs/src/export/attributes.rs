@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::changes::refusal;
+use super::file::refusal;
 use super::{Caller, OpenFile, file, name_of_descriptor};
 use crate::wire::nfs3::{FileType, NewAttributes, SetTime, Status};
 
@@ -39,10 +39,13 @@ pub(super) fn set_owner(file: impl AsFd, new: &NewAttributes) -> rustix::io::Res
     chownat(file, c"", user, group, AtFlags::EMPTY_PATH)
 }
 
+fn keeps_times(new: &NewAttributes) -> bool {
+    (new.accessed, new.modified) == (SetTime::Keep, SetTime::Keep)
+}
+
 /// Sets the times of the file of a descriptor's link below /proc.
 pub(super) fn set_times(link: &CStr, new: &NewAttributes) -> Result<(), Status> {
-    let (accessed, modified) = (new.accessed, new.modified);
-    if (accessed, modified) == (SetTime::Keep, SetTime::Keep) {
+    if keeps_times(new) {
         return Ok(());
     }
     let time = |set| match set {
@@ -50,13 +53,14 @@ pub(super) fn set_times(link: &CStr, new: &NewAttributes) -> Result<(), Status> 
         SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         SetTime::To(time) => Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() },
     };
-    let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
+    let times = Timestamps { last_access: time(new.accessed), last_modification: time(new.modified) };
     utimensat(CWD, link, &times, AtFlags::empty()).map_err(refusal)
 }
 
 /// Sets owner and times of a new file; its owner only if that is permitted.
 pub(super) fn begin_with(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), Status> {
     match set_owner(file, new) {
+        Ok(()) | Err(Errno::PERM) if keeps_times(new) => Ok(()),
         Ok(()) | Err(Errno::PERM) => set_times(&name_of_descriptor(file.as_raw_fd()), new),
         Err(error) => Err(refusal(error)),
     }
@@ -71,7 +75,7 @@ pub(super) fn begin_by_name(
     file_type: FileType,
     new: &NewAttributes,
 ) -> Result<(), Status> {
-    if *new == (NewAttributes { mode: new.mode, size: new.size, ..NewAttributes::NONE }) {
+    if new.user.is_none() && new.group.is_none() && keeps_times(new) {
         return Ok(());
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -3,16 +3,18 @@
 
 use nocopy_proto::errno::Why;
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::panic::resume_unwind;
+use std::thread;
 
 use nix::unistd::{Gid as NixGid, Uid as NixUid, setfsgid, setfsuid};
-use rustix::fs::{Access, MemfdFlags, Mode, fchmod, memfd_create};
+use rustix::fs::{Access, AtFlags, CWD, MemfdFlags, Mode, accessat, fchmod, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Gid, geteuid};
 use rustix::thread::set_thread_groups;
 
-use super::file::may_access;
 use super::name_of_descriptor;
 use crate::wire::nfs3::Status;
 use crate::wire::rpc::GROUPS_MAX;
@@ -99,11 +101,13 @@ impl Caller {
     /// # Errors
     /// See [`ActError`].
     pub fn check_acting() -> Result<(), ActError> {
-        for user in [User::NOBODY, User::UNTRUSTED] {
+        let check = |user| {
             Self::User(user).act(|| Ok(())).map_err(|_| ActError::Rights)?;
-            check_access(&Self::User(user)).map_err(|error| ActError::Access(error.into()))?;
-        }
-        Ok(())
+            check_access(&Self::User(user)).map_err(|error| ActError::Access(error.into()))
+        };
+        let check = || [User::NOBODY, User::UNTRUSTED].into_iter().try_for_each(check);
+        // On a thread that ends, because it has the groups of these users from then on.
+        thread::scope(|scope| scope.spawn(check).join().unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 
@@ -117,6 +121,11 @@ pub enum ActError {
     Rights,
     #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}, so every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = Why(.0))]
     Access(#[source] io::Error),
+}
+
+/// Whether the user as whom this thread acts may access the file of a link below /proc; see [`check_access`].
+pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> {
+    accessat(CWD, link, access, AtFlags::EACCESS)
 }
 
 /// Checks, with a file of this process, that the kernel decides what another user may do. Without faccessat2(2), rustix and the C library

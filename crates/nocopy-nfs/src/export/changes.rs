@@ -18,7 +18,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::attributes::{begin_by_name, begin_with, check, permissions, set_owner, set_times};
-use super::file::{self, status_of};
+use super::file::{self, refusal};
 use super::identity::Identity;
 use super::{Caller, Export, Found, OpenFile, entry_name};
 use crate::wire::nfs3::{
@@ -573,21 +573,4 @@ fn marked(verifier: &Verifier) -> NewAttributes {
     let part = |at: usize| u32::from(u16::from_be_bytes([verifier[at], verifier[at + 1]]));
     let time = |at| SetTime::To(Time { seconds: part(at), nanoseconds: part(at + 2) });
     NewAttributes { accessed: time(0), modified: time(4), ..NewAttributes::NONE }
-}
-
-pub(super) fn refusal(error: Errno) -> Status {
-    match error {
-        Errno::EXIST => Status::Exists,
-        Errno::NOTDIR => Status::NotDirectory,
-        Errno::NOTEMPTY => Status::NotEmpty,
-        Errno::XDEV => Status::CrossDevice,
-        Errno::NOSPC => Status::NoSpace,
-        Errno::DQUOT => Status::QuotaExceeded,
-        Errno::FBIG => Status::FileTooBig,
-        Errno::ROFS => Status::ReadOnlyFileSystem,
-        Errno::MLINK => Status::TooManyLinks,
-        Errno::TXTBSY => Status::Access,
-        Errno::OPNOTSUPP => Status::NotSupported,
-        error => status_of(error, Status::NoEntry),
-    }
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
-    chmodat, openat, readlinkat, statx,
+    Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, chmodat, openat,
+    readlinkat, statx,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::caller::{Caller, User};
+use super::caller::{Caller, User, may_access};
 use super::closing::{Closing, Unsynced};
 use super::identity::{Identity, device};
 use super::name_of_descriptor;
@@ -241,11 +241,6 @@ impl AsFd for OpenFile {
     }
 }
 
-/// Whether the user as whom this thread acts may access the file of a link below /proc; see [`Caller::check_acting`].
-pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> {
-    accessat(CWD, link, access, AtFlags::EACCESS)
-}
-
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
@@ -308,6 +303,24 @@ pub fn status_of(error: Errno, missing: Status) -> Status {
         // Too few descriptors or too little memory, or a concurrent renaming: a later attempt may succeed.
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR => Status::Jukebox,
         _ => Status::Io,
+    }
+}
+
+/// As [`status_of`], for a change.
+pub(super) fn refusal(error: Errno) -> Status {
+    match error {
+        Errno::EXIST => Status::Exists,
+        Errno::NOTDIR => Status::NotDirectory,
+        Errno::NOTEMPTY => Status::NotEmpty,
+        Errno::XDEV => Status::CrossDevice,
+        Errno::NOSPC => Status::NoSpace,
+        Errno::DQUOT => Status::QuotaExceeded,
+        Errno::FBIG => Status::FileTooBig,
+        Errno::ROFS => Status::ReadOnlyFileSystem,
+        Errno::MLINK => Status::TooManyLinks,
+        Errno::TXTBSY => Status::Access,
+        Errno::OPNOTSUPP => Status::NotSupported,
+        error => status_of(error, Status::NoEntry),
     }
 }
 

@@ -49,7 +49,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     unmount(mounted)?;
 
     let mounted = mount(guest, &scene, "/", ANY_PORT)?;
-    for (user, name) in [(OWNER, "private/file"), (0, "private/file"), (0, "of nobody"), (NOBODY, "of nobody")] {
+    for (user, name) in
+        [(OWNER, "private/file"), (0, "private/file"), (0, "of nobody"), (NOBODY, "of nobody")]
+    {
         assert_eq!(read(&mounted, user, name)?, Err(Errno::ACCESS), "{name} by {user}");
     }
     for user in [OWNER, NOBODY, 0] {

@@ -10,7 +10,7 @@ use rustix::process::umask;
 
 use super::Contents;
 use super::exported::Exported;
-use super::written::give_away;
+use super::owner::give_away_all;
 use crate::nfs_content::word_at;
 
 pub(super) const CACHED: &str = "cached";
@@ -60,6 +60,7 @@ impl Files {
         // A sparse file, which takes no disk space. Its pages are made at the first read.
         File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
         io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
+        // The server owns what it serves, as an ordinary user does.
         give_away_all(&files.own.join("exported"))?;
         Ok(files)
     }
@@ -108,15 +109,6 @@ impl Drop for Files {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
     }
-}
-
-/// The server owns what it serves, as an ordinary user does.
-fn give_away_all(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
-        if entry?.is_dir() { give_away_all(&path)? } else { give_away(&path)? }
-    }
-    give_away(directory)
 }
 
 pub(super) fn name_of(number: usize) -> String {

@@ -8,6 +8,7 @@ mod client;
 mod exported;
 mod files;
 mod made;
+mod owner;
 mod readers;
 mod reads;
 mod server;

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
 use super::exported::Exported;
+use super::owner::{become_owner, give_away};
 use super::{Place, files, written};
 use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
 use crate::cpu;
@@ -101,7 +102,7 @@ impl Server {
         let state = exported.scratch.join("state");
         let listen = format!("{}:0", place.stage.sender.ipv4);
         DirBuilder::new().recursive(true).mode(0o700).create(&state)?;
-        written::give_away(&state)?;
+        give_away(&state)?;
         // As another user, who may have no access to the program's file.
         let is_root = geteuid().is_root();
         let for_all = is_root.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
@@ -111,7 +112,7 @@ impl Server {
         command.args(exported.is_writable.then_some("--writable"));
         // Without privileges, as any user: the served files belong to it.
         if is_root {
-            written::become_owner(&mut command);
+            become_owner(&mut command);
         } else {
             capability::narrow(capability::NONE)?;
         }

@@ -2,21 +2,15 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, chown};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use rustix::process::geteuid;
 
 use super::exported::Exported;
 use super::files;
+use super::owner::give_away;
 
 pub(super) const FILE: &str = "written";
-
-/// The owner of files if this process is root: user and group `nobody`.
-const NOBODY: u32 = 65_534;
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
@@ -58,15 +52,4 @@ impl Drop for Written {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
     }
-}
-
-/// If this process is root, the server runs as the owner of the files instead.
-pub(super) fn become_owner(command: &mut Command) {
-    if geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-}
-
-pub(super) fn give_away(path: &Path) -> io::Result<()> {
-    if geteuid().is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
 }

@@ -1,0 +1,33 @@
+//! The owner of served files, as whom the server runs.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::geteuid;
+
+/// The owner of files if this process is root: user and group `nobody`.
+const NOBODY: u32 = 65_534;
+
+/// If this process is root, the server runs as the owner of the files instead.
+pub(super) fn become_owner(command: &mut Command) {
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+}
+
+pub(super) fn give_away(path: &Path) -> io::Result<()> {
+    if geteuid().is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
+}
+
+/// With everything in it.
+pub(super) fn give_away_all(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
+        if entry?.is_dir() { give_away_all(&path)? } else { give_away(&path)? }
+    }
+    give_away(directory)
+}
