@@ -41,6 +41,8 @@ pub(super) struct Admission {
     /// Another connection has asked for its turn since then.
     others_wait: bool,
     waiting: Waiting,
+    /// Those that wait for the reserve of units.
+    units_wait: Waiting,
     /// Time that has passed while packets were refused.
     shortage: Shortage,
     /// A packet was refused since [`overdue`](Self::overdue) was asked.
@@ -73,6 +75,7 @@ impl Admission {
             last: None,
             others_wait: false,
             waiting: Waiting::default(),
+            units_wait: Waiting::default(),
             shortage: Shortage::default(),
             is_short: false,
             asked: Vec::new(),
@@ -147,10 +150,31 @@ impl Admission {
         }
     }
 
-    /// Notes that there was no memory for a unit.
-    pub(super) fn refuse_unit(&mut self, now: Time) {
+    /// Notes that there was no memory for a unit; returns the time for which something was refused so far.
+    pub(super) fn refuse_unit(&mut self, now: Time) -> Time {
         self.shortage.go_on(now);
         self.is_short = true;
+        self.shortage.now()
+    }
+
+    /// Notes that a connection's next unit in order has come and waits for memory of this end, which is no fault of its peer; returns
+    /// whether it has the turn to take the reserve of units, if that `is_free`.
+    pub(super) fn unit_waits(&mut self, index: u32, is_free: bool) -> bool {
+        self.note_progress(index);
+        let now = self.shortage.now();
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.index == index) {
+            turn.since = now;
+        }
+        let has_turn = is_free && self.units_wait.may_begin(index, now);
+        if !has_turn && let Some(network) = self.shares.network(index) {
+            self.units_wait.ask(network, index, now);
+        }
+        has_turn
+    }
+
+    /// Notes that a connection's unit does not wait any more.
+    pub(super) fn unit_begins(&mut self, index: u32) {
+        self.units_wait.leave(index);
     }
 
     /// Notes the next packets in order that are read at once, of a connection without the turn. Their memory counts as taken until the caller
@@ -267,13 +291,14 @@ impl Admission {
         }
         self.last = self.last.filter(|last| *last != index);
         self.waiting.leave(index);
+        self.units_wait.leave(index);
         self.shares.leave(index);
     }
 
     /// The allocated entries of all tables, to check a bound on memory.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
-        self.shares.capacity() + self.waiting.capacity()
+        self.shares.capacity() + self.waiting.capacity() + self.units_wait.capacity()
     }
 
     /// Whether a packet was refused since [`overdue`](Self::overdue) was asked.
@@ -328,6 +353,45 @@ mod tests {
             }
             assert_eq!(admission.overdue(), if is_next { vec![] } else { vec![1] });
         }
+    }
+
+    /// A unit that waits for memory of this end is no fault of its connection, even in its turn.
+    #[test]
+    fn a_unit_that_waits_is_no_stall() {
+        for waits in [false, true] {
+            let mut admission = admission(4, 4);
+            assert!(admission.admit(at(0), 1, Arrival::InOrder));
+            admission.came(1, 1, false, true);
+            let mut overdue = Vec::new();
+            for ms in (0..15_000).step_by(500) {
+                if waits {
+                    admission.unit_waits(1, false);
+                }
+                admission.refuse_unit(at(ms));
+                overdue.extend(admission.overdue());
+            }
+            assert_eq!(overdue.is_empty(), waits);
+        }
+    }
+
+    /// Networks take turns with the reserve of units, however many connections each has.
+    #[test]
+    fn the_reserve_of_units_goes_round() {
+        let mut admission = Admission::new(4);
+        for index in 0..30 {
+            let network = if index < 28 { 1 } else { index as u8 };
+            admission.joined(index, [10, 0, 0, network].into(), true);
+        }
+        assert!(admission.unit_waits(0, true), "nobody else waits");
+        admission.unit_begins(0);
+        let mut turns = Vec::new();
+        for _ in 0..9 {
+            assert!((0..30).all(|index| !admission.unit_waits(index, false)), "it is taken");
+            let next = (0..30).find(|index| admission.unit_waits(*index, true)).expect("it is free");
+            admission.unit_begins(next);
+            turns.push(next);
+        }
+        assert!(turns.chunks(3).all(|round| round.contains(&28) && round.contains(&29)), "{turns:?}");
     }
 
     #[test]

@@ -54,5 +54,5 @@ pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,
 };
-pub use shares::network_of;
+pub use shares::{Shares, are_within_shares, network_of};
 pub use time::Time;

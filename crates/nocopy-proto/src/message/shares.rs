@@ -1,5 +1,5 @@
 //! Counts what each address and each IPv6 network uses of an endpoint: the connections that it made, and the memory that its packets take
-//! (docs/protocol.md §8.1, §8.3).
+//! (docs/protocol.md §8.1, §8.3). Streams and their memory are shared by the same rules (§16.1, §16.3).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +10,7 @@ const NETWORK_SHARE: usize = 3;
 
 /// Connections made and packets kept, by address and by network; and the address of each connection.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub struct Shares {
     networks: Table<Network>,
     addresses: Table<Address>,
     /// By connection number; empty for connections that are not open.
@@ -105,6 +105,11 @@ pub fn network_of(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// Whether an address and its network, which have so many packets or other places, may have one more while so many are free.
+pub fn are_within_shares(of_address: usize, of_network: usize, free: usize) -> bool {
+    of_address < free && of_network < free.saturating_mul(NETWORK_SHARE)
+}
+
 fn reorder(set: &mut BTreeSet<(usize, u32)>, number: u32, before: usize, after: usize) {
     set.remove(&(before, number));
     if after > 0 {
@@ -113,8 +118,8 @@ fn reorder(set: &mut BTreeSet<(usize, u32)>, number: u32, before: usize, after: 
 }
 
 impl Shares {
-    /// Adds a connection to a peer at `ip`; `accepted`: the peer made it.
-    pub(super) fn join(&mut self, index: u32, ip: IpAddr, accepted: bool) {
+    /// Adds a connection, by its number, to a peer at `ip`; `accepted`: it is counted, since the peer made it.
+    pub fn join(&mut self, index: u32, ip: IpAddr, accepted: bool) {
         let network = self.networks.insert(network_of(ip), Network::default);
         let number = self.addresses.insert(ip, || Address {
             ip,
@@ -140,7 +145,7 @@ impl Shares {
     }
 
     /// Removes a connection, of which nothing is kept any more.
-    pub(super) fn leave(&mut self, index: u32) {
+    pub fn leave(&mut self, index: u32) {
         self.set_kept(index, 0);
         let Some(member) = self.members.get_mut(index as usize).map(std::mem::take) else { return };
         let Some(number) = member.address else { return };
@@ -176,7 +181,7 @@ impl Shares {
     /// The connection that must end to make room for one from `ip`: the newest of the address that made the most connections, in the
     /// network that made the most, or in the network of `ip` if that would then have as many. `None` if `ip` would then have as many as
     /// that address.
-    pub(super) fn surplus(&self, ip: IpAddr) -> Option<u32> {
+    pub fn surplus(&self, ip: IpAddr) -> Option<u32> {
         let own_network = self.networks.get(network_of(ip));
         let &(most, largest) = self.by_connections.last()?;
         let (network, fewer) = match own_network {
@@ -205,7 +210,7 @@ impl Shares {
         self.address(index).is_none_or(|number| {
             let address = &self.addresses.places[number as usize];
             let network = &self.networks.places[address.network as usize];
-            address.kept < free && network.kept < free.saturating_mul(NETWORK_SHARE)
+            are_within_shares(address.kept, network.kept, free)
         })
     }
 

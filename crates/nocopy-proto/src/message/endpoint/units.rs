@@ -181,10 +181,24 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Reports that there is no memory for a unit that arrives over a stream. While that lasts, connections that keep parts of messages
-    /// without progress are ended (docs/protocol.md §8.2).
-    pub fn refuse_unit(&mut self, now: Time) {
-        self.admission.refuse_unit(now);
+    /// without progress are ended (docs/protocol.md §8.2). Returns the time for which there was a lack so far.
+    pub fn refuse_unit(&mut self, now: Time) -> Time {
+        let lacked = self.admission.refuse_unit(now);
         self.end_stalled();
+        lacked
+    }
+
+    /// Reports that a peer's next unit in order waits for memory of the caller's, and not by its peer's fault. Returns whether it may have the
+    /// reserve, which is free or not: networks take turns (docs/protocol.md §16.3).
+    pub fn unit_waits(&mut self, peer: Peer, reserve_is_free: bool) -> bool {
+        self.has_peer(peer) && self.admission.unit_waits(peer.index, reserve_is_free)
+    }
+
+    /// Reports that there is memory for a peer's unit.
+    pub fn unit_begins(&mut self, peer: Peer) {
+        if self.has_peer(peer) {
+            self.admission.unit_begins(peer.index);
+        }
     }
 
     /// Notes that a part of a unit with this header has arrived: if the unit is next in order, its peer makes progress (docs/protocol.md

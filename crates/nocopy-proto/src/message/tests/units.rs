@@ -268,6 +268,33 @@ fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
     }
 }
 
+/// A peer whose next unit has come and waits for memory here is not ended, although what it sent behind that unit is kept.
+#[test]
+fn a_unit_that_waits_for_memory_is_no_stall() {
+    for waits in [false, true] {
+        let (mut table, [client, peer]) = with_stream(&settings());
+        send(&mut table, 0, client, 10_000);
+        table.send(0, client, b"behind it");
+        table.settle(|_, _| true);
+        for _ in 0..12 {
+            table.sleep(Duration::from_millis(500));
+            if waits {
+                assert!(!table.hosts[1].unit_waits(peer, false));
+            }
+            table.hosts[1].refuse_unit(table.now);
+        }
+        let lost = lost(&mut table.hosts[1]);
+        assert_eq!(lost, (!waits).then_some(Event::Lost(peer, LostReason::Stalled)));
+        if waits {
+            let (_, unit) = table.units.pop().expect("it was sent");
+            assert!(table.hosts[1].unit_waits(peer, true));
+            table.hosts[1].unit_begins(peer);
+            table.hosts[1].handle_unit(table.now, peer, unit);
+            assert!(table.received(1).is_some() && table.received(1).is_some());
+        }
+    }
+}
+
 /// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too, if something precedes the unit in its
 /// stream. If nothing does, the unit suffices, and a probe asks for another one where it is delayed nevertheless.
 #[test]
