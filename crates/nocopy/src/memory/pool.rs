@@ -183,7 +183,22 @@ impl Pool {
     }
 
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
-        matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(self))
+        self.number_of(buffer).is_some()
+    }
+
+    /// The number of one of its buffers among all.
+    pub(crate) fn number_of(&self, buffer: &Buffer) -> Option<usize> {
+        match &buffer.home {
+            Home::Pool { pool, index } if pool.is(self) => Some(*index as usize),
+            _ => None,
+        }
+    }
+
+    /// Calls a function with the number of each free buffer.
+    pub(crate) fn each_at_home(&self, of: impl FnMut(usize)) {
+        if let Some(free) = self.free() {
+            free.iter().map(|index| *index as usize).for_each(of);
+        }
     }
 }
 

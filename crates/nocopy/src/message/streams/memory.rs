@@ -1,9 +1,11 @@
 //! Memory for units that come over streams (docs/protocol.md §16.3).
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
+use nocopy_proto::message::{are_within_shares, network_of};
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::HEADER_BYTES;
@@ -29,8 +31,12 @@ pub(super) struct Memory {
     /// For short units that arrived alone.
     small: Buffers,
     chunks: Buffers,
-    /// Each holds the longest unit. The last one is kept for the unit that everything waits for.
+    /// Each holds the longest unit.
     long: Buffers,
+    /// One more, for a unit that everything waits for.
+    reserve: Buffers,
+    /// The address for which memory is taken now.
+    from: IpAddr,
     /// The longest unit, with its header.
     unit_bytes_max: usize,
     /// Buffers for long messages, if there ever were some.
@@ -54,31 +60,72 @@ struct InPlace {
 struct Buffers {
     pool: Pool,
     lent: Vec<Arc<Buffer>>,
+    /// By the number of a buffer: for which address it was taken, if it was not free when that was last seen.
+    takers: Vec<Option<IpAddr>>,
+    /// By how many more than half of them are free at least.
+    plenty: isize,
 }
 
 impl Buffers {
     fn new(pool: Pool) -> Self {
-        Self { pool, lent: Vec::new() }
+        let total = pool.total();
+        Self { pool, lent: Vec::new(), takers: vec![None; total], plenty: (total - total / 2) as isize }
     }
 
-    /// Takes an unused buffer in its whole length, if more than `spared` are free.
-    fn take(&mut self, spared: usize) -> Option<Arc<Buffer>> {
-        // The most recently used buffer is likely to be in a cache.
-        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
-        if spared == 0 || self.pool.at_home() > spared {
-            if let Some(place) = self.lent.iter().rposition(is_free) {
-                let mut buffer = self.lent.swap_remove(place);
-                // Nothing else refers to it, so nothing can from here on.
-                Arc::get_mut(&mut buffer)?.resize(self.pool.buffer_bytes());
-                return Some(buffer);
-            }
-            let mut buffer = self.pool.take()?;
-            buffer.resize(buffer.capacity());
-            return Some(Arc::new(buffer));
-        }
-        let free = self.lent.iter().filter(|buffer| is_free(buffer)).count();
-        if self.pool.at_home() + free > spared { self.take(0) } else { None }
+    /// Takes an unused buffer in its whole length, if it is within the share of an address.
+    fn take(&mut self, from: IpAddr) -> Option<Arc<Buffer>> {
+        if self.plenty > 0 || self.has_share(from) { self.take_any(from) } else { None }
     }
+
+    /// The same, whatever the address has.
+    fn take_any(&mut self, from: IpAddr) -> Option<Arc<Buffer>> {
+        // The most recently used buffer is likely to be in a cache.
+        let mut buffer = match self.lent.iter().rposition(is_free) {
+            Some(place) => self.lent.swap_remove(place),
+            None => Arc::new(self.pool.take()?),
+        };
+        // Nothing else refers to it, so nothing can from here on.
+        Arc::get_mut(&mut buffer)?.resize(self.pool.buffer_bytes());
+        self.takers[self.pool.number_of(&buffer)?] = Some(from);
+        self.plenty -= 1;
+        Some(buffer)
+    }
+
+    /// Takes back a buffer that is not used.
+    fn give_back(&mut self, buffer: Arc<Buffer>) {
+        self.lent.push(buffer);
+        self.plenty += 1;
+    }
+
+    fn has_free(&self) -> bool {
+        self.pool.at_home() > 0 || self.lent.iter().any(is_free)
+    }
+
+    /// Whether more than half of the buffers are free, or one more is within the shares of an address and its network (docs/protocol.md §8.1).
+    #[cold]
+    fn has_share(&mut self, from: IpAddr) -> bool {
+        let Self { pool, lent, takers, plenty } = self;
+        pool.each_at_home(|number| takers[number] = None);
+        for number in lent.iter().filter(|buffer| is_free(buffer)).filter_map(|buffer| pool.number_of(buffer))
+        {
+            takers[number] = None;
+        }
+        let count = |of: &dyn Fn(IpAddr) -> bool| takers.iter().flatten().filter(|taker| of(**taker)).count();
+        let free = pool.total() - count(&|_| true);
+        *plenty = free as isize - (pool.total() / 2) as isize;
+        let network = network_of(from);
+        *plenty > 0
+            || are_within_shares(
+                count(&|taker| taker == from),
+                count(&|taker| network_of(taker) == network),
+                free,
+            )
+    }
+}
+
+/// Whether no part refers to a buffer.
+fn is_free(buffer: &Arc<Buffer>) -> bool {
+    Arc::strong_count(buffer) == 1
 }
 
 impl Memory {
@@ -94,12 +141,18 @@ impl Memory {
         Self::of_buffers(message_bytes_max, 2, |_| 1)
     }
 
-    fn of_buffers(message_bytes_max: usize, small: u32, count: impl Fn(usize) -> u32) -> io::Result<Self> {
+    pub(super) fn of_buffers(
+        message_bytes_max: usize,
+        small: u32,
+        count: impl Fn(usize) -> u32,
+    ) -> io::Result<Self> {
         let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         Ok(Self {
             small: Buffers::new(Pool::packed(small, SMALL_BYTES)?),
             chunks: Buffers::new(Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?),
-            long: Buffers::new(Pool::new(1 + count(unit_bytes_max), unit_bytes_max)?),
+            long: Buffers::new(Pool::new(count(unit_bytes_max), unit_bytes_max)?),
+            reserve: Buffers::new(Pool::new(1, unit_bytes_max)?),
+            from: Ipv4Addr::UNSPECIFIED.into(),
             unit_bytes_max,
             posted: None,
             registered: None,
@@ -168,22 +221,38 @@ impl Memory {
         bytes <= self.unit_bytes_max
     }
 
-    /// A buffer for so many bytes; one that everything waits for (`is_next`) may have the last.
-    pub(super) fn take(&mut self, bytes: usize, is_next: bool) -> Option<Arc<Buffer>> {
-        let chunk = if bytes <= CHUNK_BYTES { self.chunks.take(0) } else { None };
-        chunk.or_else(|| self.long.take(usize::from(!is_next)))
+    /// From here on memory is taken for an address.
+    #[inline]
+    pub(super) fn is_for(&mut self, from: IpAddr) {
+        self.from = from;
+    }
+
+    /// A buffer for so many bytes, if one is within the share of the address.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Arc<Buffer>> {
+        let chunk = if bytes <= CHUNK_BYTES { self.chunks.take(self.from) } else { None };
+        chunk.or_else(|| self.long.take(self.from))
+    }
+
+    /// Whether the reserve is free.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.reserve.has_free()
+    }
+
+    /// The buffer for a unit that everything waits for.
+    pub(super) fn take_reserve(&mut self) -> Option<Arc<Buffer>> {
+        self.reserve.take_any(self.from)
     }
 
     /// Copies a few bytes into a short buffer, if one is free.
     pub(super) fn small_copy(&mut self, bytes: &[u8]) -> Option<Arc<Buffer>> {
-        let mut small = self.small.take(0)?;
+        let mut small = self.small.take(self.from)?;
         own(&mut small).fill(bytes).expect("they are few");
         Some(small)
     }
 
     /// Takes back a buffer that is not used.
     pub(super) fn give_back(&mut self, buffer: Arc<Buffer>) {
-        self.of(&buffer).lent.push(buffer);
+        self.of(&buffer).give_back(buffer);
     }
 
     /// Lends a buffer to parts.
@@ -192,10 +261,11 @@ impl Memory {
     }
 
     fn of(&mut self, buffer: &Buffer) -> &mut Buffers {
-        let Self { small, chunks, long, .. } = self;
+        let Self { small, chunks, long, reserve, .. } = self;
         match buffer {
             _ if chunks.pool.owns(buffer) => chunks,
             _ if long.pool.owns(buffer) => long,
+            _ if reserve.pool.owns(buffer) => reserve,
             _ => small,
         }
     }
@@ -225,5 +295,78 @@ impl AsRef<[u8]> for Part {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         &self.buffer[self.start as usize..self.end as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address in a network.
+    fn ip(network: u16, host: u16) -> IpAddr {
+        [0x2001, 0xdb8, 0, network, 0, 0, 0, host].into()
+    }
+
+    /// Takes buffers for an address while it gets some, up to 100.
+    fn take_all(buffers: &mut Buffers, from: IpAddr) -> Vec<Arc<Buffer>> {
+        std::iter::from_fn(|| buffers.take(from)).take(100).collect()
+    }
+
+    fn buffers(count: u32) -> Buffers {
+        Buffers::new(Pool::new(count, 4096).unwrap())
+    }
+
+    #[test]
+    fn an_address_leaves_buffers_to_others() {
+        let mut buffers = buffers(64);
+        let mut taken: Vec<_> = (1..=8).map(|network| take_all(&mut buffers, ip(network, 1))).collect();
+        assert!(taken.iter().map(Vec::len).eq([32, 16, 8, 4, 2, 1, 1, 0]));
+        taken[0].truncate(31);
+        assert!(buffers.take(ip(1, 1)).is_none() && buffers.take(ip(2, 1)).is_none(), "they have some");
+        assert!(buffers.take(ip(9, 1)).is_some());
+    }
+
+    #[test]
+    fn a_network_leaves_a_quarter_of_the_buffers() {
+        let mut buffers = buffers(64);
+        let of_one: Vec<_> = (1..=9).flat_map(|host| take_all(&mut buffers, ip(1, host))).collect();
+        assert_eq!((of_one.len(), take_all(&mut buffers, ip(2, 1)).len()), (48, 8));
+    }
+
+    /// Buffers count for whom they were taken until nothing refers to them, whatever became of them.
+    #[test]
+    fn buffers_are_an_addresss_until_they_are_free() {
+        let mut buffers = buffers(8);
+        let (one, other) = (ip(1, 1), ip(2, 1));
+        for _ in 0..3 {
+            let mut taken = take_all(&mut buffers, one);
+            assert_eq!(taken.len(), 4);
+            buffers.give_back(taken.pop().unwrap());
+            taken[..2].iter().for_each(|buffer| buffers.lent.push(Arc::clone(buffer)));
+            assert_eq!(take_all(&mut buffers, one).len(), 1);
+            assert_eq!(take_all(&mut buffers, other).len(), 3, "the given and the lent ones count");
+        }
+    }
+
+    #[test]
+    fn buffers_that_are_not_used_cost_no_share() {
+        let mut buffers = buffers(8);
+        let _kept: Vec<_> = take_all(&mut buffers, ip(1, 1));
+        for _ in 0..100 {
+            let buffer = buffers.take(ip(2, 1)).expect("it has none");
+            buffers.give_back(buffer);
+        }
+        assert!(buffers.take(ip(1, 1)).is_none());
+    }
+
+    #[test]
+    fn the_reserve_is_of_one_at_a_time() {
+        let mut memory = Memory::scarce(1000).unwrap();
+        let taken: Vec<_> = std::iter::from_fn(|| memory.take(100)).collect();
+        assert!(taken.len() == 2 && memory.has_reserve());
+        let reserve = memory.take_reserve().unwrap();
+        assert!(!memory.has_reserve() && memory.take_reserve().is_none());
+        memory.give_back(reserve);
+        assert!(memory.has_reserve() && memory.take(100).is_none());
     }
 }

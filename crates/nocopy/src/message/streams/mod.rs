@@ -1,6 +1,6 @@
 //! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and for many at a time.
 //!
-//! `opening` makes them, `reading` reads them, `placed` into buffers of the program's, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
+//! `opening` makes them, `places` limits them, `reading` reads them, `placed` into buffers of the program's, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
 
 mod choice;
 mod figures;
@@ -10,17 +10,18 @@ pub(crate) mod model;
 mod opening;
 mod outgoing;
 mod placed;
+mod places;
 mod progress;
 mod reading;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
+use nocopy_proto::message::{self as protocol, Kind, Peer, PeerStats, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -42,6 +43,7 @@ pub(super) use memory::Part;
 use opening::{Attached, Openings};
 pub(super) use outgoing::Limits;
 use outgoing::{OpenUnit, Outgoing};
+use places::Places;
 use progress::Progress;
 use reading::{Look, Reading};
 
@@ -99,8 +101,9 @@ pub(super) struct Streams {
     /// Watches all streams, and the carrier once the endpoint has slept with streams that [cannot be polled](Self::can_be_polled).
     poll: OwnedFd,
     watches_carrier: bool,
-    /// How many may be attached.
-    streams_max: usize,
+    places: Places,
+    /// For how long there was no memory for some unit.
+    lacked: Time,
     openings: Openings,
     memory: Memory,
     /// By stream number.
@@ -159,6 +162,8 @@ struct Past {
 #[derive(Debug)]
 struct Beside {
     peer: Peer,
+    /// Its address.
+    from: IpAddr,
     stream: Stream,
     /// This end opened it.
     is_ours: bool,
@@ -193,7 +198,8 @@ impl Streams {
             watches_carrier: false,
             openings: Openings::new(listener, builder, local),
             memory: Memory::new(message_bytes_max)?,
-            streams_max: descriptors / DESCRIPTORS_A_STREAM,
+            places: Places::new(descriptors / DESCRIPTORS_A_STREAM),
+            lacked: Time::default(),
             all: Vec::new(),
             ways: Vec::new(),
             choices: Ways::new(),
@@ -323,10 +329,9 @@ impl Streams {
 
     #[cold]
     fn begin_to_open(&mut self, peer: Peer, protocol: &Protocol) {
-        if self.is_full() {
-            return;
-        }
-        if let Ok(Some((to, attach))) = protocol.stream_to(peer) {
+        if let Ok(Some((to, attach))) = protocol.stream_to(peer)
+            && self.places.has_one_for(to.ip())
+        {
             self.rest = 0;
             self.openings.begin(peer, to, attach, &self.poll);
         }
@@ -660,6 +665,7 @@ impl Streams {
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
         let before = beside.reading.counts;
         beside.stream.sender().reap();
+        memory.is_for(beside.from);
         let read = beside.reading.read(most, beside.stream.receiver(), memory, now, beside.peer, protocol);
         let counts = beside.reading.counts;
         self.counters.units_passed += counts.passed - before.passed;
@@ -678,7 +684,7 @@ impl Streams {
         }
         if let Some(beside) = self.all[stream as usize].as_mut() {
             let has_begun = !was_within && beside.reading.is_within();
-            beside.progress.note(now.now(), counts.bytes, has_begun || counts.units > before.units);
+            beside.progress.note(self.lacked, counts.bytes, has_begun || counts.units > before.units);
         }
         counts.units > before.units
     }
@@ -688,11 +694,14 @@ impl Streams {
         let mut came = false;
         let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if is_short {
-            protocol.refuse_unit(now.now());
+            self.lacked = protocol.refuse_unit(now.now());
         }
-        for stream in 0..self.all.len() as u32 {
+        // Another one is the first each time: none is always served before the others.
+        let (all, first) = (self.all.len(), self.looks as usize);
+        for stream in (0..all).map(|stream| ((first + stream) % all) as u32) {
             let Some(beside) = &self.all[stream as usize] else { continue };
-            let is_stalled = is_short && beside.reading.is_within() && beside.progress.is_stalled(now.now());
+            let is_stalled =
+                is_short && beside.reading.is_within() && beside.progress.is_stalled(self.lacked);
             if is_stalled || !protocol.has_peer(beside.peer) {
                 self.lose(stream);
             } else if beside.reading.is_waiting() {
@@ -702,27 +711,34 @@ impl Streams {
         if others || !self.openings.is_idle() {
             self.openings.accept(at, &self.poll, &mut self.counters);
         }
-        while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
-            self.attach(attached, now.now(), protocol);
+        while let Some(attached) =
+            self.openings.next(at, protocol, &self.places, &self.poll, &mut self.counters)
+        {
+            self.attach(attached, protocol);
         }
         came
     }
 
     /// Adds an attached stream: it is read, and used to send if the peer has no other.
-    fn attach(&mut self, attached: Attached, now: Time, protocol: &mut Protocol) {
+    fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
         let Attached { peer, stream, is_ours } = attached;
-        if !protocol.has_peer(peer) || self.is_full() {
-            return; // it is closed
-        }
+        let Ok(Some(PeerStats { address, .. })) = protocol.statistics(peer) else { return }; // it is closed
+        let from = address.ip();
         // Each end opens one at a time: it has given that one up.
         let is_former = |beside: &Beside| (beside.peer, beside.is_ours) == (peer, is_ours);
         if let Some(former) = self.all.iter().position(|beside| beside.as_ref().is_some_and(is_former)) {
             self.lose(former as u32);
         }
+        if !self.places.has_one_for(from) {
+            return;
+        }
+        if let Some(surplus) = self.places.surplus(from) {
+            self.lose(surplus);
+        }
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
-        let progress = Progress::new(now);
-        let mut beside = Beside { peer, stream, is_ours, has_sent: false, reading, asks, progress };
+        let progress = Progress::new(self.lacked);
+        let mut beside = Beside { peer, from, stream, is_ours, has_sent: false, reading, asks, progress };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
@@ -733,6 +749,7 @@ impl Streams {
             self.all.push(None);
         }
         self.all[number] = Some(beside);
+        self.places.take(number as u32, from);
         let is_usable = match self.way(peer).stream {
             None => !self.cut.contains(&peer) && protocol.stream_opened(peer).is_ok(),
             // Units that are on their way by the other stream keep their order by their numbers.
@@ -743,15 +760,11 @@ impl Streams {
         }
     }
 
-    /// Whether there are as many streams as may be: the program needs descriptors, too.
-    fn is_full(&self) -> bool {
-        self.all.iter().flatten().count() >= self.streams_max
-    }
-
     /// Removes a stream that cannot be used any more.
     #[cold]
     fn lose(&mut self, stream: u32) {
         let Some(mut beside) = self.all[stream as usize].take() else { return };
+        self.places.leave(stream);
         self.unwatched = self.unwatched.filter(|unwatched| *unwatched != stream);
         self.counters.streams_cut += 1;
         self.stuck -= u32::from(beside.asks.contains(epoll::EventFlags::OUT));
@@ -776,6 +789,25 @@ impl Streams {
         self.unwatched.is_some()
     }
 
+    /// Has other limits from here on: so many streams, and so many buffers of each kind for units.
+    #[cfg(test)]
+    pub(super) fn limit(&mut self, streams: usize, buffers: u32) -> io::Result<()> {
+        self.places = Places::new(streams);
+        self.memory = Memory::of_buffers(1 << 20, buffers, |_| buffers)?;
+        Ok(())
+    }
+
+    /// How often a unit of a peer waited for memory.
+    #[cfg(test)]
+    pub(super) fn waited(&self, peer: Peer) -> u64 {
+        self.all
+            .iter()
+            .flatten()
+            .filter(|beside| beside.peer == peer)
+            .map(|beside| beside.reading.counts.no_memory)
+            .sum()
+    }
+
     /// Cuts all streams.
     #[cfg(test)]
     pub(super) fn cut_all(&mut self) {
@@ -789,7 +821,12 @@ impl Streams {
     pub(super) fn set_aside(&mut self) -> impl FnOnce(&mut Self) + use<> {
         self.watch_all();
         let beside = self.all[0].take();
-        |streams| streams.all.push(beside)
+        self.places.leave(0);
+        |streams| {
+            let from = beside.as_ref().expect("it was the first").from;
+            streams.places.take(streams.all.len() as u32, from);
+            streams.all.push(beside);
+        }
     }
 
     /// Has the last stream read by the number that it has: another one may have its former number.

@@ -5,17 +5,16 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::Peer;
 use nocopy_proto::message::wire::{ATTACH_BYTES, ATTACHED_BYTES, Attach, Attached as Answer};
+use nocopy_proto::message::{Peer, are_within_shares, network_of};
 use rustix::event::epoll::{self, EventFlags};
 
-use super::{OTHERS, Protocol, StreamCounters, add};
+use super::{OTHERS, Places, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
 use crate::tcp::{self, Listener, Opening, Stream};
 
-/// The most streams, in total and from one address, that may wait before they name their connection.
+/// The most streams that may wait before they name their connection. Addresses and networks share these places.
 const UNATTACHED_MAX: usize = 64;
-const UNATTACHED_PER_ADDRESS: usize = UNATTACHED_MAX / 4;
 /// How long they may, and how long a stream may take to be opened.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after a stream was refused or cut another one is tried.
@@ -134,10 +133,11 @@ impl Openings {
         &mut self,
         at: Instant,
         protocol: &mut Protocol,
+        places: &Places,
         poll: &OwnedFd,
         counters: &mut StreamCounters,
     ) -> Option<Attached> {
-        self.next_that_came(at, protocol, counters).or_else(|| self.next_opened(at, poll))
+        self.next_that_came(at, protocol, places, counters).or_else(|| self.next_opened(at, poll))
     }
 
     /// Accepts streams; closes those beyond the limit of waiting ones.
@@ -168,8 +168,11 @@ impl Openings {
 
     /// Keeps an accepted stream until it names its connection, unless too many wait.
     fn keep(&mut self, stream: TcpStream, from: IpAddr, since: Instant, poll: &OwnedFd) -> Option<()> {
-        let of_address = self.unattached.iter().filter(|other| other.from == from).count();
-        if self.unattached.len() >= UNATTACHED_MAX || of_address >= UNATTACHED_PER_ADDRESS {
+        let count = |is_its: &dyn Fn(IpAddr) -> bool| {
+            self.unattached.iter().filter(|other| is_its(other.from)).count()
+        };
+        let (network, free) = (network_of(from), UNATTACHED_MAX - self.unattached.len());
+        if !are_within_shares(count(&|ip| ip == from), count(&|ip| network_of(ip) == network), free) {
             return None;
         }
         let mut stream = self.listener.finish(stream).ok()?;
@@ -182,6 +185,7 @@ impl Openings {
         &mut self,
         at: Instant,
         protocol: &mut Protocol,
+        places: &Places,
         counters: &mut StreamCounters,
     ) -> Option<Attached> {
         let mut place = 0;
@@ -191,10 +195,10 @@ impl Openings {
                     place += 1;
                     continue;
                 }
-                Ok(Some(words)) => {
+                Ok(Some(words)) if places.has_one_for(*from) => {
                     Attach::parse(words).ok().and_then(|attach| protocol.attach(*from, &attach))
                 }
-                Ok(None) | Err(()) => None,
+                Ok(_) | Err(()) => None,
             };
             let mut stream = self.unattached.swap_remove(place).stream;
             if let Some((peer, answer)) = attached

@@ -53,7 +53,7 @@ impl Reading {
         receiver: &mut tcp::Receiver,
         memory: &mut Memory,
         peer: Peer,
-        protocol: &Protocol,
+        protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
         while !front.room().is_empty() {
             match receiver.read_now(front.room())? {
@@ -110,7 +110,7 @@ impl Reading {
         unit: Unit,
         memory: &mut Memory,
         peer: Peer,
-        protocol: &Protocol,
+        protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
         let buffer = Arc::new(Buffer::from(front.as_ref().to_vec()));
         let part = Part::new(&buffer, 0, buffer.len());

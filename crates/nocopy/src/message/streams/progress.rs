@@ -7,28 +7,34 @@ use nocopy_proto::message::Time;
 /// While memory is short: the longest time for progress by [`LEAST_BYTES`], or to the end of the unit.
 const STALL: Duration = Duration::from_secs(3);
 const LEAST_BYTES: u64 = 64 << 10;
+/// While memory is short: the longest time for a unit.
+const UNIT: Duration = Duration::from_secs(30);
 
-/// When a stream last made progress, and how many bytes it had brought by then.
+/// When a stream last made progress, and how many bytes it had brought by then. All times are of a clock that runs only while memory is short.
 #[derive(Debug)]
 pub(super) struct Progress {
+    begun: Time,
     since: Time,
     bytes: u64,
 }
 
 impl Progress {
     pub(super) fn new(at: Time) -> Self {
-        Self { since: at, bytes: 0 }
+        Self { begun: at, since: at, bytes: 0 }
     }
 
     /// Notes the total of received bytes; `is_new`: a unit has ended, or one has begun.
     pub(super) fn note(&mut self, at: Time, bytes: u64, is_new: bool) {
         if is_new || bytes - self.bytes >= LEAST_BYTES {
-            *self = Self { since: at, bytes };
+            (self.since, self.bytes) = (at, bytes);
+        }
+        if is_new {
+            self.begun = at;
         }
     }
 
     pub(super) fn is_stalled(&self, at: Time) -> bool {
-        at.since(self.since) >= STALL
+        at.since(self.since) >= STALL || at.since(self.begun) >= UNIT
     }
 }
 
@@ -49,5 +55,19 @@ mod tests {
         assert!(!progress.is_stalled(second(5)));
         progress.note(second(5), 200 + LEAST_BYTES, true);
         assert!(!progress.is_stalled(second(7)));
+    }
+
+    #[test]
+    fn a_unit_ends_however_well_it_progresses() {
+        let mut progress = Progress::new(Time::default());
+        let second = |seconds| Time::default() + Duration::from_secs(seconds);
+        for at in 0..30 {
+            progress.note(second(at), at * LEAST_BYTES, at == 0);
+            assert!(!progress.is_stalled(second(at)));
+        }
+        progress.note(second(30), 30 * LEAST_BYTES, false);
+        assert!(progress.is_stalled(second(30)));
+        progress.note(second(30), 30 * LEAST_BYTES, true);
+        assert!(!progress.is_stalled(second(30)), "it is another one");
     }
 }

@@ -158,7 +158,7 @@ impl Reading {
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
-        let Some(mut buffer) = memory.take(self.likely_bytes, false) else {
+        let Some(mut buffer) = memory.take(self.likely_bytes) else {
             return self.read_header(header, have, receiver, peer, protocol);
         };
         let room = own(&mut buffer).as_mut().expect("memory of a pool");
@@ -276,7 +276,7 @@ impl Reading {
         unit: Unit,
         memory: &mut Memory,
         peer: Peer,
-        protocol: &Protocol,
+        protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
         let total = total(&unit, memory)?;
         let came = part.as_ref();
@@ -289,11 +289,16 @@ impl Reading {
             }
             arriving => arriving == Arriving::Next,
         };
-        let Some(mut buffer) = memory.take(total, is_next) else {
+        let mut buffer = memory.take(total);
+        if buffer.is_none() && is_next && protocol.unit_waits(peer, memory.has_reserve()) {
+            buffer = memory.take_reserve();
+        }
+        let Some(mut buffer) = buffer else {
             self.counts.no_memory += 1;
             self.state = State::Waiting(part, unit);
             return Ok(Look::Full);
         };
+        protocol.unit_begins(peer);
         own(&mut buffer).as_mut().expect("memory of a pool")[..came.len()].copy_from_slice(came);
         self.counts.copied_bytes += came.len() as u64;
         self.state = State::Within(buffer, came.len(), total);
@@ -351,7 +356,7 @@ impl Reading {
             return Ok(Look::More);
         }
         let mut few = [0; 4096];
-        let mut buffer = memory.take(left.min(CHUNK_BYTES), false);
+        let mut buffer = memory.take(left.min(CHUNK_BYTES));
         let room = buffer.as_mut().and_then(|buffer| own(buffer).as_mut()).unwrap_or(&mut few);
         let most = room.len().min(left);
         let came = match receiver.read_now(&mut room[..most])? {

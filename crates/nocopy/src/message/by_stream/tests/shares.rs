@@ -1,0 +1,93 @@
+//! Many streams of one address, and those of another one beside them.
+
+use std::net::SocketAddr;
+
+use super::*;
+
+const MANY: [u8; 4] = [127, 0, 0, 2];
+const ANOTHER: [u8; 4] = [127, 0, 0, 1];
+
+fn bind_at(ip: [u8; 4]) -> Endpoint {
+    Endpoint::builder().streams(true).bind(SocketAddr::from((ip, 0))).unwrap()
+}
+
+/// Connects to a server once more, with a stream.
+fn join(client: &mut Endpoint, server: &mut Endpoint) -> Peer {
+    let to_server = client.start_connect(server.local_address()).unwrap();
+    wait_until("a connection", || {
+        client.wait(Duration::ZERO).unwrap();
+        server.wait(Duration::ZERO).unwrap();
+        matches!(client.poll_event(), Some(Event::Connected(peer, _)) if peer == to_server)
+    });
+    open_stream(client, to_server, server);
+    to_server
+}
+
+/// Sends a message to a server, which answers with the same; returns what the server calls the client.
+fn ask(client: &mut Endpoint, to_server: Peer, server: &mut Endpoint, message: &[u8]) -> Peer {
+    let (mut is_asked, mut answer, mut from) = (false, None, None);
+    wait_until("the answer", || {
+        is_asked = is_asked || client.send(message.to_vec(), to_server).is_ok();
+        client.flush().unwrap();
+        if let Some(came) = client.try_receive().unwrap() {
+            return came.to_vec() == message;
+        }
+        if let Some(came) = server.try_receive().unwrap() {
+            answer = Some((came.from(), came.to_vec()));
+        }
+        if let Some((peer, bytes)) = &answer
+            && server.send(bytes.clone(), *peer).is_ok()
+        {
+            (answer, from) = (None, Some(*peer));
+        }
+        server.flush().unwrap();
+        false
+    });
+    from.expect("it has answered")
+}
+
+/// An address with more unfinished units than there is memory for stops no other one.
+#[test]
+fn unfinished_units_of_one_address_leave_memory_to_others() {
+    const BUFFERS: u32 = 4;
+    let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
+    server.streams.as_mut().unwrap().limit(100, BUFFERS).unwrap();
+    let peers: Vec<Peer> = (0..3 * BUFFERS).map(|_| join(&mut many, &mut server)).collect();
+    let to_server = join(&mut another, &mut server);
+    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    for peer in peers {
+        // Beside a message by a datagram only a part of it is sent.
+        many.send_copy(&[1; 10], peer).unwrap();
+        many.send(vec![1; 240_000], peer).unwrap();
+        many.flush().unwrap();
+    }
+    wait_until("their units wait", || {
+        while server.try_receive().unwrap().is_some() {}
+        counter(&server, "units_without_memory") > 0
+    });
+    let before = counter(&server, "units_received");
+    for number in 0..30 {
+        ask(&mut another, to_server, &mut server, &[number; 100_000]);
+    }
+    assert_eq!(counter(&server, "units_received") - before, 30, "they went by the stream");
+    assert_eq!(server.streams.as_ref().unwrap().waited(to_another), 0, "{}", server.stats().unwrap());
+}
+
+/// An address that has all places for streams gives one to another address, and goes on by datagrams.
+#[test]
+fn streams_of_one_address_leave_places_to_others() {
+    const STREAMS: usize = 6;
+    let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
+    server.streams.as_mut().unwrap().limit(STREAMS, 8).unwrap();
+    let peers: Vec<Peer> = (0..STREAMS).map(|_| join(&mut many, &mut server)).collect();
+    let mut others = Vec::new();
+    for cut in 1..=STREAMS as u64 / 2 {
+        others.push(join(&mut another, &mut server));
+        assert!(counter(&server, "streams_cut") >= cut, "{}", server.stats().unwrap());
+    }
+    for (client, peers) in [(&mut many, peers), (&mut another, others)] {
+        for peer in peers {
+            ask(client, peer, &mut server, &[7; 100_000]);
+        }
+    }
+}
