@@ -797,6 +797,12 @@ impl Streams {
         Ok(())
     }
 
+    /// For how long there was no memory for some unit.
+    #[cfg(test)]
+    pub(super) fn lacked(&self) -> Duration {
+        self.lacked.since(Time::default())
+    }
+
     /// How often a unit of a peer waited for memory.
     #[cfg(test)]
     pub(super) fn waited(&self, peer: Peer) -> u64 {

@@ -73,6 +73,47 @@ fn unfinished_units_of_one_address_leave_memory_to_others() {
     assert_eq!(server.streams.as_ref().unwrap().waited(to_another), 0, "{}", server.stats().unwrap());
 }
 
+/// A peer is not ended because the program reads nothing, and there is no memory for its next message.
+#[test]
+fn a_peer_whose_unit_waits_for_memory_is_kept() {
+    let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
+    server.streams.as_mut().unwrap().limit(100, 1).unwrap();
+    let peers = [(); 4].map(|()| join(&mut many, &mut server));
+    let to_server = join(&mut another, &mut server);
+    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    for peer in peers {
+        many.send(vec![1; 240_000], peer).unwrap();
+    }
+    wait_until("all memory is taken", || {
+        many.flush().unwrap();
+        many.wait(Duration::ZERO).unwrap();
+        server.wait(Duration::ZERO).unwrap();
+        counter(&server, "units_without_memory") > 0
+    });
+    for message in [vec![2; 100_000], vec![3; 10]] {
+        another.send(message, to_server).unwrap();
+        another.flush().unwrap();
+    }
+    wait_until("others would be ended", || {
+        for endpoint in [&mut server, &mut many, &mut another] {
+            endpoint.wait(Duration::ZERO).unwrap();
+        }
+        server.streams.as_ref().unwrap().lacked() >= Duration::from_secs(5)
+    });
+    assert!(server.streams.as_ref().unwrap().waited(to_another) > 0, "it has no memory");
+    let mut left = vec![10, 100_000];
+    wait_until("its messages", || {
+        many.wait(Duration::ZERO).unwrap();
+        another.wait(Duration::ZERO).unwrap();
+        while let Some(message) = server.try_receive().unwrap() {
+            if message.from() == to_another {
+                assert_eq!(Some(message.len()), left.pop());
+            }
+        }
+        left.is_empty()
+    });
+}
+
 /// An address that has all places for streams gives one to another address, and goes on by datagrams.
 #[test]
 fn streams_of_one_address_leave_places_to_others() {
