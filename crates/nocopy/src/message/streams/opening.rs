@@ -13,7 +13,8 @@ use super::{OTHERS, Places, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
 use crate::tcp::{self, Listener, Opening, Stream};
 
-/// The most streams that may wait before they name their connection. Addresses and networks share these places.
+/// The most streams that may wait before they name their connection, and the most that are being opened. Addresses and networks share
+/// these places.
 const UNATTACHED_MAX: usize = 64;
 /// How long they may, and how long a stream may take to be opened.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ struct Unattached {
 #[derive(Debug)]
 struct Opened {
     peer: Peer,
+    to: IpAddr,
     attach: Attach,
     step: Step,
     since: Instant,
@@ -102,11 +104,14 @@ impl Openings {
         Self { listener, rests: None, builder, local, unattached, opened, tried }
     }
 
-    /// Begins to open a stream to a peer, unless that was tried just before.
+    /// Begins to open a stream to a peer, unless that was tried just before, or too many are being opened.
     pub(super) fn begin(&mut self, peer: Peer, to: SocketAddr, attach: Attach, poll: &OwnedFd) {
         let since = Instant::now();
         self.tried.retain(|(_, tried)| since - *tried < AGAIN_AFTER);
         if self.tried.iter().any(|(tried, _)| *tried == peer) {
+            return;
+        }
+        if !may_wait(self.opened.iter().map(|other| other.to), to.ip()) {
             return;
         }
         self.tried.push((peer, since));
@@ -114,7 +119,7 @@ impl Openings {
         let Ok(opening) = self.builder.clone().start_connect(from, to) else { return };
         if add(poll, &opening, OTHERS, EventFlags::OUT).is_ok() {
             let step = Step::Connecting(Box::new(opening));
-            self.opened.push(Opened { peer, attach, step, since });
+            self.opened.push(Opened { peer, to: to.ip(), attach, step, since });
         }
     }
 
@@ -168,11 +173,7 @@ impl Openings {
 
     /// Keeps an accepted stream until it names its connection, unless too many wait.
     fn keep(&mut self, stream: TcpStream, from: IpAddr, since: Instant, poll: &OwnedFd) -> Option<()> {
-        let count = |is_its: &dyn Fn(IpAddr) -> bool| {
-            self.unattached.iter().filter(|other| is_its(other.from)).count()
-        };
-        let (network, free) = (network_of(from), UNATTACHED_MAX - self.unattached.len());
-        if !are_within_shares(count(&|ip| ip == from), count(&|ip| network_of(ip) == network), free) {
+        if !may_wait(self.unattached.iter().map(|other| other.from), from) {
             return None;
         }
         let mut stream = self.listener.finish(stream).ok()?;
@@ -263,10 +264,51 @@ impl Opened {
     }
 }
 
+/// Whether one more stream from or to an address may wait beside those of these addresses.
+fn may_wait(beside: impl Iterator<Item = IpAddr> + Clone, ip: IpAddr) -> bool {
+    let network = network_of(ip);
+    let free = UNATTACHED_MAX - beside.clone().count();
+    let of_address = beside.clone().filter(|other| *other == ip).count();
+    are_within_shares(of_address, beside.filter(|other| network_of(*other) == network).count(), free)
+}
+
 /// Sends the first bytes of a stream; returns whether they were accepted.
 fn say(stream: &mut Stream, write: impl FnOnce(&mut Vec<u8>)) -> bool {
     let mut words = Vec::new();
     write(&mut words);
     let sender = stream.sender();
     sender.send(Buffer::from(words)).is_ok() && sender.try_flush().is_ok_and(|is_all| is_all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use nocopy_proto::message::{Settings, Time};
+
+    use super::*;
+    use crate::memory::pool::Pool;
+
+    /// Peers that answer no connection take a bounded number of descriptors, and leave some to others.
+    #[test]
+    fn streams_that_are_being_opened_leave_places_to_others() {
+        let few = Pool::new(1, 4096).unwrap();
+        let builder = Stream::builder().send_pool(&few).receive_pool(&few);
+        let bind = |ip: [u8; 4]| builder.clone().listen(SocketAddr::from((ip, 0))).unwrap();
+        let silent = [[127, 0, 0, 1], [127, 0, 0, 2]]
+            .map(|ip| std::net::TcpListener::bind((IpAddr::from(ip), 0)).unwrap());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let mut openings = Openings::new(bind([127, 0, 0, 1]), builder.clone(), ([0; 4], 0).into());
+        let mut protocol = Protocol::new(Settings::default(), [1; 32]);
+        let opened = silent.map(|silent| {
+            let to = silent.local_addr().unwrap();
+            let before = openings.opened.len();
+            for port in 1..=100 {
+                let peer = protocol.connect(Time::default(), SocketAddr::new(to.ip(), port)).unwrap();
+                openings.begin(peer, to, Attach { to: 1, from: 2, key: NonZeroU64::MIN }, &poll);
+            }
+            openings.opened.len() - before
+        });
+        assert_eq!(opened, [32, 16]);
+    }
 }
