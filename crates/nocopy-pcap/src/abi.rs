@@ -44,7 +44,7 @@ pub(crate) struct Statistics {
 }
 
 /// `pcap_handler`
-pub(crate) type Handler = unsafe extern "C" fn(*mut c_uchar, *const PacketHeader, *const c_uchar);
+pub(crate) type Handler = unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar);
 
 /// Bytes of an error text (`PCAP_ERRBUF_SIZE`).
 pub(crate) const ERROR_BYTES: usize = 256;

@@ -19,8 +19,9 @@ use crate::report::{self, Library};
 use crate::system::system;
 use crate::text;
 
-pub(crate) use claim::{Footing, Place};
-pub(crate) use live::{Live, Reader};
+pub(crate) use claim::{Claim, Footing, Place};
+pub(crate) use live::Live;
+pub(crate) use reading::{Call, Reads, Step};
 
 /// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
@@ -141,28 +142,26 @@ impl Handle {
         }
     }
 
-    /// Closes it for its opener, or in a forked child, whose parent may continue. `real` is closed afterwards.
-    ///
-    /// # Safety
-    /// The caller owns it, and only a call that is reading right now may still use it.
-    pub(crate) unsafe fn close(handle: NonNull<Self>, real: *mut Pcap, from: Place) {
-        // SAFETY: by contract. Where a call reads it is that call's from `abandon` on, and not touched here.
-        unsafe {
-            if !handle.as_ref().is_inherited() {
-                handle.as_ref().stop_and_report(real, from);
-            }
-            if handle.as_ref().live().is_none_or(|live| !live.abandon(from)) {
-                Self::end(handle);
-            }
+    /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child, whose parent may continue.
+    /// `real` is closed afterwards.
+    pub(crate) fn stop(&self, real: *mut Pcap) {
+        if !self.is_inherited() {
+            self.report_closed(real);
+        }
+        if let Some(live) = self.live() {
+            live.abandon();
         }
     }
 
-    /// Sends queued frames, and reports the counters. A call that is still reading gets no more packets; it may read for long, or for ever
-    /// if the program left it and closes the handle deeper in its stack.
-    fn stop_and_report(&self, real: *mut Pcap, from: Place) {
-        if let Some(live) = self.live().filter(|live| live.is_read(from)) {
+    /// As [`Self::stop`], of a handle that is never freed, because a step of a call still uses it: the host gets its packets.
+    pub(crate) fn stop_in_use(&self, real: *mut Pcap) {
+        self.stop(real);
+        if let Some(live) = self.live().filter(|_| !self.is_inherited()) {
             live.control.deafen();
         }
+    }
+
+    fn report_closed(&self, real: *mut Pcap) {
         // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to read.
         let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
         let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
@@ -178,7 +177,7 @@ impl Handle {
     ///
     /// # Safety
     /// Only the caller has it, it comes from a box, and it is invalid afterwards.
-    unsafe fn end(handle: NonNull<Self>) {
+    pub(crate) unsafe fn end(handle: NonNull<Self>) {
         // SAFETY: by contract.
         let handle = unsafe { Box::from_raw(handle.as_ptr()) };
         let is_inherited = handle.is_inherited();

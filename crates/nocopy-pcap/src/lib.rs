@@ -21,7 +21,7 @@
 //! * `system`: finding and loading the system's libpcap.
 //! * `table`, `handle`: our state for each `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
-//! * `guard`: stops panics at the library's boundary.
+//! * `guard`: stops panics at the library's boundary, and lets a thread end only where a call holds nothing.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).

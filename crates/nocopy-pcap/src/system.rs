@@ -31,14 +31,14 @@ macro_rules! functions {
     ($($name:ident($($type:ty),*) $(-> $result:ty)?;)*) => {
         #[derive(Debug)]
         pub(crate) struct System {
-            $(pub(crate) $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
+            $(pub(crate) $name: unsafe extern "C-unwind" fn($($type),*) $(-> $result)?,)*
         }
 
         impl System {
             fn of(library: Library) -> Self {
                 Self {
                     $($name: {
-                        unsafe extern "C" fn missing() {
+                        unsafe extern "C-unwind" fn missing() {
                             end(concat!("libpcap: has no function ", stringify!($name), "; the system's libpcap is another version; install libpcap 1.10"))
                         }
                         let found = library.symbol(concat!(stringify!($name), "\0"));
@@ -46,7 +46,7 @@ macro_rules! functions {
                         // SAFETY: the type is that of `pcap/pcap.h`, unchanged since the function first appeared; one that is
                         // missing looks at no argument and does not return.
                         unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) $(-> $result)?>(found)
+                            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)
                         }
                     },)*
                 }

@@ -1,12 +1,14 @@
 //! The table from a program's `pcap_t` pointers to the state that this library keeps for each of them.
 //!
-//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never freed.
+//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never freed:
+//! a reading call that has waited, or called the program, finds its handle again in its slot, or finds out that it was closed.
 
+use std::ops::Deref;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::Pcap;
-use crate::handle::Handle;
+use crate::handle::{Claim, Handle, Place};
 
 /// Slots of a segment: one for each handle.
 const SLOTS: usize = 256;
@@ -16,9 +18,24 @@ fn closed() -> *mut Pcap {
     without_provenance_mut(1)
 }
 
+/// The key of a slot that is not used again, because a step of a call still has its claim.
+fn lost() -> *mut Pcap {
+    without_provenance_mut(2)
+}
+
+#[derive(Debug)]
 struct Slot {
     key: AtomicPtr<Pcap>,
+    /// Changed only by the holder of the claim, or without a claim by the one call that opens the handle.
     handle: AtomicPtr<Handle>,
+    claim: Claim,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        let (key, handle) = (AtomicPtr::new(null_mut()), AtomicPtr::new(null_mut()));
+        Self { key, handle, claim: Claim::new() }
+    }
 }
 
 struct Segment {
@@ -30,8 +47,7 @@ static FIRST: Segment = Segment::new();
 
 impl Segment {
     const fn new() -> Self {
-        let slots =
-            [const { Slot { key: AtomicPtr::new(null_mut()), handle: AtomicPtr::new(null_mut()) } }; SLOTS];
+        let slots = [const { Slot::new() }; SLOTS];
         Self { slots, next: AtomicPtr::new(null_mut()) }
     }
 
@@ -87,19 +103,93 @@ fn segments() -> impl Iterator<Item = &'static Segment> {
 /// The handle that belongs to a pointer; `None` for pointers that only the system's libpcap knows.
 #[inline]
 pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
-    // SAFETY: a handle lives until it is closed. Closing one while another call uses it is an error of the program with any libpcap.
-    find_pointer(key).map(|handle| unsafe { handle.as_ref() })
+    let slot = find_slot(key)?;
+    // SAFETY: null, or a handle, which lives until it is closed. Closing one while another call uses it is an error of the program with any
+    // libpcap. Acquire: pairs with the release in `insert`.
+    unsafe { slot.handle.load(Ordering::Acquire).as_ref() }
 }
 
-/// As [`find`], for calls during which the handle may be closed.
 #[inline]
-pub(crate) fn find_pointer(key: *mut Pcap) -> Option<NonNull<Handle>> {
-    if key.is_null() || key == closed() {
+fn find_slot(key: *mut Pcap) -> Option<&'static Slot> {
+    if key.is_null() || key == closed() || key == lost() {
         return None;
     }
-    let slot = segments().find_map(|segment| segment.find(key))?;
-    // Acquire: pairs with the release in `insert`.
-    NonNull::new(slot.handle.load(Ordering::Acquire))
+    segments().find_map(|segment| segment.find(key))
+}
+
+/// Where a reading call finds its handle, again and again. Plain data: a thread may leave the call with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    slot: &'static Slot,
+    number: u64,
+}
+
+/// Why a reading call does not get its handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It was closed, while the call waited or called the program.
+    Closed,
+    /// Another step has it, and does not end.
+    Busy,
+}
+
+/// A handle during a step of a reading call: it is not closed, and nothing else reads it.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    slot: &'static Slot,
+    handle: NonNull<Handle>,
+}
+
+/// As [`find`], for calls during which the handle may be closed: only handles for which this library captures.
+#[inline]
+pub(crate) fn find_for_reading(key: *mut Pcap) -> Option<Found> {
+    let slot = find_slot(key)?;
+    // SAFETY: as in `find`.
+    let handle = unsafe { slot.handle.load(Ordering::Acquire).as_ref() }?;
+    handle.live().is_some().then_some(Found { slot, number: handle.number })
+}
+
+impl Found {
+    /// Begins a step; waits for that of another thread.
+    pub(crate) fn enter(self, place: Place) -> Result<Inside, Lost> {
+        if self.slot.claim.take(place) { self.inside() } else { Err(Lost::Busy) }
+    }
+
+    /// Begins a step without waiting.
+    #[inline]
+    pub(crate) fn try_enter(self, place: Place) -> Result<Inside, Lost> {
+        if self.slot.claim.try_take(place) { self.inside() } else { Err(Lost::Busy) }
+    }
+
+    #[inline]
+    fn inside(self) -> Result<Inside, Lost> {
+        let handle = NonNull::new(self.slot.handle.load(Ordering::Acquire));
+        // SAFETY: it is freed only after it was removed by a holder of the claim.
+        match handle.filter(|handle| unsafe { handle.as_ref() }.number == self.number) {
+            Some(handle) => Ok(Inside { slot: self.slot, handle }),
+            None => {
+                self.slot.claim.give_back();
+                Err(Lost::Closed)
+            }
+        }
+    }
+}
+
+impl Deref for Inside {
+    type Target = Handle;
+
+    #[inline]
+    fn deref(&self) -> &Handle {
+        // SAFETY: as in `inside`.
+        unsafe { self.handle.as_ref() }
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot.claim.give_back();
+    }
 }
 
 pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
@@ -115,18 +205,36 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
-/// Removes and returns the handle of a `pcap_t` pointer. The caller may free it by `Box::from_raw` once no call uses it.
-pub(crate) fn remove(key: *mut Pcap) -> Option<NonNull<Handle>> {
-    let slot = segments().find_map(|segment| segment.find(key)).filter(|_| !key.is_null())?;
-    let handle = slot.handle.swap(null_mut(), Ordering::AcqRel);
+/// A handle that was removed.
+#[derive(Debug)]
+pub(crate) enum Removed {
+    /// Nothing uses it: to be freed by `Box::from_raw`.
+    Free(NonNull<Handle>),
+    /// A step of a call still uses it, which the calling signal handler interrupted: it is never freed.
+    InUse(&'static Handle),
+}
+
+/// Removes the handle of a `pcap_t` pointer. Calls that wait or call the program find it no more.
+pub(crate) fn remove(key: *mut Pcap, place: Place) -> Option<Removed> {
+    let slot = find_slot(key)?;
+    let is_free = slot.claim.take(place);
+    let handle = NonNull::new(slot.handle.swap(null_mut(), Ordering::AcqRel));
     // Release: pairs with the exchange in `take`: the next key in this slot starts without a handle.
-    slot.key.store(closed(), Ordering::Release);
-    NonNull::new(handle)
+    slot.key.store(if is_free { closed() } else { lost() }, Ordering::Release);
+    if is_free {
+        slot.claim.give_back();
+    }
+    handle.map(|handle| match is_free {
+        true => Removed::Free(handle),
+        // SAFETY: never freed, as nothing finds it any more.
+        false => Removed::InUse(unsafe { handle.as_ref() }),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::Footing;
 
     fn key(number: usize) -> *mut Pcap {
         without_provenance_mut(number * 16 + 4096)
@@ -137,15 +245,22 @@ mod tests {
         find(key(number)).unwrap().number
     }
 
+    fn remove_at(key: *mut Pcap) -> Option<Removed> {
+        remove(key, Footing::new().place())
+    }
+
     fn remove_numbered(number: usize) -> Option<u64> {
-        // SAFETY: made from a box in `insert_numbered`, and removed once.
-        remove(key(number)).map(|handle| unsafe { Box::from_raw(handle.as_ptr()) }.number)
+        match remove_at(key(number))? {
+            // SAFETY: made from a box in `insert_numbered`, and removed once.
+            Removed::Free(handle) => Some(unsafe { Box::from_raw(handle.as_ptr()) }.number),
+            Removed::InUse(handle) => panic!("{} is in use", handle.number),
+        }
     }
 
     /// A single test, because all threads of the process share the table.
     #[test]
     fn handles_are_found_until_removed_however_many_there_are() {
-        assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove(null_mut()).is_none());
+        assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove_at(null_mut()).is_none());
         let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
         assert!((0..1000).all(is_found));

@@ -1,7 +1,7 @@
 //! Captures: the sources of packets.
 //!
-//! A capture has two sides. One thread at a time reads from [`Capture`]: it waits for packets and passes them to the program without
-//! copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own callback: it sets
+//! A capture has two sides. One thread at a time reads from [`Capture`]: it finds packets, which the program gets without a copy, or what
+//! to wait for ([`Sleep`]). It never waits itself, and never calls the program: a thread may leave both in any way. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own callback: it sets
 //! the filter and returns counts. A new setting applies from the next packet on.
 //!
 //! If nocopy captures for a handle, the system's libpcap activates the handle, too, with a small buffer and a socket bound to no protocol.
@@ -15,6 +15,7 @@ mod interface;
 mod passive;
 mod posted;
 mod settings;
+mod sleep;
 mod stop;
 mod take;
 
@@ -25,6 +26,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(crate) use filter::{Filter, goes_back};
 use passive::Passive;
 pub(crate) use settings::Settings;
+pub(crate) use sleep::{Sleep, Slept};
 pub(crate) use stop::Stop;
 use take::Take;
 
@@ -38,7 +40,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) original_bytes: u32,
     /// When it arrived, since 1970.
     pub(crate) time_ns: u64,
-    /// Whether `bytes` stay valid until [`Capture::is_ready`] or [`Capture::hand_over`] is called again.
+    /// Whether `bytes` stay valid after [`Capture::pause`].
     pub(crate) stays: bool,
 }
 
@@ -75,6 +77,8 @@ impl fmt::Display for Refusal {
 
 #[derive(Debug)]
 pub(crate) enum Waited {
+    /// Sleep, and go on with the result.
+    Sleep(Sleep),
     /// Packets may have arrived, or the timeout is over: check.
     Look,
     /// `pcap_breakloop` was called; the request is cleared.
@@ -131,26 +135,39 @@ impl Capture {
         }
     }
 
-    /// Passes those of at most `max` claimed packets that match to `deliver`; ends early if a stop is requested. Returns how many were
-    /// passed.
+    /// The next claimed packet that matches. `None` if none is left, if a stop is requested, or if it is not found without a system
+    /// call: then [`Self::next`] finds it.
     #[inline]
-    pub(crate) fn hand_over(
-        &mut self,
-        max: usize,
-        stop: &Stop,
-        deliver: &mut impl FnMut(Packet<'_>),
-    ) -> usize {
+    pub(crate) fn next_at_once(&mut self, stop: &Stop) -> Option<Packet<'_>> {
         match self {
-            Self::Passive(passive) => passive.hand_over(max, stop, deliver),
-            Self::Take(take) => take.hand_over(max, stop, deliver),
+            Self::Passive(passive) => passive.next(stop),
+            Self::Take(take) => take.next_at_once(stop),
         }
     }
 
-    /// Waits until packets may have arrived; called when no claimed packet is left.
-    pub(crate) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
+    /// The next claimed packet that matches; `None` if none is left, or a stop is requested.
+    pub(crate) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
         match self {
-            Self::Passive(passive) => passive.wait(waiting),
-            Self::Take(take) => take.wait(waiting),
+            Self::Passive(passive) => passive.next(stop),
+            Self::Take(take) => take.next(stop),
+        }
+    }
+
+    /// Called when the program gets no more packets for now: returns what it does not hold, and keeps the descriptor readable if any are
+    /// left.
+    #[inline]
+    pub(crate) fn pause(&mut self) {
+        match self {
+            Self::Passive(passive) => passive.pause(),
+            Self::Take(take) => take.pause(),
+        }
+    }
+
+    /// Waits until packets may have arrived, in steps; called when no claimed packet is left, without `slept`, and then after each sleep.
+    pub(crate) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
+        match self {
+            Self::Passive(passive) => passive.wait(waiting, slept),
+            Self::Take(take) => take.wait(waiting, slept),
         }
     }
 
@@ -206,8 +223,7 @@ impl Control {
         }
     }
 
-    /// Leaves packets that arrive from now on to the host, as far as that is possible while another call reads. Arrived packets that were
-    /// not read stay where they are.
+    /// Leaves packets that arrive from now on to the host, as far as that is possible for a capture that is not freed.
     pub(crate) fn deafen(&self) {
         match self {
             Self::Passive(control) => deaf::deafen(control.descriptor().as_raw_fd()),

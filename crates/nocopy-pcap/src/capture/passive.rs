@@ -3,9 +3,9 @@
 //! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): calls wait and return at the same moments, errors for a removed
 //! interface are the same, and packets that passed an old filter are run through the new one.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,8 +16,7 @@ use nocopy::integration::{self, BlockReader};
 use nocopy_proto::filter::VlanTag;
 
 use super::posted::{Posted, Seen, Setting};
-use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
-use super::{Settings, Stop};
+use super::{Counts, Direction, Filter, Packet, Refusal, Settings, Sleep, Slept, Stop, Waited, Waiting};
 use crate::abi::SNAP_BYTES_MAX;
 use crate::report::FilterPlace;
 use crate::text;
@@ -122,46 +121,44 @@ impl Passive {
         }
     }
 
-    /// Passes the packets in hand to the program.
-    pub(super) fn hand_over(
-        &mut self,
-        max: usize,
-        stop: &Stop,
-        deliver: &mut impl FnMut(Packet<'_>),
-    ) -> usize {
-        let mut delivered = 0;
-        for _ in 0..max {
-            if stop.is_asked() {
-                break;
-            }
+    /// The next packet in hand that the program wants; `None` if there is none, or a stop is requested.
+    #[inline]
+    pub(super) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+        while !stop.is_asked() {
             if self.shared.posted.is_newer(self.seen) {
                 self.refresh();
             }
-            let Some(block) = &mut self.reading else { break };
+            let block = self.reading.as_mut()?;
             let stays = block.left() > 1;
             let Some(captured) = block.next_packet() else {
                 self.shared.unreadable.fetch_add(block.unreadable().into(), Ordering::Relaxed);
-                break;
+                return None;
             };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
             let matches = self.filter.as_ref().is_none_or(|user| {
                 user.filter.matches_beside_tag(captured.bytes, captured.original_bytes, vlan)
             });
             if matches && self.shared.wants(captured.outgoing) {
-                delivered += 1;
-                deliver(Packet {
-                    bytes: captured.bytes,
+                return Some(Packet {
+                    // SAFETY: they lie in the block, which is not given back while this borrows the reader.
+                    bytes: unsafe {
+                        std::slice::from_raw_parts(captured.bytes.as_ptr(), captured.bytes.len())
+                    },
                     original_bytes: captured.original_bytes,
                     time_ns: captured.time_ns,
                     stays,
                 });
             }
         }
-        // A block that was read to its end is returned at once: while it is held the descriptor stays readable.
+        None
+    }
+
+    /// A block that was read to its end is returned: while it is held the descriptor stays readable.
+    #[inline]
+    pub(super) fn pause(&mut self) {
         if self.reading.as_ref().is_some_and(|block| block.left() == 0) {
             self.put_back();
         }
-        delivered
     }
 
     /// Takes over a filter that was set.
@@ -181,60 +178,57 @@ impl Passive {
     }
 
     /// Waits for a block, as libpcap's `pcap_wait_for_frames_mmap` does.
-    pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
-        loop {
-            let is_down = self.shared.is_down.load(Ordering::Relaxed);
-            // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed, and in immediate
-            // mode libpcap has none. While the interface is down the kernel does not report its removal, so that is polled.
-            let timeout_ms = match (waiting.nonblocking, is_down) {
-                (true, _) => 0,
-                (false, true) => 1,
-                (false, false) => -1,
-            };
-            match self.poll(waiting.stop, timeout_ms) {
-                Ok(Polled::Readable) => return Waited::Look,
-                Ok(Polled::Other) => {}
-                Err(words) => return Waited::Failed(words),
-            }
-            if !waiting.nonblocking && waiting.stop.take() {
-                return Waited::Stopped;
-            }
-            if self.shared.is_down.load(Ordering::Relaxed)
-                && let Err(words) = self.look()
-            {
-                return Waited::Failed(words);
-            }
-            if waiting.nonblocking {
-                return Waited::Look;
-            }
+    pub(super) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
+        match slept.map(|slept| self.woken(waiting, slept)) {
+            Some(Some(waited)) => waited,
+            // The first time, or nothing has happened.
+            None | Some(None) => Waited::Sleep(self.sleep(waiting)),
         }
     }
 
-    fn poll(&self, stop: &Stop, timeout_ms: c_int) -> Result<Polled, String> {
-        let socket = self.shared.control.as_fd().as_raw_fd();
-        let descriptor = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // A negative descriptor is passed over.
-        let mut polled = [descriptor(socket), descriptor(stop.descriptor().map_or(-1, |fd| fd.as_raw_fd()))];
-        // SAFETY: two descriptors, as said.
-        let result = unsafe { libc::poll(polled.as_mut_ptr(), 2, timeout_ms) };
-        if result < 0 {
-            let error = io::Error::last_os_error();
-            let is_signal = error.kind() == io::ErrorKind::Interrupted;
-            return if is_signal {
-                Ok(Polled::Other)
-            } else {
-                Err(text::of_errno("can't poll on packet socket", &error))
-            };
+    fn sleep(&self, waiting: Waiting<'_>) -> Sleep {
+        let is_down = self.shared.is_down.load(Ordering::Relaxed);
+        // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed, and in immediate
+        // mode libpcap has none. While the interface is down the kernel does not report its removal, so that is polled.
+        let timeout = match (waiting.nonblocking, is_down) {
+            (true, _) => Some(Duration::ZERO),
+            (false, true) => Some(Duration::from_millis(1)),
+            (false, false) => None,
+        };
+        Sleep::new(Some(self.shared.control.as_fd()), waiting.stop, timeout)
+    }
+
+    /// What a wait came to; `None`: it goes on.
+    fn woken(&self, waiting: Waiting<'_>, slept: Slept) -> Option<Waited> {
+        match self.polled(waiting.stop, slept) {
+            Ok(true) => return Some(Waited::Look),
+            Ok(false) => {}
+            Err(words) => return Some(Waited::Failed(words)),
         }
+        if !waiting.nonblocking && waiting.stop.take() {
+            return Some(Waited::Stopped);
+        }
+        if self.shared.is_down.load(Ordering::Relaxed)
+            && let Err(words) = self.look()
+        {
+            return Some(Waited::Failed(words));
+        }
+        waiting.nonblocking.then_some(Waited::Look)
+    }
+
+    /// Whether there are packets to read.
+    fn polled(&self, stop: &Stop, slept: Slept) -> Result<bool, String> {
+        let is_event =
+            slept.is_readable().map_err(|error| text::of_errno("can't poll on packet socket", &error))?;
+        let is_readable = is_event && slept.events == libc::POLLIN;
         // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by it.
-        if polled[0].revents != libc::POLLIN && polled[1].revents & libc::POLLIN != 0 {
+        if !is_readable && slept.is_stop() {
             stop.forget_wakeups();
         }
-        match polled[0].revents {
-            libc::POLLIN => Ok(Polled::Readable),
-            0 => Ok(Polled::Other),
-            events => self.socket_event(events).map(|()| Polled::Other),
+        if is_event && !is_readable {
+            self.socket_event(slept.events)?;
         }
+        Ok(is_readable)
     }
 
     /// The error that a socket event other than packets stands for.
@@ -274,11 +268,6 @@ impl Passive {
             block.leave();
         }
     }
-}
-
-enum Polled {
-    Readable,
-    Other,
 }
 
 /// Opens the blocks; fewer than requested if the kernel has too little memory.

@@ -1,6 +1,6 @@
 //! Ending a loop from anywhere: `pcap_breakloop`.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A request to end a loop (`pcap_breakloop`). A signal handler may make it.
@@ -24,9 +24,8 @@ impl Stop {
         // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
         self.asked.store(true, Ordering::Release);
         if let Some(wakeup) = &self.wakeup {
-            let one = 1_u64.to_ne_bytes();
-            // SAFETY: the buffer is as long as said. What fails here only leaves a wait that goes on.
-            let _ = unsafe { libc::write(wakeup.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            // What fails here only leaves a wait that goes on. Not write(3), which is a cancellation point.
+            let _ = rustix::io::write(wakeup, &1_u64.to_ne_bytes());
         }
     }
 
@@ -48,9 +47,7 @@ impl Stop {
     /// Makes the descriptor unreadable again.
     pub(crate) fn forget_wakeups(&self) {
         if let Some(wakeup) = &self.wakeup {
-            let mut count = [0_u8; 8];
-            // SAFETY: the buffer is as long as said.
-            let _ = unsafe { libc::read(wakeup.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+            let _ = rustix::io::read(wakeup, &mut [0_u8; 8]);
         }
     }
 }

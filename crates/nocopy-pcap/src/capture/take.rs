@@ -11,8 +11,7 @@ mod realtime;
 mod watch;
 
 use std::ffi::{CStr, c_int};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,7 +25,7 @@ use nocopy_proto::filter::{INSTRUCTIONS_MAX, Program};
 use super::interface::{self, Drops, InterfaceKind};
 use super::posted::Posted;
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
-use super::{Settings, Stop};
+use super::{Settings, Sleep, Slept, Stop};
 use crate::report::{self, CaptureMode, FilterPlace};
 use crate::text;
 use descriptor::Descriptor;
@@ -67,11 +66,25 @@ pub(crate) struct Take {
     /// `None` in immediate mode, where each packet wakes the program.
     gathering: Option<Gathering>,
     timeout: Option<Duration>,
+    /// When the present wait is to end.
+    deadline: Option<Instant>,
+    stage: Stage,
     to_host: ToHost,
     /// An error that occurred while looking for packets.
     failure: Option<String>,
     watch: Watch,
     shared: Arc<Shared>,
+}
+
+/// What a waiting call sleeps for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The first packet.
+    Arrival,
+    /// More packets behind the first.
+    Gathering,
+    /// As many as a flow has brought so far.
+    Flow,
 }
 
 /// State that both sides use.
@@ -109,6 +122,8 @@ impl Take {
             filtering: Filtering::default(),
             gathering: (!settings.immediate).then(gathering),
             timeout,
+            deadline: None,
+            stage: Stage::Arrival,
             to_host,
             failure: None,
             watch,
@@ -136,45 +151,47 @@ impl Take {
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
         if count == 0 {
-            self.tell();
+            self.pause();
         }
         count > 0
     }
 
-    /// Passes the packets in hand to the program.
-    pub(super) fn hand_over(
-        &mut self,
-        max: usize,
-        stop: &Stop,
-        deliver: &mut impl FnMut(Packet<'_>),
-    ) -> usize {
-        let mut delivered = 0;
-        for _ in 0..max {
-            if stop.is_asked() {
-                break;
-            }
-            self.filtering.update(&self.shared.posted);
-            let Some(packet) = self.reading.next() else { break };
-            if !self.filtering.matches(packet) {
-                // If that is refused, the host loses it, as on a removed interface.
-                let is_lost = self.to_host.hand_over(packet).is_err();
-                self.tell_handed_back(is_lost);
-                continue;
-            }
-            delivered += 1;
-            deliver(Packet {
-                bytes: packet,
-                original_bytes: packet.len() as u32,
-                time_ns: time_of(packet, &mut self.realtime),
-                stays: true,
-            });
-        }
-        self.tell();
-        delivered
+    /// As [`Self::next`]; `None`, too, if packets of an earlier filter may have to go to the host.
+    #[inline]
+    pub(super) fn next_at_once(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+        self.filtering.update(&self.shared.posted);
+        if self.filtering.checks_claimed() { None } else { self.next(stop) }
     }
 
-    /// Counts a claimed packet that was returned to the host. This is done at once, since the program may leave the call by longjmp(3) from
-    /// its callback.
+    /// The next packet in hand that the program wants; `None` if there is none, or a stop is requested.
+    #[inline]
+    pub(super) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+        while !stop.is_asked() {
+            self.filtering.update(&self.shared.posted);
+            let packet = self.reading.next()?;
+            if self.filtering.matches(packet) {
+                return Some(Packet {
+                    // SAFETY: it stays claimed while this borrows the reader.
+                    bytes: unsafe { std::slice::from_raw_parts(packet.as_ptr(), packet.len()) },
+                    original_bytes: packet.len() as u32,
+                    time_ns: time_of(packet, &mut self.realtime),
+                    stays: true,
+                });
+            }
+            // If that is refused, the host loses it, as on a removed interface.
+            let is_lost = self.to_host.hand_over(packet).is_err();
+            self.tell_handed_back(is_lost);
+        }
+        None
+    }
+
+    /// Keeps the descriptor readable while packets are held, and no longer.
+    #[inline]
+    pub(super) fn pause(&self) {
+        self.shared.descriptor.set_left(self.reading.left() > 0);
+    }
+
+    /// Counts a claimed packet that was returned to the host.
     #[cold]
     fn tell_handed_back(&self, is_lost: bool) {
         let Shared { received, lost, .. } = &*self.shared;
@@ -183,76 +200,86 @@ impl Take {
         lost.store(lost.load(Ordering::Relaxed) + u64::from(is_lost), Ordering::Relaxed);
     }
 
-    /// Keeps the descriptor readable while packets are held, and no longer.
-    fn tell(&self) {
-        self.shared.descriptor.set_left(self.reading.left() > 0);
+    /// Waits for packets, and then until some more have gathered.
+    pub(super) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
+        let Some(slept) = slept else { return self.begin_wait(waiting) };
+        if slept.is_stop() {
+            waiting.stop.forget_wakeups();
+        }
+        match slept.is_readable() {
+            Err(error) => Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
+            Ok(is_readable) => match self.stage {
+                Stage::Arrival if waiting.stop.take() => Waited::Stopped,
+                Stage::Arrival => self.look(waiting, is_readable),
+                Stage::Gathering | Stage::Flow => self.gather(waiting),
+            },
+        }
     }
 
-    /// Waits for packets, and then until some more have gathered.
-    pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
+    fn begin_wait(&mut self, waiting: Waiting<'_>) -> Waited {
         if let Some(words) = self.failure.take() {
             return Waited::Failed(words);
         }
-        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        if let Some(waited) = self.gather_flow(waiting) {
-            return waited;
-        }
-        let mut is_readable = waiting.nonblocking; // as far as is known
-        loop {
-            if is_readable {
-                self.watch.hear();
-            }
-            let is_down = match self.reading.queues().arm() {
-                Ok(true) if waiting.nonblocking => return Waited::Look,
-                Ok(true) => return self.gather(waiting.stop),
-                Ok(false) => false,
-                Err(error) => match self.watch.explain(&error) {
-                    Ok(is_down) => is_down,
-                    Err(words) => return Waited::Failed(words),
-                },
-            };
-            self.shared.is_down.store(is_down, Ordering::Relaxed);
-            let now = Instant::now();
-            let left = deadline.map_or(LOOK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
-            if waiting.nonblocking || left.is_zero() {
-                return Waited::Look;
-            }
-            let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
-            match sleep(packets, waiting.stop, left.min(LOOK_INTERVAL)) {
-                Ok(_) if waiting.stop.take() => return Waited::Stopped,
-                Ok(readable) => is_readable = readable,
-                Err(error) => return Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
-            }
-        }
-    }
-
-    /// Lets packets accumulate if they arrive so fast that poll(2) would wake at once for the first. `None`: they no longer do.
-    fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
+        self.deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let is_flowing =
             self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
-        // Packets that a filter here turns away are no flow: the program does not get them.
+        // Packets that arrive so fast that poll(2) would wake at once for the first may accumulate. Those that a filter here turns away are
+        // no flow: the program does not get them.
         if waiting.nonblocking || self.filtering.is_running() || !is_flowing {
-            return None;
+            return self.look(waiting, waiting.nonblocking);
         }
-        let waited = self.gather(waiting.stop);
-        (!matches!(waited, Waited::Look) || self.reading.queues().came().1 > 0).then_some(waited)
+        self.begin_gathering(Stage::Flow, waiting)
+    }
+
+    /// Checks for packets, and for the interface; `is_readable`: the descriptor was, as far as is known.
+    fn look(&mut self, waiting: Waiting<'_>, is_readable: bool) -> Waited {
+        if is_readable {
+            self.watch.hear();
+        }
+        let is_down = match self.reading.queues().arm() {
+            Ok(true) if waiting.nonblocking => return Waited::Look,
+            Ok(true) => return self.begin_gathering(Stage::Gathering, waiting),
+            Ok(false) => false,
+            Err(error) => match self.watch.explain(&error) {
+                Ok(is_down) => is_down,
+                Err(words) => return Waited::Failed(words),
+            },
+        };
+        self.shared.is_down.store(is_down, Ordering::Relaxed);
+        let now = Instant::now();
+        let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
+        if waiting.nonblocking || left.is_zero() {
+            return Waited::Look;
+        }
+        self.stage = Stage::Arrival;
+        let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
+        Waited::Sleep(Sleep::new(packets, waiting.stop, Some(left.min(LOOK_INTERVAL))))
+    }
+
+    fn begin_gathering(&mut self, stage: Stage, waiting: Waiting<'_>) -> Waited {
+        self.shared.is_down.store(false, Ordering::Relaxed);
+        self.stage = stage;
+        if let Some(gathering) = &mut self.gathering {
+            gathering.begin(Instant::now());
+        }
+        self.gather(waiting)
     }
 
     /// Waits while packets gather.
-    fn gather(&mut self, stop: &Stop) -> Waited {
-        self.shared.is_down.store(false, Ordering::Relaxed);
-        if let Some(gathering) = &mut self.gathering {
-            gathering.begin(Instant::now());
-            while let Some(slice) = gathering.slice(Instant::now(), self.reading.queues().came()) {
-                if let Err(error) = sleep(None, stop, slice) {
-                    return Waited::Failed(text::of_errno("can't poll on packet socket", &error));
-                }
-                if stop.is_asked() {
-                    break;
-                }
-            }
+    fn gather(&mut self, waiting: Waiting<'_>) -> Waited {
+        if let Some(gathering) = self.gathering.as_mut().filter(|_| !waiting.stop.is_asked())
+            && let Some(slice) = gathering.slice(Instant::now(), self.reading.queues().came())
+        {
+            return Waited::Sleep(Sleep::new(None, waiting.stop, Some(slice)));
         }
-        if stop.take() { Waited::Stopped } else { Waited::Look }
+        if waiting.stop.take() {
+            return Waited::Stopped;
+        }
+        // The flow may be over: then they are waited for as usual.
+        if self.stage == Stage::Flow && self.reading.queues().came().1 == 0 {
+            return self.look(waiting, false);
+        }
+        Waited::Look
     }
 
     /// Closes it in the child of a fork.
@@ -312,31 +339,6 @@ fn time_of(packet: &nocopy::Packet<'_>, realtime: &mut Realtime) -> u64 {
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Sleeps until packets arrive (if given), a stop is requested, the time is over, or a signal arrives. Returns whether the descriptor
-/// for packets is readable.
-fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io::Result<bool> {
-    let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
-        fd: fd.map_or(-1, |fd| fd.as_raw_fd()), // a negative one is passed over
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut polled = [descriptor(packets), descriptor(stop.descriptor())];
-    let timeout = libc::timespec {
-        tv_sec: duration.as_secs().cast_signed(),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    };
-    // SAFETY: two descriptors, as said, and a time that outlives the call.
-    let result = unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
-    }
-    if polled[1].revents & libc::POLLIN != 0 {
-        stop.forget_wakeups();
-    }
-    Ok(polled[0].revents != 0)
 }
 
 /// The part of a capture that any thread may use.

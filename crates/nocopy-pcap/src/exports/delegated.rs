@@ -13,7 +13,7 @@ use crate::system::system;
 macro_rules! delegated {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
             // SAFETY: what the program vouches for; the function is the one that it meant to call.
             unsafe { (system().$name)($($argument),*) }
         }

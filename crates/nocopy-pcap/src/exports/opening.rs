@@ -8,7 +8,7 @@ use crate::capture::Opened;
 use crate::guard;
 use crate::handle::{Footing, Handle};
 use crate::system::system;
-use crate::table;
+use crate::table::{self, Removed};
 use crate::text;
 
 /// A handle of this library for the device that the program named.
@@ -22,7 +22,7 @@ unsafe fn handle_for(device: *const c_char) -> Box<Handle> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_create(device: *const c_char, text: *mut c_char) -> *mut Pcap {
+unsafe extern "C-unwind" fn pcap_create(device: *const c_char, text: *mut c_char) -> *mut Pcap {
     // SAFETY: the caller guarantees it.
     let handle = unsafe { (system().pcap_create)(device, text) };
     if handle.is_null() {
@@ -39,7 +39,7 @@ unsafe extern "C" fn pcap_create(device: *const c_char, text: *mut c_char) -> *m
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_activate(handle: *mut Pcap) -> c_int {
+unsafe extern "C-unwind" fn pcap_activate(handle: *mut Pcap) -> c_int {
     let Some(ours) = table::find(handle).filter(|ours| !ours.is_activated()) else {
         // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_activate)(handle) };
@@ -61,7 +61,7 @@ unsafe extern "C" fn pcap_activate(handle: *mut Pcap) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_open_live(
+unsafe extern "C-unwind" fn pcap_open_live(
     device: *const c_char,
     snap_bytes: c_int,
     promiscuous: c_int,
@@ -126,19 +126,27 @@ unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, opened: Opened) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
+unsafe extern "C-unwind" fn pcap_close(handle: *mut Pcap) {
     let footing = Footing::new();
-    let from = footing.place();
-    if let Some(ours) = table::remove(handle) {
-        // SAFETY: no text is written: nobody could read it. Nothing finds the handle any more.
-        unsafe { guard::entry(null_mut(), (), || Handle::close(ours, handle, from)) };
-    }
+    let run = || match table::remove(handle, footing.place()) {
+        Some(Removed::Free(ours)) => {
+            // SAFETY: it came from a box, and nothing finds it any more.
+            unsafe {
+                ours.as_ref().stop(handle);
+                Handle::end(ours);
+            }
+        }
+        Some(Removed::InUse(ours)) => ours.stop_in_use(handle),
+        None => {}
+    };
+    // SAFETY: no text is written: nobody could read it.
+    unsafe { guard::entry(null_mut(), (), run) };
     // SAFETY: the caller guarantees it.
     unsafe { (system().pcap_close)(handle) };
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_compile(
+unsafe extern "C-unwind" fn pcap_compile(
     handle: *mut Pcap,
     program: *mut BpfProgram,
     expression: *const c_char,
@@ -152,24 +160,22 @@ unsafe extern "C" fn pcap_compile(
         return compile(handle);
     }
     // For its own captures the system's libpcap makes code that asks for a VLAN tag beside the frame; for files it does not.
-    let run = || {
-        // SAFETY: the handle is open; the one that is made is closed.
-        unsafe {
-            let (link_type, snap_bytes) =
-                ((system().pcap_datalink)(handle), (system().pcap_snapshot)(handle));
-            let dead = (system().pcap_open_dead)(link_type, snap_bytes);
-            if dead.is_null() {
+    // It may wait for the names of hosts: so this frame has nothing to drop.
+    // SAFETY: the handle is open; the one that is made is closed.
+    unsafe {
+        let (link_type, snap_bytes) = ((system().pcap_datalink)(handle), (system().pcap_snapshot)(handle));
+        let dead = (system().pcap_open_dead)(link_type, snap_bytes);
+        if dead.is_null() {
+            return guard::entry(handle, ERROR, || {
                 text::set(handle, "malloc: Cannot allocate memory");
-                return ERROR;
-            }
-            let result = compile(dead);
-            if result < 0 {
-                text::copy(dead, handle);
-            }
-            (system().pcap_close)(dead);
-            result
+                ERROR
+            });
         }
-    };
-    // SAFETY: the handle is open.
-    unsafe { guard::entry(handle, ERROR, run) }
+        let result = compile(dead);
+        if result < 0 {
+            guard::entry(handle, (), || text::copy(dead, handle));
+        }
+        (system().pcap_close)(dead);
+        result
+    }
 }

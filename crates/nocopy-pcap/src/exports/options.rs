@@ -14,7 +14,7 @@ use crate::table;
 /// The handle is one that the program may use.
 unsafe fn option(
     handle: *mut Pcap,
-    tell: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    tell: unsafe extern "C-unwind" fn(*mut Pcap, c_int) -> c_int,
     value: c_int,
     note: impl FnOnce(&mut Settings),
 ) -> c_int {
@@ -30,7 +30,7 @@ unsafe fn option(
 macro_rules! options {
     ($(fn $name:ident($value:ident) $note:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
             // SAFETY: the caller guarantees it.
             unsafe { option(handle, system().$name, $value, $note) }
         }

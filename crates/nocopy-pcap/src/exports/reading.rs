@@ -1,136 +1,160 @@
 //! Functions that read packets.
 
 use std::ffi::{c_int, c_uchar};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{null, null_mut};
 
-use crate::abi::{ERROR, Handler, PacketHeader, Pcap};
-use crate::capture::Packet;
+use crate::abi::{ERROR, ERROR_BREAK, Handler, PacketHeader, Pcap};
+use crate::capture::Slept;
 use crate::guard;
-use crate::handle::{Handle, Live, Reader};
+use crate::handle::{Call, Footing, Reads, Step};
 use crate::system::system;
-use crate::table;
+use crate::table::{self, Found, Lost};
+use crate::text;
 
-/// Hands a packet to the program's callback.
-fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&PacketHeader, Packet<'_>) {
-    move |header, packet| {
-        let handler = handler.expect("a callback");
-        // SAFETY: the caller guarantees it; header and packet stay until it returns.
-        unsafe { handler(user, header, packet.bytes.as_ptr()) }
-    }
-}
-
-/// This library's state of a handle, if it has any. Not a reference, because the state may be freed before the call ends.
-#[inline]
-fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
-    // SAFETY: the caller guarantees it.
-    table::find_pointer(handle).filter(|ours| unsafe { ours.as_ref() }.live().is_some())
-}
-
-/// Calls `read` for a capture of this library; returns `fallback` on an error.
+/// Reads. Between its steps a call holds nothing, and nothing in this frame has to be dropped: the program may leave it.
 ///
 /// # Safety
-/// The handle is open, and `ours` is beside it.
-unsafe fn read<R: Copy>(
+/// The handle is open when the call begins; the callback is what the program wants to be called.
+unsafe fn read(
     handle: *mut Pcap,
-    ours: NonNull<Handle>,
-    fallback: R,
-    read: impl FnOnce(&Live, &mut Reader) -> R,
-) -> R {
+    found: Found,
+    call: &mut Call,
+    handler: Option<Handler>,
+    user: *mut c_uchar,
+) -> c_int {
+    let mut slept = None;
+    loop {
+        // SAFETY: by contract.
+        match unsafe { step(handle, found, call, slept.take()) } {
+            Step::Deliver => match handler {
+                // SAFETY: by contract; the packet stays until the next step.
+                Some(handler) => unsafe { handler(user, &raw const call.header, call.bytes) },
+                None => return ERROR,
+            },
+            Step::Sleep(sleep) => slept = Some(sleep.run()),
+            Step::Again => {}
+            Step::End(result) => return result,
+        }
+    }
+}
+
+/// # Safety
+/// As [`read`].
+#[inline]
+unsafe fn step(handle: *mut Pcap, found: Found, call: &mut Call, slept: Option<Slept>) -> Step {
     // SAFETY: by contract.
-    let run = || unsafe { Handle::read(ours, read) }.unwrap_or(fallback);
-    // SAFETY: by contract.
-    unsafe { guard::entry(handle, fallback, run) }
+    if call.may_deliver_at_once() && unsafe { guard::quick(handle, false, || deliver_at_once(found, call)) } {
+        return Step::Deliver;
+    }
+    let run = || match found.enter(call.place) {
+        Ok(inside) => match inside.live() {
+            // SAFETY: this step is inside.
+            Some(live) => live.step(unsafe { live.reader() }, call, slept),
+            None => Step::End(ERROR),
+        },
+        Err(Lost::Closed) => Step::End(ERROR_BREAK),
+        Err(Lost::Busy) => {
+            // SAFETY: the handle is open: it would be lost otherwise.
+            unsafe { text::set(handle, BUSY) };
+            Step::End(ERROR)
+        }
+    };
+    // SAFETY: by contract; a panic in a handle that is closed is none of libpcap's.
+    unsafe { guard::entry(handle, Step::End(ERROR), run) }
+}
+
+const BUSY: &str =
+    "handle: cannot be read; another call is reading its packets; wait until that has returned";
+
+#[inline]
+fn deliver_at_once(found: Found, call: &mut Call) -> bool {
+    let Ok(inside) = found.try_enter(call.place) else { return false };
+    // SAFETY: this step is inside.
+    inside.live().is_some_and(|live| live.deliver_at_once(unsafe { live.reader() }, call))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_dispatch(
+unsafe extern "C-unwind" fn pcap_dispatch(
     handle: *mut Pcap,
     count: c_int,
     handler: Option<Handler>,
     user: *mut c_uchar,
 ) -> c_int {
-    match ours(handle) {
-        // SAFETY: the handle is open.
-        Some(ours) => unsafe {
-            read(handle, ours, ERROR, |live, reader| {
-                live.dispatch(reader, count, &mut deliver_to(handler, user))
-            })
-        },
+    let Some(found) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        None => unsafe { (system().pcap_dispatch)(handle, count, handler, user) },
-    }
+        return unsafe { (system().pcap_dispatch)(handle, count, handler, user) };
+    };
+    let footing = Footing::new();
+    let mut call = Call::new(Reads::Dispatch, count, footing.place());
+    // SAFETY: the handle is open.
+    unsafe { read(handle, found, &mut call, handler, user) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_loop(
+unsafe extern "C-unwind" fn pcap_loop(
     handle: *mut Pcap,
     count: c_int,
     handler: Option<Handler>,
     user: *mut c_uchar,
 ) -> c_int {
-    match ours(handle) {
-        // SAFETY: the handle is open.
-        Some(ours) => unsafe {
-            read(handle, ours, ERROR, |live, reader| {
-                live.repeat(reader, count, &mut deliver_to(handler, user))
-            })
-        },
+    let Some(found) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        None => unsafe { (system().pcap_loop)(handle, count, handler, user) },
-    }
+        return unsafe { (system().pcap_loop)(handle, count, handler, user) };
+    };
+    let footing = Footing::new();
+    let mut call = Call::new(Reads::Loop, count, footing.place());
+    // SAFETY: the handle is open.
+    unsafe { read(handle, found, &mut call, handler, user) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
-    let Some(ours) = ours(handle) else {
+unsafe extern "C-unwind" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
+    let Some(found) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_next)(handle, header) };
     };
-    let run = |live: &Live, reader: &mut Reader| {
-        let mut found = (null_mut(), null());
-        if live.next(reader, &mut found) <= 0 {
-            return null();
-        }
-        // SAFETY: the caller guarantees it; the found packet stays until the next call.
-        unsafe { header.write(*found.0) };
-        found.1
-    };
+    let footing = Footing::new();
+    let mut call = Call::new(Reads::Next, 1, footing.place());
     // SAFETY: the handle is open.
-    unsafe { read(handle, ours, null(), run) }
+    if unsafe { read(handle, found, &mut call, None, null_mut()) } <= 0 {
+        return null();
+    }
+    // SAFETY: the caller guarantees it.
+    unsafe { header.write(call.header) };
+    call.bytes
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_next_ex(
+unsafe extern "C-unwind" fn pcap_next_ex(
     handle: *mut Pcap,
     header: *mut *mut PacketHeader,
     packet: *mut *const c_uchar,
 ) -> c_int {
-    let Some(ours) = ours(handle) else {
+    let Some(found) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
         return unsafe { (system().pcap_next_ex)(handle, header, packet) };
     };
-    let run = |live: &Live, reader: &mut Reader| {
-        let mut found = (null_mut(), null());
-        let result = live.next(reader, &mut found);
-        // SAFETY: the caller guarantees it. If there is no packet, the caller's old values stay.
-        unsafe {
-            if !found.0.is_null() {
-                header.write(found.0);
-            }
-            if result > 0 {
-                packet.write(found.1);
-            }
-        }
-        result
-    };
+    let footing = Footing::new();
+    let mut call = Call::new(Reads::Next, 1, footing.place());
     // SAFETY: the handle is open.
-    unsafe { read(handle, ours, ERROR, run) }
+    let result = unsafe { read(handle, found, &mut call, None, null_mut()) };
+    // SAFETY: the caller guarantees it. If there is no packet, the caller's old values stay.
+    unsafe {
+        if !call.kept_header.is_null() {
+            header.write(call.kept_header);
+        }
+        if result > 0 {
+            packet.write(call.bytes);
+        }
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_breakloop(handle: *mut Pcap) {
+unsafe extern "C-unwind" fn pcap_breakloop(handle: *mut Pcap) {
     match table::find(handle).and_then(|ours| ours.live()) {
-        Some(live) => live.stop.ask(), // also in a signal handler: no lock, no allocation, no panic
+        // Also in a signal handler: no lock, no allocation, no panic, no cancellation point.
+        Some(live) => live.stop.ask(),
         // SAFETY: the caller guarantees it.
         None => unsafe { (system().pcap_breakloop)(handle) },
     }

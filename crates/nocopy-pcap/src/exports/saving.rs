@@ -33,7 +33,11 @@ fn has_one_thread() -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_dump(dumper: *mut c_uchar, header: *const PacketHeader, packet: *const c_uchar) {
+unsafe extern "C-unwind" fn pcap_dump(
+    dumper: *mut c_uchar,
+    header: *const PacketHeader,
+    packet: *const c_uchar,
+) {
     let system = system();
     if !has_one_thread() {
         // SAFETY: the caller guarantees it.

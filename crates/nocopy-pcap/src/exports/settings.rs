@@ -22,7 +22,7 @@ const LOOPS: &str =
 ///
 /// # Safety
 /// The handle is one that the program may use.
-unsafe fn with_live<R>(
+unsafe fn with_live<R: Copy>(
     handle: *mut Pcap,
     fallback: R,
     ours: impl FnOnce(&'static Live) -> R,
@@ -36,7 +36,7 @@ unsafe fn with_live<R>(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram) -> c_int {
+unsafe extern "C-unwind" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram) -> c_int {
     let ours = |live: &Live| {
         // SAFETY: the caller guarantees it.
         let Some(program) = (unsafe { program.as_ref() }) else {
@@ -58,7 +58,7 @@ unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_setdirection(handle: *mut Pcap, direction: c_uint) -> c_int {
+unsafe extern "C-unwind" fn pcap_setdirection(handle: *mut Pcap, direction: c_uint) -> c_int {
     let ours = |live: &Live| match direction {
         0 => live.set_direction(Direction::Both),
         1 => live.set_direction(Direction::In),
@@ -70,7 +70,7 @@ unsafe extern "C" fn pcap_setdirection(handle: *mut Pcap, direction: c_uint) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_stats(handle: *mut Pcap, statistics: *mut Statistics) -> c_int {
+unsafe extern "C-unwind" fn pcap_stats(handle: *mut Pcap, statistics: *mut Statistics) -> c_int {
     let ours = |live: &Live| match live.control.counts() {
         Ok(counts) => {
             // The numbers of this interface wrap around.
@@ -90,14 +90,14 @@ unsafe extern "C" fn pcap_stats(handle: *mut Pcap, statistics: *mut Statistics) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_getnonblock(handle: *mut Pcap, text: *mut c_char) -> c_int {
+unsafe extern "C-unwind" fn pcap_getnonblock(handle: *mut Pcap, text: *mut c_char) -> c_int {
     let ours = |live: &Live| c_int::from(live.is_nonblocking());
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, ours, || (system().pcap_getnonblock)(handle, text)) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c_char) -> c_int {
+unsafe extern "C-unwind" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c_char) -> c_int {
     let ours = |live: &Live| match live.set_nonblocking(on != 0) {
         Ok(()) => 0,
         Err(words) => {
@@ -118,25 +118,25 @@ unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_bufsize(handle: *mut Pcap) -> c_int {
+unsafe extern "C-unwind" fn pcap_bufsize(handle: *mut Pcap) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, |_| SNAP_BYTES_MAX, || (system().pcap_bufsize)(handle)) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_fileno(handle: *mut Pcap) -> c_int {
+unsafe extern "C-unwind" fn pcap_fileno(handle: *mut Pcap) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_fileno)(handle)) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int {
+unsafe extern "C-unwind" fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_get_selectable_fd)(handle)) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval {
+unsafe extern "C-unwind" fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval {
     let ours = |live: &Live| if live.control.needs_looks() { &raw const LOOK } else { null() };
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, null(), ours, || (system().pcap_get_required_select_timeout)(handle)) }

@@ -1,26 +1,30 @@
-//! The right to read a handle, which one call at a time has. A handle that is closed during such a call is freed when the call returns.
+//! The right to use what a handle reads with, which one step of a call at a time has.
 //!
-//! A program may leave a reading call by longjmp(3), from its callback or from a signal handler that interrupts the wait. Nothing reports
-//! that, so the next call has to find out whether the previous one is over. It compares their positions on the stack ([`Place`]): a call at
-//! the same position as an earlier one, or above it, shows that the earlier one is over. If the positions prove nothing, because the thread
-//! has several stacks (coroutines, `sigaltstack`), the earlier call counts as still running.
+//! A reading call has it while it looks for packets, and gives it back before it waits and before it calls the program. So a thread may
+//! leave the call there in any way, and whichever call comes next finds the handle whole: nothing has to be noticed or undone.
+//!
+//! Two things are left to find out, both by comparing positions on the stack ([`Place`]): a call at the same position as an earlier one of
+//! its thread, or above it, shows that the earlier one is over. A read in a callback is refused, because it would give back the packet that
+//! the callback looks at; a read after the callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next
+//! step of that thread goes on.
 
-use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-/// State: no call reads, and the handle is open.
+use crate::injection::look_again;
+
+/// Instead of a holder: nobody has it.
 const FREE: usize = 0;
-
-/// State bit: the handle was closed. Combined with the address of the reading call, if there is one. The closing call and the reading
-/// call both check for the other one; whichever finishes second frees the handle.
-const ABANDONED: usize = 1;
 
 /// Instead of a thread: no thread is recorded.
 const NONE: usize = 0;
+
+/// How long another thread may take for a step: it waits for nothing, but may not get a processor.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a call runs: its thread, and the lowest address of its [`Footing`].
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +34,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether a call from there may still go on in this thread, of which the caller is a part: its callback, or a signal handler.
+    pub(crate) fn is_within(self, outer: Self) -> bool {
+        self.thread == outer.thread && !self.shows_end_of(outer.address)
+    }
+
     /// Whether this place proves that an earlier call of the same thread is over; `footing` is the lowest address of that call's footing.
     fn shows_end_of(self, footing: usize) -> bool {
         if self.address + Footing::BYTES <= footing {
@@ -94,80 +103,57 @@ impl Footing {
     }
 }
 
-/// A value that one call at a time may use.
+/// Who has the right: one step at a time.
 #[derive(Debug)]
-pub(super) struct Exclusive<T> {
-    /// [`FREE`], or the lowest address of the reading call's footing; combined with [`ABANDONED`].
-    state: AtomicUsize,
-    /// The thread of that call, stored after it claimed the value and cleared before it returns it. So if a thread reads its own number
-    /// here, one of its own calls claimed the value and did not return it.
+pub(crate) struct Claim {
+    /// [`FREE`], or the lowest address of the footing of the call whose step has it.
+    holder: AtomicUsize,
+    /// The thread of that call, stored after it took the right and cleared before it returns it. So if a thread reads its own number here,
+    /// one of its own calls took it and did not return it.
     thread: AtomicUsize,
-    value: UnsafeCell<T>,
 }
 
-// SAFETY: only the call with the claim uses the value, and one call has it at a time.
-unsafe impl<T: Send> Sync for Exclusive<T> {}
-
-impl<T> Exclusive<T> {
-    pub(super) const fn new(value: T) -> Self {
-        Self { state: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE), value: UnsafeCell::new(value) }
+impl Claim {
+    pub(crate) const fn new() -> Self {
+        Self { holder: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE) }
     }
 
-    /// Claims the value until [`Self::give_back`]. Returns `None` if another call has it, unless the program has provably left that call.
-    #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
-    pub(super) fn claim(&self, footing: &Footing) -> Option<&mut T> {
-        // Acquire: pairs with the release in `give_back`.
-        let take = |from| {
-            self.state.compare_exchange(from, footing.lower_end(), Ordering::Acquire, Ordering::Relaxed)
+    /// Takes it if nobody has it.
+    #[inline]
+    pub(crate) fn try_take(&self, place: Place) -> bool {
+        self.take_from(FREE, place)
+    }
+
+    /// Takes it, and waits for a step of another thread. False in a signal handler that interrupted a step, and if a step does not end.
+    pub(crate) fn take(&self, place: Place) -> bool {
+        let look = || {
+            let found = self.holder.load(Ordering::Relaxed);
+            let is_own = found != FREE && self.thread.load(Ordering::Relaxed) == place.thread;
+            if is_own && !place.shows_end_of(found) {
+                return Some(false);
+            }
+            ((found == FREE || is_own) && self.take_from(found, place)).then_some(true)
         };
-        let place = footing.place();
-        match take(FREE) {
-            Ok(_) => self.thread.store(place.thread, Ordering::Relaxed),
-            Err(found) if found & ABANDONED == 0 && self.was_left(found, place) => _ = take(found).ok()?,
-            Err(_) => return None,
+        look_again(Some(PATIENCE), look).unwrap_or(false)
+    }
+
+    #[inline]
+    fn take_from(&self, found: usize, place: Place) -> bool {
+        // Acquire: pairs with the release in `give_back`.
+        let taken =
+            self.holder.compare_exchange(found, place.address, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            self.thread.store(place.thread, Ordering::Relaxed);
         }
-        // SAFETY: one call has the claim at a time, and nothing else uses the value.
-        Some(unsafe { &mut *self.value.get() })
+        taken
     }
 
-    /// Whether the place of the calling function proves that the call which set the state `found` was left.
-    fn was_left(&self, found: usize, from: Place) -> bool {
-        self.thread.load(Ordering::Relaxed) == from.thread && from.shows_end_of(found & !ABANDONED)
-    }
-
-    /// Whether a call reads. A call counts as reading unless the place `from` proves that it was left.
-    pub(super) fn is_in_use(&self, from: Place) -> bool {
-        let found = self.state.load(Ordering::Relaxed);
-        found & !ABANDONED != FREE && !self.was_left(found, from)
-    }
-
-    /// Returns the claim. `Break` if the handle was closed during the claim: then the caller has to free it.
-    ///
-    /// # Safety
-    /// The caller has the claim and no longer uses the value.
-    pub(super) unsafe fn give_back(&self) -> ControlFlow<()> {
+    /// Returns it; only for the step that has it.
+    #[inline]
+    pub(crate) fn give_back(&self) {
         self.thread.store(NONE, Ordering::Relaxed);
-        // Release: pairs with the acquire in `claim` and `abandon`; acquire: with the release in `abandon`.
-        match self.state.fetch_and(ABANDONED, Ordering::AcqRel) & ABANDONED {
-            0 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        }
-    }
-
-    /// Marks the handle as closed. `Continue` if the caller may free it; `Break` if a call still reads, and frees it after
-    /// [`Self::give_back`].
-    pub(super) fn abandon(&self, from: Place) -> ControlFlow<()> {
-        // As in `give_back`.
-        let found = self.state.fetch_or(ABANDONED, Ordering::AcqRel);
-        if found == FREE || self.was_left(found, from) {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    }
-
-    pub(super) fn into_inner(self) -> T {
-        self.value.into_inner()
+        // Release: pairs with the acquire in `take_from`.
+        self.holder.store(FREE, Ordering::Release);
     }
 }
 
@@ -177,53 +163,43 @@ mod tests {
 
     /// Runs something further down the stack, as a function that a reading call calls.
     #[inline(never)]
-    fn below<R>(run: impl FnOnce(&Footing) -> R) -> R {
-        run(black_box(&Footing::new()))
+    fn below<R>(run: impl FnOnce(Place) -> R) -> R {
+        run(black_box(&Footing::new()).place())
     }
 
     #[test]
-    fn closing_and_reading_calls_free_a_handle_once() {
+    fn one_step_at_a_time_has_the_claim() {
+        let claim = Claim::new();
         let footing = Footing::new();
-        let claim = |value: &Exclusive<i32>| value.claim(&footing).copied();
-        let claim_below = |value: &Exclusive<i32>| below(|footing| value.claim(footing).copied());
-        let abandon_below = |value: &Exclusive<i32>| below(|footing| value.abandon(footing.place()));
-        let free = Exclusive::new(7);
-        assert!(abandon_below(&free).is_continue() && claim(&free).is_none());
-        let claimed = Exclusive::new(7);
-        assert!(claim(&claimed).is_some() && claim_below(&claimed).is_none());
-        assert!(abandon_below(&claimed).is_break());
-        // SAFETY: claimed above, and the value is not in use.
-        assert!(unsafe { claimed.give_back() }.is_break());
-        let returned = Exclusive::new(7);
-        assert_eq!(claim(&returned), Some(7));
-        // SAFETY: claimed above, and the value is not in use.
-        assert!(unsafe { returned.give_back() }.is_continue());
-        assert!(claim(&returned).is_some());
+        assert!(claim.try_take(footing.place()) && !claim.try_take(footing.place()));
+        assert!(
+            !below(|place| claim.take(place)),
+            "a signal handler does not wait for the step it interrupted"
+        );
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| claim.take(Footing::new().place()));
+            claim.give_back();
+            assert!(other.join().unwrap(), "another thread waits for the step");
+        });
+        claim.give_back();
+        assert!(claim.try_take(footing.place()));
     }
 
     #[test]
-    fn a_call_left_by_longjmp_does_not_block_the_next() {
-        let claim_and_leave = |value: &Exclusive<i32>| {
-            assert!(below(|footing| value.claim(footing).is_some()));
-        };
-        let read_again = Exclusive::new(7);
-        claim_and_leave(&read_again);
-        assert!(!read_again.is_in_use(Footing::new().place()));
-        assert!(below(|footing| read_again.claim(footing).is_some()), "called from the same function again");
-        assert!(read_again.claim(&Footing::new()).is_some(), "called from further up the stack");
-        let closed = Exclusive::new(7);
-        claim_and_leave(&closed);
-        assert!(closed.abandon(Footing::new().place()).is_continue());
-        // The position of another thread's call proves nothing.
-        let elsewhere = Exclusive::new(7);
-        claim_and_leave(&elsewhere);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(
-                    elsewhere.is_in_use(Footing::new().place()) && elsewhere.claim(&Footing::new()).is_none()
-                );
-                assert!(elsewhere.abandon(Footing::new().place()).is_break());
-            });
-        });
+    fn a_step_left_by_siglongjmp_does_not_block_its_thread() {
+        let claim = Claim::new();
+        assert!(below(|place| claim.take(place)));
+        assert!(below(|place| claim.take(place)), "called from the same function again");
+        assert!(claim.take(Footing::new().place()), "called from further up the stack");
+    }
+
+    #[test]
+    fn a_call_is_within_another_unless_its_place_shows_the_end() {
+        let footing = Footing::new();
+        let (outer, first) = (footing.place(), below(|place| place));
+        assert!(below(|place| place.is_within(outer)) && !outer.is_within(first));
+        assert!(!below(|place| place.is_within(first)), "the second call of one function");
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| Footing::new().place()).join().unwrap());
+        assert!(!elsewhere.is_within(outer));
     }
 }

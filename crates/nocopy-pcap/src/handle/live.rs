@@ -1,16 +1,16 @@
 //! An activated handle for which this library captures.
 
-use std::ffi::{CStr, c_int, c_uchar};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int};
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::claim::{Exclusive, Footing, Place};
+use super::claim::Place;
 use super::sending::Sending;
-use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
-use crate::capture::{Capture, Control, Direction, Filter, Packet, Waited, Waiting};
-use crate::capture::{Settings, Stop};
+use crate::abi::{ERROR, PacketHeader, Pcap};
+use crate::capture::{Capture, Control, Direction, Filter, Settings, Stop};
+use crate::injection::{Sent, Single};
 use crate::report::{self, FilterPlace};
 use crate::text;
 
@@ -20,19 +20,20 @@ pub(crate) struct Live {
     real: *mut Pcap,
     number: u64,
     device: String,
-    reader: Exclusive<Reader>,
+    /// Used by the holder of the claim.
+    reader: UnsafeCell<Reader>,
     pub(crate) control: Control,
     pub(crate) stop: Stop,
     sending: Sending,
     /// Whether a call waits for a packet without a time limit.
-    waits_for_packets: bool,
+    pub(super) waits_for_packets: bool,
     nonblocking: AtomicBool,
-    /// Whether the handle was closed by the callback of a loop that is not over.
+    /// Whether the handle was closed, perhaps by a signal handler that interrupted a step.
     is_abandoned: AtomicBool,
 }
 
 // SAFETY: the pointers are to handles of libpcap, which may be used by any thread, by one at a time for functions that are not documented
-// as thread-safe.
+// as thread-safe. The reader is used by the holder of the claim alone.
 unsafe impl Send for Live {}
 // SAFETY: as above.
 unsafe impl Sync for Live {}
@@ -40,13 +41,15 @@ unsafe impl Sync for Live {}
 /// The state that the one reading thread uses.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    capture: Capture,
-    nanoseconds: bool,
-    snap_bytes: u32,
+    pub(super) capture: Capture,
+    pub(super) nanoseconds: bool,
+    pub(super) snap_bytes: u32,
+    /// The call whose callback looks at a packet, or was left.
+    pub(super) lent: Option<Place>,
     /// The header to which `pcap_next_ex` returns a pointer.
-    header: PacketHeader,
+    pub(super) header: PacketHeader,
     /// A copied packet to which `pcap_next_ex` returns a pointer.
-    kept: Vec<u8>,
+    pub(super) kept: Vec<u8>,
 }
 
 impl Live {
@@ -69,6 +72,7 @@ impl Live {
             capture,
             nanoseconds: settings.nanoseconds,
             snap_bytes: snap_bytes.cast_unsigned(),
+            lent: None,
             header: PacketHeader { time, captured_bytes: 0, original_bytes: 0 },
             kept: Vec::new(),
         };
@@ -76,7 +80,7 @@ impl Live {
             real,
             number,
             device: device.to_string_lossy().into_owned(),
-            reader: Exclusive::new(reader),
+            reader: UnsafeCell::new(reader),
             control,
             stop: Stop::new(),
             sending: Sending::default(),
@@ -86,119 +90,15 @@ impl Live {
         }
     }
 
-    /// Reads packets, at most `max` of them, as libpcap's `pcap_read_linux_mmap_v3` does; returns the result of `pcap_dispatch`.
-    fn read(
-        &self,
-        reader: &mut Reader,
-        max: usize,
-        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
-    ) -> c_int {
-        let Reader { capture, nanoseconds, snap_bytes, .. } = reader;
-        let (nanoseconds, snap_bytes) = (*nanoseconds, *snap_bytes);
-        let mut deliver = |packet: Packet<'_>| deliver(&header_of(&packet, nanoseconds, snap_bytes), packet);
-        let mut count = 0;
-        loop {
-            let nonblocking = self.nonblocking.load(Ordering::Relaxed);
-            if !capture.is_ready() {
-                let waiting = Waiting { stop: &self.stop, nonblocking };
-                match capture.wait(waiting) {
-                    Waited::Look => {}
-                    Waited::Stopped => return ERROR_BREAK,
-                    Waited::Failed(words) => return self.fail(&words),
-                }
-            }
-            while count < max && capture.is_ready() {
-                count += capture.hand_over(max - count, &self.stop, &mut deliver);
-                if self.stop.take() {
-                    return ERROR_BREAK;
-                }
-            }
-            if count > 0 || nonblocking || !self.waits_for_packets {
-                return c_int::try_from(count).unwrap_or(c_int::MAX);
-            }
-        }
-    }
-
-    /// `pcap_dispatch`: a count of 0 or less means all packets that are waiting now.
-    pub(crate) fn dispatch(
-        &self,
-        reader: &mut Reader,
-        count: c_int,
-        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
-    ) -> c_int {
-        self.read(reader, limit(count), deliver)
-    }
-
-    /// `pcap_loop`: reads the requested number of packets, and waits as often as needed; with a count of 0 or less it never ends.
-    pub(crate) fn repeat(
-        &self,
-        reader: &mut Reader,
-        count: c_int,
-        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
-    ) -> c_int {
-        let mut left = count;
-        loop {
-            let read = loop {
-                match self.read(reader, limit(left), deliver) {
-                    0 if self.is_abandoned.load(Ordering::Relaxed) => return ERROR_BREAK,
-                    0 => {}
-                    read => break read,
-                }
-            };
-            if read < 0 {
-                return read;
-            }
-            if count > 0 {
-                left -= read;
-                if left <= 0 {
-                    return 0;
-                }
-            }
-        }
-    }
-
-    /// `pcap_next_ex`: the next packet, in place until the next call.
-    pub(crate) fn next(&self, reader: &mut Reader, found: &mut (*mut PacketHeader, *const c_uchar)) -> c_int {
-        let mut kept = std::mem::take(&mut reader.kept);
-        let mut header = reader.header;
-        let mut bytes = std::ptr::null();
-        let result = self.read(reader, 1, &mut |of_packet, packet| {
-            header = *of_packet;
-            bytes = if packet.stays {
-                packet.bytes.as_ptr()
-            } else {
-                kept.clear();
-                kept.extend_from_slice(packet.bytes);
-                kept.as_ptr()
-            };
-        });
-        reader.kept = kept; // moved, so what it points to stays
-        reader.header = header;
-        found.0 = &raw mut reader.header;
-        if result > 0 {
-            found.1 = bytes;
-        }
-        result
-    }
-
-    /// Takes the right to read, which only one call at a time can have. Sets the error text if another call has it. See [`super::claim`].
-    pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
-        let reader = self.reader.claim(footing);
-        if reader.is_none() {
-            self.fail(
-                "handle: cannot be read; another call is reading its packets; wait until that has returned",
-            );
-        }
-        reader
-    }
-
-    /// Returns the right to read. If the handle was closed in between, the caller must free it.
+    /// What a step of a reading call uses.
     ///
     /// # Safety
-    /// The caller has the right to read, and no longer uses the result of [`Self::begin_reading`].
-    pub(super) unsafe fn end_reading(&self) -> ControlFlow<()> {
+    /// The caller has the claim of this handle ([`super::claim`]), and one such reference.
+    #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
+    #[inline]
+    pub(crate) unsafe fn reader(&self) -> &mut Reader {
         // SAFETY: by contract.
-        unsafe { self.reader.give_back() }
+        unsafe { &mut *self.reader.get() }
     }
 
     pub(crate) fn set_filter(&self, filter: Filter) -> c_int {
@@ -222,10 +122,22 @@ impl Live {
         }
     }
 
-    /// Sends a packet; returns the number of its bytes, as `pcap_inject` does.
-    pub(crate) fn inject(&self, packet: &[u8]) -> c_int {
+    /// Sends a packet: `Ok` with what `pcap_inject` returns, `Err` with how to send it alone.
+    pub(crate) fn inject(&self, packet: &[u8]) -> Result<c_int, Single> {
         match self.sending.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
-            Ok(sent) => c_int::try_from(sent).unwrap_or(c_int::MAX),
+            Ok(None) => Ok(injected(packet)),
+            Ok(Some(single)) => Err(single),
+            Err(error) => Ok(self.fail(&text::of_errno("send", &error))),
+        }
+    }
+
+    /// What `pcap_inject` returns for a packet that was sent alone.
+    pub(crate) fn end_inject(&self, packet: &[u8], sent: Sent) -> c_int {
+        match sent.result() {
+            Ok(()) => {
+                self.sending.count_single();
+                injected(packet)
+            }
             Err(error) => self.fail(&text::of_errno("send", &error)),
         }
     }
@@ -260,17 +172,10 @@ impl Live {
         self.sending.finish()
     }
 
-    /// Whether a call is reading now, judged from the stack position of another call.
-    pub(super) fn is_read(&self, from: Place) -> bool {
-        self.reader.is_in_use(from)
-    }
-
-    /// Closes the handle for the program. If a call is reading right now (perhaps the one whose callback closes it), that call ends soon,
-    /// and frees the handle: then this returns true, and the handle may already be invalid.
-    pub(super) fn abandon(&self, from: Place) -> bool {
+    /// Ends the calls that wait, as the program has closed the handle.
+    pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.ask();
-        self.reader.abandon(from).is_break()
     }
 
     /// Closes the capture. `is_inherited`: this is a forked child, and its parent's capture must continue.
@@ -302,19 +207,7 @@ pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<
     Ok(())
 }
 
-/// Converts the count of packets that a C caller gives to a limit.
-fn limit(count: c_int) -> usize {
-    usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(c_int::MAX as usize)
-}
-
-/// The header of a packet, with the captured length.
-#[inline]
-fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketHeader {
-    let (seconds, ns) = (packet.time_ns / 1_000_000_000, packet.time_ns % 1_000_000_000);
-    let fraction = if nanoseconds { ns } else { ns / 1000 };
-    PacketHeader {
-        time: libc::timeval { tv_sec: seconds.cast_signed(), tv_usec: fraction.cast_signed() },
-        captured_bytes: (packet.bytes.len() as u32).min(snap_bytes),
-        original_bytes: packet.original_bytes,
-    }
+/// The number of a packet's bytes, as `pcap_inject` returns it.
+fn injected(packet: &[u8]) -> c_int {
+    c_int::try_from(packet.len()).unwrap_or(c_int::MAX)
 }

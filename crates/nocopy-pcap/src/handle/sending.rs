@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use crate::capture::Control;
-use crate::injection::Injector;
+use crate::injection::{Injector, Single};
 
 #[derive(Default)]
 pub(crate) struct Sending {
@@ -13,7 +13,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Sends a packet; returns the number of its bytes.
+    /// Sends a packet, or returns how to send it alone.
     #[inline]
     pub(crate) fn inject(
         &self,
@@ -21,13 +21,19 @@ impl Sending {
         control: &Control,
         packet: &[u8],
         nonblocking: bool,
-    ) -> io::Result<usize> {
+    ) -> io::Result<Option<Single>> {
         let injector = match self.injector.get() {
             Some(injector) => injector,
             None => self.open(interface, control)?,
         };
-        injector.inject(packet, nonblocking)?;
-        Ok(packet.len())
+        injector.inject(packet, nonblocking)
+    }
+
+    /// Counts a packet that was sent alone.
+    pub(crate) fn count_single(&self) {
+        if let Some(injector) = self.injector.get() {
+            injector.count_single();
+        }
     }
 
     #[cold]

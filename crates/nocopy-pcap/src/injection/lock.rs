@@ -13,7 +13,7 @@ const LOOKS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Repeats `look` until it returns a value or the timeout, if any, is over.
-pub(super) fn look_again<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+pub(crate) fn look_again<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     let started = Instant::now();
     for looks in 0_u64.. {
         if let Some(found) = look() {

@@ -20,6 +20,7 @@ mod interface;
 mod lock;
 mod onlookers;
 mod process;
+mod single;
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -34,7 +35,9 @@ use nocopy::port::Sender;
 
 use batches::{Batches, Put};
 use interface::Interface;
+pub(crate) use lock::look_again;
 use lock::{Guard, Lock};
+pub(crate) use single::{Sent, Single};
 
 /// A program sends fast if it sends this many frames within this time: 20,000 a second.
 const MANY: u32 = 64;
@@ -170,24 +173,29 @@ impl Injector {
         Ok(injector)
     }
 
-    /// Sends a frame, at once or within about a millisecond. Errors: the kernel's, for this frame, or for an earlier one that was reported
-    /// as sent. On an error this frame is not sent.
+    /// Sends a frame within about a millisecond, or returns how to send it alone, without the lock: that may wait. Errors: the kernel's, for
+    /// this frame, or for an earlier one that was reported as sent. On an error this frame is not sent.
     #[inline]
-    pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
-        let Some((_sending, mut state)) = self.begin() else { return self.send(frame, nonblocking) };
+    pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<Option<Single>> {
+        let single = Some(Single { socket: self.socket.as_raw_fd(), nonblocking });
+        let Some((_sending, mut state)) = self.begin() else { return Ok(single) };
         state.owed.pay()?;
         if let Way::Batches(batches) = &mut state.way {
             match batches.put(frame, nonblocking) {
-                Ok(Put::Queued) => return Ok(()),
-                Ok(Put::Full) => return self.flush_full(state),
+                Ok(Put::Queued) => return Ok(None),
+                Ok(Put::Full) => return self.flush_full(state).map(|()| None),
                 Ok(Put::Unfit) => state.settle(),
                 Err(error) => return Err(error),
             }
         } else {
             state.count_recent(self);
         }
-        drop(state);
-        self.send(frame, nonblocking)
+        Ok(single)
+    }
+
+    /// Counts a frame that was sent alone.
+    pub(crate) fn count_single(&self) {
+        self.singly.fetch_add(1, Relaxed);
     }
 
     /// Sends the queued frames, and reports an error for the frame that filled the batch.
@@ -200,29 +208,6 @@ impl Injector {
         drop(state);
         drop(given_up);
         told
-    }
-
-    fn send(&self, frame: &[u8], nonblocking: bool) -> io::Result<()> {
-        let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
-        loop {
-            // SAFETY: the pointer and length are those of `frame`.
-            let sent =
-                unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), flags) };
-            if sent >= 0 {
-                self.singly.fetch_add(1, Relaxed);
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if nonblocking || error.kind() != io::ErrorKind::WouldBlock {
-                return Err(error);
-            }
-            // The capture's descriptor may be non-blocking although the handle is not.
-            let mut wait = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one entry, which outlives the call.
-            if unsafe { libc::poll(&raw mut wait, 1, -1) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
     }
 
     /// Sends the queued frames, and ends the batches. If that is not possible, because another call is sending and does not end, the

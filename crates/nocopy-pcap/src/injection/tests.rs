@@ -7,6 +7,17 @@ use nocopy_lab::End;
 
 use super::*;
 
+impl Injector {
+    /// Sends a frame, also alone.
+    fn send(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
+        if let Some(single) = self.inject(frame, nonblocking)? {
+            single.run(frame).result()?;
+            self.count_single();
+        }
+        Ok(())
+    }
+}
+
 /// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -53,7 +64,7 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
         let sent: Vec<_> =
             (number..number + BURST).map(|number| (number, [60, 1514, 600][number as usize % 3])).collect();
         for &(number, bytes) in &sent {
-            injector.inject(&frame(number, bytes), false).unwrap();
+            injector.send(&frame(number, bytes), false).unwrap();
         }
         for sent in sent {
             assert_eq!(arrived.recv_timeout(PATIENCE), Ok(sent), "in order, and without a loss");
@@ -68,7 +79,7 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
 fn begin_batches(injector: &Arc<Injector>) {
     let started = Instant::now();
     while injector.state.lock().begun == 0 {
-        injector.inject(&frame(0, 60), false).unwrap();
+        injector.send(&frame(0, 60), false).unwrap();
         assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
     }
 }
@@ -122,11 +133,11 @@ fn frames_arrive_in_order_without_another_call() {
         lab.left().namespace().run(move || {
             let next = send_bursts(injector, &arrived);
             // Too long for a batch, and for the interface: as the kernel answers.
-            let error = injector.inject(&frame(next, 1519), false).unwrap_err();
+            let error = injector.send(&frame(next, 1519), false).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
-            let error = injector.inject(&[0; 13], false).unwrap_err();
+            let error = injector.send(&[0; 13], false).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
-            injector.inject(&frame(LAST, 60), false).unwrap();
+            injector.send(&frame(LAST, 60), false).unwrap();
         });
     });
     let summary = injector.summary().expect("frames were sent");
@@ -142,7 +153,7 @@ fn who_looks_on_sees_every_frame() {
         let onlooker = onlooker(left);
         let started = Instant::now();
         for number in 0.. {
-            injector.inject(&frame(number, 60), false).unwrap();
+            injector.send(&frame(number, 60), false).unwrap();
             let mut seen = [0; 60];
             // SAFETY: the buffer is as long as the call is told.
             let bytes = unsafe { libc::recv(onlooker.as_raw_fd(), seen.as_mut_ptr().cast(), seen.len(), 0) };
@@ -191,7 +202,7 @@ fn interface_down_is_an_error_for_each_unsent_frame() {
         // It continues until it gets the error, which lasts as long as the interface is down.
         let mut failed = 0;
         while failed < 1000 {
-            match injector.inject(&frame(0, 60), false) {
+            match injector.send(&frame(0, 60), false) {
                 Ok(()) => sent += 1,
                 Err(error) => {
                     assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN), "{error}");
@@ -243,7 +254,7 @@ fn a_signal_handler_does_not_wait_for_the_interrupted_call() {
     in_time(move || {
         // `close` waits for the kernel, and a signal arrives.
         let closing = injector.begin().expect("nothing else has it");
-        injector.inject(&frame(0, 60), false).unwrap();
+        injector.send(&frame(0, 60), false).unwrap();
         assert!(injector.close().is_break());
         assert!(ends_well(fork(|| true)));
         drop(closing);
@@ -259,7 +270,7 @@ fn a_call_that_was_left_holds_nobody_up() {
     // A call that sends, and that the program leaves by siglongjmp(3).
     std::thread::spawn(move || std::mem::forget(left.begin())).join().unwrap();
     in_time(move || {
-        let send = || injector.inject(&frame(0, 60), false).is_ok();
+        let send = || injector.send(&frame(0, 60), false).is_ok();
         assert!(send());
         assert!(ends_well(fork(send)));
         assert!(injector.close().is_break());

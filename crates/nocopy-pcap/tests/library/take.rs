@@ -24,6 +24,18 @@ fn a_call_that_is_left_by_longjmp_ends() {
 }
 
 #[test]
+fn threads_may_leave_calls_in_every_way() {
+    crate::common::compare_with("leaving", Library::Ours);
+    crate::common::compare_with("leaving", Library::Taking);
+}
+
+#[test]
+fn exceptions_pass_the_library() {
+    crate::common::compare_with("exceptions", Library::Ours);
+    crate::common::compare_with("exceptions", Library::Taking);
+}
+
+#[test]
 fn who_sleeps_in_poll_is_told_of_an_interface_that_goes() {
     crate::common::compare_with("polled", Library::Taking);
     crate::common::compare_with("polled", Library::Ours);

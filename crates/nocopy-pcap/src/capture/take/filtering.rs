@@ -53,6 +53,12 @@ impl Filtering {
         self.claimed = None;
     }
 
+    /// Whether claimed packets may not match.
+    #[inline]
+    pub(super) fn checks_claimed(&self) -> bool {
+        self.claimed.is_some()
+    }
+
     #[inline]
     pub(super) fn matches(&self, packet: &[u8]) -> bool {
         self.claimed.as_ref().is_none_or(|filter| filter.program.run(&[packet], &Ancillary::default()) != 0)

@@ -65,14 +65,17 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles a program of `tests/programs`, linked with the system's libpcap as any other.
+/// Compiles a program of `tests/programs`, in C or C++, linked with the system's libpcap as any other.
 pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let program = scratch.path().join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-    cc.arg(sources.join(format!("{name}.c"))).arg(system_library());
-    let output = cc.output().expect("cc, a C compiler");
+    let (compiler, source) = match source.with_extension("cc") {
+        cc if cc.exists() => ("c++", cc),
+        _ => ("cc", source.with_extension("c")),
+    };
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+    let output = command.arg(source).arg(system_library()).output().expect(compiler);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program
 }
