@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 /// The path of the system's libpcap, if the loader does not find it.
 pub(crate) const SYSTEM_LIBPCAP: &str = "NOCOPY_SYSTEM_LIBPCAP";
 
-/// The socket to `nocopy run`, as `NUMBER:INODE`.
+/// The socket to `nocopy run` that the command inherited, the address of another, and the key: `NUMBER:INODE:NAME:KEY`.
 const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 
 /// `1`: take packets from the host.
@@ -27,19 +27,32 @@ pub(crate) fn takes() -> bool {
     variable(TAKE).is_some_and(|value| value == "1")
 }
 
-/// The socket that this process inherited from `nocopy run`. The program may have closed it, and opened something else with the same
-/// descriptor, so this checks the inode and the kind of the file.
-pub(crate) fn run_socket() -> Option<BorrowedFd<'static>> {
+/// How to reach `nocopy run`.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    /// The socket that this process inherited. The program may have closed it, and opened something else with the same descriptor: so the
+    /// inode and the kind of the file were checked.
+    pub(crate) inherited: Option<BorrowedFd<'static>>,
+    /// The abstract name of another socket, in the network namespace of `nocopy run`.
+    pub(crate) name: String,
+    pub(crate) key: u64,
+}
+
+/// The `nocopy run` that has started this program, if it has.
+pub(crate) fn runner() -> Option<Runner> {
     let value = variable(RUN_SOCKET)?;
-    let (number, inode) = value.to_str()?.split_once(':')?;
-    let (number, inode): (RawFd, u64) =
-        (number.parse().ok().filter(|number| *number >= 0)?, inode.parse().ok()?);
+    let mut parts = value.to_str()?.split(':');
+    let number: RawFd = parts.next()?.parse().ok().filter(|number| *number >= 0)?;
+    let inode: u64 = parts.next()?.parse().ok()?;
+    let (name, key) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
     // SAFETY: nothing is done to it before it is known to be the socket that `nocopy run` made for this, and only the program could close
     // it between this and the message: then the message is not sent.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
-    let status = fstat(socket).ok().filter(|status| status.st_ino == inode)?;
-    let is_ours = FileType::from_raw_mode(status.st_mode).is_socket()
-        && sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
-        && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
-    is_ours.then_some(socket)
+    let is_ours = fstat(socket).is_ok_and(|status| {
+        status.st_ino == inode
+            && FileType::from_raw_mode(status.st_mode).is_socket()
+            && sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
+    });
+    Some(Runner { inherited: is_ours.then_some(socket), name, key })
 }

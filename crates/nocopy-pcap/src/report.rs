@@ -88,20 +88,35 @@ enum Way {
 
 static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 
-/// The channel, opened at first use; the child of a fork has its own.
+/// The channel, opened at first use, and again if it was lost; the child of a fork has its own.
 fn channel() -> Option<Arc<Channel>> {
     let mut way = lock(&WAY)?;
-    match &*way {
-        Way::Open(made_in, channel) if !made_in.is_past() => return Some(Arc::clone(channel)),
+    let lost = match &*way {
+        Way::Open(made_in, channel) if !made_in.is_past() => {
+            if channel.is_open() {
+                return Some(Arc::clone(channel));
+            }
+            // The program has closed it, among descriptors that it does not know.
+            Some(channel.number)
+        }
         Way::Nobody(made_in) if !made_in.is_past() => return None,
-        _ => {}
-    }
+        _ => None,
+    };
     let now = Generation::current();
-    let join = Join { version: VERSION, process: std::process::id(), program: program() };
-    let opened = environment::run_socket().and_then(|shared| Channel::open(shared, join).ok());
+    let opened = environment::runner().and_then(|runner| {
+        let (key, channel) = (runner.key, lost.unwrap_or_else(new_number));
+        let join = Join { version: VERSION, process: std::process::id(), program: program(), key, channel };
+        Channel::open(&runner, join).ok()
+    });
     let opened = opened.map(Arc::new);
     *way = opened.as_ref().map_or(Way::Nobody(now), |channel| Way::Open(now, Arc::clone(channel)));
     opened
+}
+
+/// A number for a channel, which no other program has had in this process: the time.
+fn new_number() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
 /// Locks a mutex, which every thread holds briefly; `None` if it was held while the program forked, because the child would wait for ever.

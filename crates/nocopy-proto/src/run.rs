@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   a process of the command                                  nocopy run
-//!   Join, by the socket that the command inherited ─────────▶ (with one end of a channel of this process alone)
+//!   Join, by the socket that the command inherited, or ─────▶ (with one end of a channel of this process alone)
+//!   by the address of another, if the program closed that
 //!   Opened, Filter, Closed, by that channel ────────────────▶ kept for the report
 //!   Control, with descriptors ──────────────────────────────▶ kept until the handle is closed
 //!   Call ───────────────────────────────────────────────────▶
@@ -11,7 +12,8 @@
 //!                 ◀────────────────────────────────────────── Reply
 //! ```
 //!
-//! All processes of a command inherit one socket, and any of them could read an answer there: hence the channels. This module checks each
+//! All processes of a command inherit one socket, and any of them could read an answer there: hence the channels. Any process of the network
+//! namespace can send to the address: hence the key. A process that lost its channel joins again, with the same number. This module checks each
 //! message, because an attacker's packet may have taken over a process that reads packets: a parsed message has no text that is too long,
 //! and no more instructions than a filter may have.
 
@@ -82,6 +84,12 @@ pub struct Join {
     pub process: u32,
     /// Its name.
     pub program: String,
+    /// The key that `nocopy run` gave to its command.
+    #[serde(default)] // absent in messages of other versions, which are to be told apart
+    pub key: u64,
+    /// A number of the process's choice for its channel: it has the same one if it joins again.
+    #[serde(default)]
+    pub channel: u64,
 }
 
 /// A handle that has been activated.
@@ -444,8 +452,8 @@ mod tests {
         let request = (any::<u64>(), any::<u64>(), option::of(instructions(0..20)));
         let closed = (any::<u64>(), any::<[u64; 4]>(), option::of(text()));
         prop_oneof![
-            (any::<u32>(), text()).prop_map(|(process, program)| {
-                Message::Join(Join { version: VERSION, process, program })
+            (any::<u32>(), text(), any::<[u64; 2]>()).prop_map(|(process, program, [key, channel])| {
+                Message::Join(Join { version: VERSION, process, program, key, channel })
             }),
             opened().prop_map(Message::Opened),
             any::<u64>().prop_map(|handle| Message::Control { handle }),
@@ -510,7 +518,8 @@ mod tests {
     #[test]
     fn too_much_is_refused_on_both_ways() {
         let long = "x".repeat(TEXT_BYTES_MAX + 1);
-        let message = Message::Join(Join { version: VERSION, process: 1, program: long.clone() });
+        let program = long.clone();
+        let message = Message::Join(Join { version: VERSION, process: 1, program, key: 2, channel: 3 });
         assert!(matches!(message.datagram(), Err(Malformed::TooMuch { field: "program", .. })));
         let forged = serde_json::to_vec(&message).unwrap();
         assert!(matches!(Message::parse(&forged), Err(Malformed::TooMuch { field: "program", .. })));

@@ -16,6 +16,14 @@ pub(super) struct Heard {
     pub(super) first_malformed: Option<String>,
 }
 
+/// Whose handles these are: the process, by the kernel's number, and its own number for its channel. The number of a process may be used
+/// again, and a process may join again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number {
+    pub(super) process: u32,
+    pub(super) channel: u64,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub(super) id: u32,
@@ -25,7 +33,7 @@ pub(super) struct Process {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     /// Which channel it is of: handles of different processes have the same numbers.
-    channel: u64,
+    channel: Number,
     pub(super) process: Process,
     pub(super) opened: Opened,
     pub(super) filter: Option<FilterPlace>,
@@ -42,7 +50,7 @@ pub(super) enum State {
 }
 
 impl Heard {
-    pub(super) fn opened(&mut self, channel: u64, process: &Process, opened: Opened) {
+    pub(super) fn opened(&mut self, channel: Number, process: &Process, opened: Opened) {
         if self.handles.len() < HANDLES_MAX {
             let process = process.clone();
             self.handles.push(Handle { channel, process, opened, filter: None, state: State::Open });
@@ -51,19 +59,28 @@ impl Heard {
         }
     }
 
-    pub(super) fn filter(&mut self, channel: u64, handle: u64, place: Option<FilterPlace>) {
+    pub(super) fn filter(&mut self, channel: Number, handle: u64, place: Option<FilterPlace>) {
         if let Some(handle) = self.find(channel, handle) {
             handle.filter = place;
         }
     }
 
-    pub(super) fn closed(&mut self, channel: u64, closed: Closed) {
+    pub(super) fn closed(&mut self, channel: Number, closed: Closed) {
         if let Some(handle) = self.find(channel, closed.handle) {
             handle.state = State::Closed(closed);
         }
     }
 
-    pub(super) fn left(&mut self, channel: u64) {
+    /// A process that joins again has lost its channel, and not its handles.
+    pub(super) fn joined(&mut self, channel: Number) {
+        for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
+            if matches!(handle.state, State::Left) {
+                handle.state = State::Open;
+            }
+        }
+    }
+
+    pub(super) fn left(&mut self, channel: Number) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
             if matches!(handle.state, State::Open) {
                 handle.state = State::Left;
@@ -77,7 +94,7 @@ impl Heard {
     }
 
     /// The latest open handle with that number.
-    fn find(&mut self, channel: u64, handle: u64) -> Option<&mut Handle> {
+    fn find(&mut self, channel: Number, handle: u64) -> Option<&mut Handle> {
         let mut all = self.handles.iter_mut().rev();
         all.find(|known| {
             known.channel == channel && known.opened.handle == handle && matches!(known.state, State::Open)

@@ -5,18 +5,21 @@ mod serving;
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::run::{DATAGRAM_BYTES_MAX, FilterRequest, Join, Message, Reply, clip};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
 use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketFlags,
-    SocketType, recvmsg, send, socketpair, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, recvmsg, send, socket_with, socketpair,
+    sockopt,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::controls::Controls;
-use super::heard::{Heard, Process};
+use super::heard::{Heard, Number, Process};
 
 /// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of 1,024 descriptors.
 const CHANNELS_MAX: usize = 256;
@@ -30,18 +33,17 @@ const TURN: usize = 64;
 /// The sockets of all processes that report to `nocopy run`.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// What every process of the command inherits the other end of; `None` when all of them have closed it.
-    shared: Option<OwnedFd>,
+    /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the address.
+    doors: Vec<OwnedFd>,
     channels: Vec<Channel>,
-    /// The number of the latest channel.
-    joined: u64,
+    key: u64,
     buffer: Vec<u8>,
     pub(super) heard: Heard,
 }
 
 #[derive(Debug)]
 struct Channel {
-    number: u64,
+    number: Number,
     socket: OwnedFd,
     process: Process,
     controls: Controls,
@@ -58,20 +60,46 @@ enum Received {
     End,
 }
 
+/// What the command gets to reach the listener.
+#[derive(Debug)]
+pub(super) struct Theirs {
+    /// The end of the socket that its processes inherit.
+    pub(super) inherited: OwnedFd,
+    /// The abstract name of the other socket.
+    name: String,
+    key: u64,
+}
+
+impl Theirs {
+    /// The value of the environment variable `NOCOPY_RUN_SOCKET`.
+    pub(super) fn variable(&self) -> rustix::io::Result<String> {
+        let Self { inherited, name, key } = self;
+        // With its inode: a program that closes unknown descriptors may open something else with that number.
+        Ok(format!("{}:{}:{name}:{key}", inherited.as_raw_fd(), fstat(inherited)?.st_ino))
+    }
+}
+
 impl Listener {
-    /// A listener, and the end that the command is to inherit.
-    pub(super) fn new() -> rustix::io::Result<(Self, OwnedFd)> {
+    /// A listener, and what the command is to inherit.
+    pub(super) fn new() -> rustix::io::Result<(Self, Theirs)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
-        let buffer = vec![0; DATAGRAM_BYTES_MAX];
-        let listener =
-            Self { shared: Some(ours), channels: Vec::new(), joined: 0, buffer, heard: Heard::default() };
-        Ok((listener, theirs))
+        let named = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        // Without a name the kernel gives it one of five digits.
+        bind(&named, &SocketAddrUnix::new_unnamed())?;
+        let name = SocketAddrUnix::try_from(getsockname(&named)?)?;
+        let name = String::from_utf8_lossy(name.abstract_name().unwrap_or_default()).into_owned();
+        let mut key = [0; 8];
+        getrandom(&mut key, GetRandomFlags::empty())?;
+        let key = u64::from_ne_bytes(key);
+        let (doors, buffer) = (vec![ours, named], vec![0; DATAGRAM_BYTES_MAX]);
+        let listener = Self { doors, channels: Vec::new(), key, buffer, heard: Heard::default() };
+        Ok((listener, Theirs { inherited: theirs, name, key }))
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.shared.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
+        self.doors.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }
 
     /// Reads messages, and answers. Returns whether there may be more.
@@ -79,31 +107,45 @@ impl Listener {
         let mut more = self.hear_joins();
         let mut channels = std::mem::take(&mut self.channels);
         let mut controls = channels.iter().map(|channel| channel.controls.count()).sum();
-        channels.retain_mut(|channel| match self.hear(channel, &mut controls) {
-            Some(unheard) => {
-                more |= unheard;
-                true
+        let mut ended = Vec::new();
+        channels.retain_mut(|channel| {
+            let unheard = self.hear(channel, &mut controls);
+            more |= unheard == Some(true);
+            if unheard.is_none() {
+                ended.push(channel.number);
             }
-            None => {
-                self.heard.left(channel.number);
-                false
-            }
+            unheard.is_some()
         });
+        // Unless it has joined again.
+        ended.retain(|number| channels.iter().all(|channel| channel.number != *number));
+        ended.into_iter().for_each(|number| self.heard.left(number));
         self.channels = channels;
         more
     }
 
     fn hear_joins(&mut self) -> bool {
+        let mut more = false;
+        let mut doors = std::mem::take(&mut self.doors);
+        doors.retain(|door| {
+            let unheard = self.hear_door(door);
+            more |= unheard == Some(true);
+            unheard.is_some()
+        });
+        self.doors = doors;
+        more
+    }
+
+    /// Returns whether there may be more, `None` if nobody can join there any more.
+    fn hear_door(&mut self, door: &OwnedFd) -> Option<bool> {
         for _ in 0..TURN {
-            let Some(shared) = &self.shared else { return false };
-            match receive(shared, &mut self.buffer) {
+            match receive(door, &mut self.buffer) {
                 Received::Datagram(bytes, descriptors) => self.join(bytes, descriptors),
                 Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
-                Received::Nothing => return false,
-                Received::End => self.shared = None,
+                Received::Nothing => return Some(false),
+                Received::End => return None,
             }
         }
-        true
+        Some(true)
     }
 
     fn join(&mut self, bytes: usize, descriptors: Vec<OwnedFd>) {
@@ -120,12 +162,17 @@ impl Listener {
         {
             return self.heard.malformed("a process that joined with a socket of another kind");
         }
+        if join.key != self.key {
+            return self.heard.malformed("a process that joined with another key");
+        }
         if self.channels.len() >= CHANNELS_MAX {
             return self.heard.malformed(format_args!("more than {CHANNELS_MAX} processes at a time"));
         }
-        self.joined += 1;
+        let channel = join.channel;
         let process = process(&socket, join);
-        self.channels.push(Channel { number: self.joined, socket, process, controls: Controls::default() });
+        let number = Number { process: process.id, channel };
+        self.heard.joined(number);
+        self.channels.push(Channel { number, socket, process, controls: Controls::default() });
     }
 
     /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are those of all processes.
@@ -233,15 +280,17 @@ fn is_at_end(socket: &OwnedFd) -> bool {
 mod tests {
     use std::io::IoSlice;
 
-    use nocopy_proto::run::{Library, Opened, VERSION};
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    use nocopy_proto::run::{Closed, Counts, Library, Opened, VERSION};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, connect, sendmsg};
 
+    use super::super::heard::State;
     use super::*;
 
-    fn join(shared: &OwnedFd) -> OwnedFd {
+    fn join(listener: &Listener, shared: &OwnedFd) -> OwnedFd {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let message = Message::Join(Join { version: VERSION, process: 1, program: "test".into() });
+        let (key, channel, program) = (listener.key, 5, "test".into());
+        let message = Message::Join(Join { version: VERSION, process: 1, program, key, channel });
         let datagram = message.datagram().unwrap();
         let descriptors = [theirs.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -258,10 +307,45 @@ mod tests {
     }
 
     #[test]
-    fn empty_datagrams_end_nothing() {
+    fn a_process_without_its_descriptors_joins_by_the_address_and_again() {
         let (mut listener, theirs) = Listener::new().unwrap();
+        let address = SocketAddrUnix::new_abstract_name(theirs.name.as_bytes()).unwrap();
+        let by_address =
+            || socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let join = |listener: &Listener| {
+            let socket = by_address();
+            connect(&socket, &address).unwrap();
+            join(listener, &socket)
+        };
+        let first = join(&listener);
+        say(&first, 0);
+        assert!(!listener.listen());
+        drop(first);
+        // Whether its end is known already or not.
+        for is_known in [true, false] {
+            if is_known {
+                assert!(!listener.listen());
+                assert!(matches!(listener.heard.handles[0].state, State::Left));
+            }
+            let again = join(&listener);
+            assert!(!listener.listen());
+            assert!(matches!(listener.heard.handles[0].state, State::Open));
+            drop(again);
+        }
+        let last = join(&listener);
+        let closed = Closed { handle: 0, counts: Counts::default(), sending: None };
+        send(&last, &Message::Closed(closed).datagram().unwrap(), SendFlags::empty()).unwrap();
+        drop(last);
+        assert!(!listener.listen());
+        assert!(matches!(listener.heard.handles[0].state, State::Closed(_)));
+        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (0, 1));
+    }
+
+    #[test]
+    fn empty_datagrams_end_nothing() {
+        let (mut listener, Theirs { inherited: theirs, .. }) = Listener::new().unwrap();
         send(&theirs, &[], SendFlags::empty()).unwrap();
-        let channel = join(&theirs);
+        let channel = join(&listener, &theirs);
         send(&channel, &[], SendFlags::empty()).unwrap();
         say(&channel, 0);
         assert!(!listener.listen());
@@ -280,6 +364,6 @@ mod tests {
         drop(theirs);
         assert!(!listener.listen());
         assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (3, 2));
-        assert_eq!(listener.descriptors().count(), 0);
+        assert_eq!(listener.descriptors().count(), 1, "the address alone");
     }
 }

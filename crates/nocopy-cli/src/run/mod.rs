@@ -13,21 +13,19 @@ mod signals;
 mod sockets;
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use nocopy::integration::poll;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::fstat;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
 use kind::Kind;
-use listener::Listener;
+use listener::{Listener, Theirs};
 use nocopy_report::ResultFile;
 use nocopy_report::{capability, print};
 use program::Program;
@@ -165,16 +163,14 @@ impl<'a> Run<'a> {
 fn spawn(
     arguments: &RunArguments,
     library: &Path,
-    theirs: &OwnedFd,
+    theirs: &Theirs,
     counts: Option<&Counts>,
 ) -> io::Result<Child> {
     let before = std::env::var_os("LD_PRELOAD");
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
     command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
-    // With its inode: a program that closes unknown descriptors may open something else with that number.
-    let socket = format!("{}:{}", theirs.as_raw_fd(), fstat(theirs)?.st_ino);
-    command.env("NOCOPY_RUN_SOCKET", socket);
+    command.env("NOCOPY_RUN_SOCKET", theirs.variable()?);
     match arguments.take {
         true => command.env("NOCOPY_TAKE", "1"),
         false => command.env_remove("NOCOPY_TAKE"),

@@ -85,7 +85,9 @@ impl Program {
                 "the program does not load libpcap.so.0.8: libpcap may be built in, or another program captures that does not load the \
                  library; see docs/run.md"
             }
-            None => "the program opened none, or closed the descriptors that it inherited; see docs/run.md",
+            None => {
+                "the program opened none, or closed the descriptors that it inherited and is in another network namespace; see docs/run.md"
+            }
         };
         format!("{}: no capture handle was reported; {why}", self.name)
     }

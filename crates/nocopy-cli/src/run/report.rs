@@ -262,26 +262,34 @@ fn notes(heard: &Heard) -> Vec<String> {
 mod tests {
     use nocopy_proto::run::{Closed, Opened};
 
-    use super::super::heard::Process;
+    use super::super::heard::{Number, Process};
     use super::*;
 
     fn opened(handle: u64, library: Library) -> Opened {
         Opened { handle, interface: "eth0".into(), library, promiscuous: true, snap_bytes: 262_144 }
     }
 
+    fn number(channel: u64) -> Number {
+        Number { process: 4711, channel }
+    }
+
     fn heard() -> Heard {
         let mut heard = Heard::default();
         let process = Process { id: 4711, program: "tcpdump".into() };
         let mode = CaptureMode::Take { queues: vec!["xdp copy native".into(); 2] };
-        heard.opened(1, &process, opened(0, Library::Ours { mode, note: None }));
-        heard.filter(1, 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
+        heard.opened(number(1), &process, opened(0, Library::Ours { mode, note: None }));
+        heard.filter(number(1), 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
         let counts = Counts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
-        heard.closed(1, Closed { handle: 0, counts, sending: None });
+        heard.closed(number(1), Closed { handle: 0, counts, sending: None });
         // The same number of another process, and of another handle: neither is the first one's.
         let other = Process { id: 4712, program: "sh".into() };
-        heard.opened(2, &other, opened(0, Library::System { why: "the 'any' device".into() }));
-        heard.opened(1, &process, opened(0, Library::Ours { mode: CaptureMode::Passive, note: None }));
-        heard.left(2);
+        heard.opened(number(2), &other, opened(0, Library::System { why: "the 'any' device".into() }));
+        heard.opened(
+            number(1),
+            &process,
+            opened(0, Library::Ours { mode: CaptureMode::Passive, note: None }),
+        );
+        heard.left(number(2));
         heard
     }
 

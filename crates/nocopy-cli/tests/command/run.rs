@@ -427,6 +427,25 @@ fn tcpdump_captures_by_nocopy_and_the_report_says_how() {
 }
 
 #[test]
+fn a_program_that_closes_its_descriptors_is_in_the_report() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let right = lab.right();
+    let capture = format!("tcpdump -nn -l -c 3 -i {} udp port 9000", right.interface());
+    let closing = r#"number=${NOCOPY_RUN_SOCKET%%:*}; eval "exec $number>&-"; exec "#;
+    let mut running = Watched::on(right, run(&["--json"], &["sh", "-c", &(closing.to_owned() + &capture)]));
+    running.expect_error("listening on");
+    send_until(&lab, || running.child.try_wait().unwrap().is_some());
+    let (status, _, said) = running.end();
+    let report = json_in(&said);
+    let handle = &report["handles"][0];
+    assert_eq!(
+        (status.code(), &handle["program"], &handle["state"]),
+        (Some(0), &"tcpdump".into(), &"closed".into())
+    );
+    assert!(handle["counts"]["received"].as_u64() >= Some(3), "{said}");
+}
+
+#[test]
 fn what_the_systems_library_does_is_told_with_its_reason() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let words = ["tcpdump", "-nn", "-l", "-c", "2", "-i", "any", "udp port 9000"];

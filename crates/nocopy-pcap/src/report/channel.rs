@@ -13,11 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    recv, send, sendmsg, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recv, send, sendmsg, sendmsg_addr, socket_with, socketpair,
 };
 
 use super::Refused;
+use crate::environment::Runner;
 
 /// How long `nocopy run` may take to answer at first.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,6 +32,8 @@ const QUIETLY: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 #[derive(Debug)]
 pub(super) struct Channel {
     socket: Socket,
+    /// Its number for `nocopy run`.
+    pub(super) number: u64,
     requests: AtomicU64,
     /// Held from a request to its reply.
     turn: Mutex<()>,
@@ -39,13 +42,27 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Joins by the socket that all processes share.
-    pub(super) fn open(shared: BorrowedFd<'_>, join: Join) -> io::Result<Self> {
+    /// Joins by the socket that all processes share or, if the program has closed it, by the address.
+    pub(super) fn open(runner: &Runner, join: Join) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
+        let number = join.channel;
         let datagram = Message::Join(join).datagram().map_err(io::Error::other)?;
-        send_with(shared, &datagram, theirs.as_fd())?;
+        match runner.inherited {
+            Some(shared) => send_with(shared, None, &datagram, theirs.as_fd())?,
+            None => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+                let address = SocketAddrUnix::new_abstract_name(runner.name.as_bytes())?;
+                send_with(socket.as_fd(), Some(&address), &datagram, theirs.as_fd())?;
+            }
+        }
         let (requests, turn, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
-        Ok(Self { socket: Socket::new(ours)?, requests, turn, is_silent })
+        Ok(Self { socket: Socket::new(ours)?, number, requests, turn, is_silent })
+    }
+
+    /// Whether the program has left its socket open.
+    pub(super) fn is_open(&self) -> bool {
+        self.socket.get().is_some()
     }
 
     pub(super) fn say(&self, message: &Message) {
@@ -59,7 +76,7 @@ impl Channel {
         let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
         let Ok(datagram) = Message::Control { handle }.datagram() else { return };
         if put(ours.as_fd()) {
-            let _ = send_with(socket, &datagram, theirs.as_fd());
+            let _ = send_with(socket, None, &datagram, theirs.as_fd());
         }
     }
 
@@ -129,12 +146,21 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-fn send_with(socket: BorrowedFd<'_>, datagram: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+fn send_with(
+    socket: BorrowedFd<'_>,
+    to: Option<&SocketAddrUnix>,
+    datagram: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "room for one");
-    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(datagram)], &mut control, QUIETLY))?;
+    let parts = [IoSlice::new(datagram)];
+    retry_on_intr(|| match to {
+        Some(to) => sendmsg_addr(socket, to, &parts, &mut control, QUIETLY),
+        None => sendmsg(socket, &parts, &mut control, QUIETLY),
+    })?;
     Ok(())
 }
 
@@ -172,21 +198,41 @@ impl Drop for Socket {
 #[cfg(test)]
 mod tests {
     use std::io::IoSliceMut;
+    use std::os::fd::AsRawFd;
     use std::thread;
 
     use nocopy_proto::run::{Closed, Counts, VERSION, clip};
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, bind, getsockname, recvmsg};
 
     use super::*;
 
     /// A channel, and the end that `nocopy run` has.
     fn joined() -> (Channel, OwnedFd) {
         let (theirs, shared) = pair().unwrap();
-        let join = Join { version: VERSION, process: 7, program: "test".into() };
-        let channel = Channel::open(shared.as_fd(), join.clone()).unwrap();
+        let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
+        // SAFETY: open until the end of this function, and not used afterwards.
+        let inherited = Some(unsafe { BorrowedFd::borrow_raw(shared.as_raw_fd()) });
+        let runner = Runner { inherited, name: String::new(), key: 8 };
+        let channel = Channel::open(&runner, join.clone()).unwrap();
         let (message, mut descriptors) = receive(&theirs);
         assert_eq!(message, Message::Join(join));
         (channel, descriptors.pop().unwrap())
+    }
+
+    #[test]
+    fn a_process_without_the_inherited_socket_joins_by_the_address() {
+        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+        let listener = socket_with(family, SocketType::DGRAM, flags, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new_unnamed()).unwrap();
+        let address = SocketAddrUnix::try_from(getsockname(&listener).unwrap()).unwrap();
+        let name = String::from_utf8(address.abstract_name().unwrap().to_vec()).unwrap();
+        let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
+        let channel = Channel::open(&Runner { inherited: None, name, key: 8 }, join.clone()).unwrap();
+        let (message, descriptors) = receive(&listener);
+        assert_eq!((message, descriptors.len()), (Message::Join(join), 1));
+        let closed = Message::Closed(Closed { handle: 1, counts: Counts::default(), sending: None });
+        channel.say(&closed);
+        assert_eq!(receive(&descriptors[0]).0, closed);
     }
 
     fn receive(socket: &OwnedFd) -> (Message, Vec<OwnedFd>) {

@@ -29,7 +29,8 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
 /// A process that has joined, represented by its socket.
 fn join(listener: &mut Listener, shared: &OwnedFd) -> OwnedFd {
     let (ours, theirs) = pair();
-    let joining = Join { version: VERSION, process: 7, program: "test".into() };
+    let (key, channel, program) = (listener.key, listener.channels.len() as u64, "test".into());
+    let joining = Join { version: VERSION, process: 7, program, key, channel };
     say(shared, &Message::Join(joining), &[theirs.as_fd()]);
     listener.listen();
     ours
@@ -49,17 +50,22 @@ fn answer(listener: &mut Listener, channel: &OwnedFd) -> Reply {
 
 #[test]
 fn invalid_and_early_messages_are_counted_and_ignored() {
-    let (mut listener, shared) = Listener::new().unwrap();
+    let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
     let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
     say(&shared, &Message::Closed(closed), &[]);
-    let joining = Message::Join(Join { version: VERSION, process: 7, program: "test".into() });
+    let (key, program) = (listener.key, "test".to_owned());
+    let joining = Join { version: VERSION, process: 7, program, key, channel: 1 };
+    let forged = Message::Join(Join { key: key.wrapping_add(1), ..joining.clone() });
+    let joining = Message::Join(joining);
     say(&shared, &joining, &[]);
     let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     say(&shared, &joining, &[stream.as_fd()]);
+    let (_ours, theirs) = pair();
+    say(&shared, &forged, &[theirs.as_fd()]);
     send(&shared, b"noise", SendFlags::NOSIGNAL).unwrap();
     send(&shared, &vec![b' '; DATAGRAM_BYTES_MAX + 1], SendFlags::NOSIGNAL).unwrap();
     listener.listen();
-    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (5, 1));
+    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (6, 2));
     let channel = join(&mut listener, &shared);
     ask(&channel, 3, "udp");
     let Reply::Refused { why, .. } = answer(&mut listener, &channel) else { panic!("it has no control") };
@@ -69,10 +75,10 @@ fn invalid_and_early_messages_are_counted_and_ignored() {
     say(&channel, &control, &[]);
     say(&channel, &control, &[empty.as_fd()]);
     listener.listen();
-    assert_eq!(listener.heard.malformed, 7);
+    assert_eq!(listener.heard.malformed, 8);
     drop(channel);
     listener.listen();
-    assert_eq!(listener.descriptors().count(), 1);
+    assert_eq!(listener.descriptors().count(), 2);
 }
 
 /// A port at `lab`'s right end whose filter a process has handed over, and that process.
@@ -91,7 +97,7 @@ fn a_filter_whose_answer_is_not_delivered_is_removed() {
     let right = lab.right();
     let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     right.namespace().run(|| {
-        let (mut listener, shared) = Listener::new().unwrap();
+        let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
         let (mut port, channel) = handed_over(&lab, &mut listener, &shared);
         let host = UdpSocket::bind((right.ipv4(), 9001)).unwrap();
         host.set_read_timeout(Some(PATIENCE)).unwrap();
