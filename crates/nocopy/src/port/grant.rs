@@ -49,6 +49,9 @@ const FIND_NAMESPACE: &str = "find out the network namespace";
 const LOOK_AT_MAP: &str = "look at its map";
 const LOOK_AT_LINK: &str = "look at its link";
 
+/// How often an owner may replace the program while it is looked at.
+const LOOKS: u32 = 100;
+
 const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
 const DESCRIPTORS: usize = 3;
@@ -302,13 +305,22 @@ pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> R
     if namespace_numbers().map_err(check(FIND_NAMESPACE))? != header.namespace {
         return Err(GrantError::Namespace { interface: interface() });
     }
-    let attached =
-        xdp::attached(header.interface_index).map_err(check("ask for the XDP program of the interface"))?;
-    let said = (looked_at.number("ifindex"), looked_at.number("prog_id").map(|id| (id, header.at)));
-    if said.1.is_none() || said != (Some(header.interface_index), attached) {
-        return Err(GrantError::Detached { interface: interface() });
+    let said =
+        |link: &Description| (link.number("ifindex"), link.number("prog_id").map(|id| (id, header.at)));
+    let mut said_last = said(&looked_at);
+    for _ in 0..LOOKS {
+        let attached = xdp::attached(header.interface_index)
+            .map_err(check("ask for the XDP program of the interface"))?;
+        if said_last.1.is_some() && said_last == (Some(header.interface_index), attached) {
+            return Ok(entries);
+        }
+        // The owner may have replaced the program in between, as it does for a filter.
+        let said_now = said(&Description::of(link).map_err(check(LOOK_AT_LINK))?);
+        if std::mem::replace(&mut said_last, said_now) == said_now {
+            break;
+        }
     }
-    Ok(entries)
+    Err(GrantError::Detached { interface: interface() })
 }
 
 /// Whether sockets are of the stated network namespace, in which they bind and join (reported since Linux 5.14).

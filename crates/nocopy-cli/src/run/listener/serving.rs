@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy::{Mode, Port, filter};
@@ -89,6 +90,37 @@ fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, O
     queues.filter_control().unwrap().send(&ours).unwrap();
     say(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
     (Vec::from(queues).remove(0), channel)
+}
+
+#[test]
+fn a_control_is_kept_while_its_owner_replaces_the_filter() {
+    const CONTROLS: u64 = 50;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    lab.right().namespace().run(|| {
+        let queues =
+            Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open_queues(..).unwrap();
+        let control = queues.filter_control().unwrap();
+        let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
+        let channel = join(&mut listener, &shared);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let filter = filter::compile("udp port 9000").unwrap();
+                while !is_over.load(Relaxed) {
+                    control.set(Some(&filter)).unwrap();
+                }
+            });
+            for handle in 0..CONTROLS {
+                let (ours, theirs) = pair();
+                control.send(&ours).unwrap();
+                say(&channel, &Message::Control { handle }, &[theirs.as_fd()]);
+                listener.listen();
+            }
+            is_over.store(true, Relaxed);
+        });
+        assert_eq!(listener.heard.first_malformed, None);
+        assert_eq!(listener.channels[0].controls.count() as u64, CONTROLS);
+    });
 }
 
 #[test]
