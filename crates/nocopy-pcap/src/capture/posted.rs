@@ -1,7 +1,7 @@
 //! Passes a filter from the control of a capture to its reader.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Filter;
 use crate::report::FilterPlace;
@@ -48,9 +48,13 @@ impl Posted {
         self.changes.load(Ordering::Acquire) != seen.0
     }
 
-    /// The setting; `seen` then records that the reader knows it.
+    /// The setting; `seen` then records that the reader knows it. A reader does not wait: while a call sets a filter it looks again later.
     pub(super) fn look(&self, seen: &mut Seen) -> Option<Setting> {
-        let setting = self.lock();
+        let setting = match self.setting.try_lock() {
+            Ok(setting) => setting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         *seen = Seen(self.changes.load(Ordering::Relaxed)); // written under the lock
         setting.clone()
     }
