@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, OFlags, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat,
-    syncfs, unlinkat,
+    Access, AtFlags, CWD, Mode, OFlags, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat,
+    symlinkat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -484,9 +484,9 @@ impl Export {
             between(directory, || {
                 let name = old_name(directory, name)?;
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                let removed = named(directory, &name);
+                let removed = Named::find(directory, &name);
                 caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))?;
-                self.close(removed);
+                self.note_removed(removed);
                 Ok(())
             })
         };
@@ -505,9 +505,9 @@ impl Export {
         let done = between(from, || {
             let (done, changed) = between(to, || {
                 let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
-                let replaced = named(to, &entry);
+                let replaced = Named::find(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
-                self.close(replaced);
+                self.note_removed(replaced);
                 // Records its new place, so that its handle stays valid.
                 self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
             });
@@ -520,10 +520,12 @@ impl Export {
         ((done.and_then(settle), source), target)
     }
 
-    /// Closes a file that lost a name: if it was the last name, its disk space becomes free.
-    fn close(&self, file: Option<Identity>) {
-        if let Some(identity) = file {
-            self.open.close(identity);
+    /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle is forgotten.
+    fn note_removed(&self, file: Option<Named>) {
+        let Some(Named { identity, file }) = file else { return };
+        self.open.close(identity);
+        if file::about(&file).is_ok_and(|about| about.stx_nlink == 0) {
+            self.index.forget(identity);
         }
     }
 
@@ -549,8 +551,19 @@ impl Export {
     }
 }
 
-fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
-    file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
+/// A file that will lose a name, opened to see whether it has others.
+struct Named {
+    identity: Identity,
+    file: OwnedFd,
+}
+
+impl Named {
+    fn find(directory: &OpenFile, name: &CStr) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(directory, name, flags, Mode::empty()).ok()?;
+        let about = file::about(&file).ok()?;
+        Some(Self { identity: Identity::of(&about, &file, c""), file })
+    }
 }
 
 fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {

@@ -17,9 +17,11 @@ mod index;
 mod listing;
 mod open_files;
 mod state;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod time;
+mod waiting;
 
 use nocopy_proto::errno::Why;
 use std::ffi::{CStr, CString, OsStr};
@@ -27,8 +29,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use nocopy::integration::KernelHandle;
 use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
@@ -42,12 +44,14 @@ use closing::Closing;
 pub use file::{OpenFile, status_of};
 use handle::HandleKey;
 use identity::Identity;
-use index::{Index, Place};
+use index::{Index, Known, Place};
 use listing::Listings;
 pub use listing::{Listing, Name};
 use open_files::OpenFiles;
 use state::State;
 pub use state::StateError;
+use sweep::Sweep;
+pub(crate) use waiting::without_waiting;
 
 const NAME_BYTES_MAX: usize = 255;
 
@@ -71,7 +75,8 @@ pub struct Export {
     /// The directory as named by the user, possibly through links.
     named: PathBuf,
     key: HandleKey,
-    index: Mutex<Index>,
+    index: Index,
+    sweep: Sweep,
     open: OpenFiles,
     closing: Arc<Closing>,
     listings: Listings,
@@ -110,7 +115,8 @@ impl Export {
         let State { key, index } = State::open(state, &path)?;
         Ok(Self {
             key: HandleKey::new(key, root.identity()),
-            index: Mutex::new(index),
+            index,
+            sweep: Sweep::default(),
             open: OpenFiles::new(),
             closing: Arc::default(),
             listings: Listings::new(key),
@@ -171,16 +177,24 @@ impl Export {
         let root = self.root.identity();
         let open = if identity == root { Some(Arc::clone(&self.root)) } else { self.open.peek(identity) };
         let from = open.as_ref().unwrap_or(&self.root);
-        let path = if open.is_some() { Some(PathBuf::new()) } else { self.lock().path(identity, root) };
+        let path = if open.is_some() { Some(PathBuf::new()) } else { self.index.path(identity, root) };
         match (path, name) {
             (None, _) => false,
             (Some(_), None) if open.is_some() => true,
             (Some(path), name) => {
-                let path = path.join(OsStr::from_bytes(name.unwrap_or_default()));
+                let path = match name {
+                    Some(name) => path.join(OsStr::from_bytes(name)),
+                    None => path,
+                };
                 let how = ResolveFlags::BENEATH | ResolveFlags::CACHED;
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                // Other errors are found at once; EINVAL: this kernel does not report it (before Linux 5.12).
-                !matches!(openat2(&**from, path, flags, Mode::empty(), how), Err(Errno::AGAIN))
+                match openat2(&**from, path, flags, Mode::empty(), how) {
+                    // EINVAL: this kernel does not report it (before Linux 5.12).
+                    Ok(_) | Err(Errno::INVAL) => true,
+                    Err(Errno::AGAIN) => false,
+                    // The directory has no such name. Otherwise the file may have been moved, and must be searched for.
+                    Err(_) => open.is_some(),
+                }
             }
         }
     }
@@ -286,30 +300,29 @@ impl Export {
     /// # Errors
     /// The index cannot be written.
     pub fn save(&self) -> io::Result<()> {
-        self.lock().save()
+        // A thread that must not wait has found no new handle.
+        if waiting::is_forbidden() { Ok(()) } else { self.index.save() }
     }
 
-    /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes the index if that failed.
+    /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes the index to the disk.
     pub fn tidy(&self) {
         self.open.close_unused();
         self.settle_closing(0);
         self.listings.tidy();
-        self.lock().restore();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.sweep();
+        self.index.tidy();
     }
 
     fn learn(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
-        let mut index = self.lock();
-        let is_same = |place: &Place| (place.parent, &*place.name) == (parent, name.to_bytes());
-        let known = index.place(identity).filter(|place| is_same(place));
-        let is_known = known.is_some_and(|place| place.handle.is_some() || self.mount.is_none());
-        if identity != self.root.identity() && !is_known {
-            let handle = self.mount.as_ref().and_then(|_| KernelHandle::of(directory, name).ok());
-            index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
+        if identity == self.root.identity() {
+            return;
         }
+        let known = self.index.knows(identity, parent, name.to_bytes(), self.mount.is_some());
+        if known == Known::Saved || !waiting::may_wait() || known == Known::Unsaved {
+            return;
+        }
+        let handle = self.mount.as_ref().and_then(|_| KernelHandle::of(directory, name).ok());
+        self.index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
     }
 
     fn found(&self, identity: Identity, about: &Statx) -> Result<Found, Status> {
@@ -322,7 +335,7 @@ impl Export {
         if directory == root {
             return Ok(Arc::clone(&self.root));
         }
-        let parent = self.lock().place(directory).map(|place| place.parent);
+        let parent = self.index.parent(directory);
         self.find(parent.ok_or(Status::Stale)?)
     }
 
@@ -335,7 +348,8 @@ impl Export {
         }
         let file = self.find_by_index(identity).or_else(|status| {
             // Renamed, perhaps while no server ran.
-            let is_learned = status == Status::Stale && self.learn_by_handle(identity).is_some();
+            let may_search = status == Status::Stale && waiting::may_wait();
+            let is_learned = may_search && self.learn_by_handle(identity).is_some();
             if is_learned { self.find_by_index(identity) } else { Err(status) }
         })?;
         self.open.keep(Arc::clone(&file));
@@ -343,7 +357,7 @@ impl Export {
     }
 
     fn find_by_index(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
-        let path = self.lock().path(identity, self.root.identity()).ok_or(Status::Stale)?;
+        let path = self.index.path(identity, self.root.identity()).ok_or(Status::Stale)?;
         let (file, about) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
         let is_it = Identity::of(&about, &file, c"") == identity;
         is_it.then(|| Arc::new(OpenFile::new(file, identity, file_type(&about)))).ok_or(Status::Stale)
@@ -358,7 +372,11 @@ impl Export {
     /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at use, so a file outside
     /// is not found by it.
     fn learn_by_handle(&self, identity: Identity) -> Option<()> {
-        let place = self.lock().place(identity)?.clone();
+        let place = self.index.place(identity)?;
+        if self.is_removed(&place) {
+            self.index.forget(identity);
+            return None;
+        }
         let file = self.open_by_handle(&place)?;
         // Since the start of the machine the kernel knows only names that were used, except those of directories.
         let path = self.path_below(&file).or_else(|| self.name_by_number(place.parent, identity.inode))?;
@@ -384,7 +402,7 @@ impl Export {
         let path = if directory == self.root.identity() {
             PathBuf::new()
         } else {
-            let place = self.lock().place(directory)?.clone();
+            let place = self.index.place(directory)?;
             self.path_below(&self.open_by_handle(&place)?)?
         };
         let (opened, _) = self.open_below(&Path::new(".").join(&path)).ok()?;

@@ -7,6 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::file::OpenFile;
 use super::identity::Identity;
+use super::waiting;
 
 /// The most, if a quarter of the descriptors that this process may have is not less.
 const FILES_MAX: usize = 256;
@@ -49,6 +50,10 @@ impl OpenFiles {
         };
         if is_good(&file) {
             return Some(file);
+        }
+        // Closing a removed file frees its disk space, for which a thread must be allowed to wait.
+        if !waiting::may_wait() {
+            return None;
         }
         self.lock().open.remove(&identity);
         None

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::wire::nfs3::FileHandle;
-use crate::wire::nfs3::Stability;
+use crate::wire::nfs3::{HowToCreate, NewAttributes, Stability};
 
 /// An exported directory, one for the state beside it, and a file that clients must not see.
 pub(super) struct Scene {
@@ -400,4 +400,79 @@ fn data_lost_after_a_file_was_closed_changes_the_verifier() {
     lose();
     export.commit(&Caller::Server, &handle).0.unwrap();
     assert_ne!(export.verifier(), after, "the client sends its data again");
+}
+
+#[test]
+fn removed_files_are_forgotten_and_others_are_not() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let (caller, new) = (Caller::Server, NewAttributes::NONE);
+    let create =
+        |name: &[u8]| export.create(&caller, &root, name, &HowToCreate::Guarded(new)).0.unwrap().handle;
+    let remove = |name: &[u8], is_directory| export.remove(&caller, &root, name, is_directory).0.unwrap();
+    let rename = |name: &[u8], to: &[u8]| export.rename(&caller, (&root, name), (&root, to)).0.0.unwrap();
+    let linked = create(b"linked");
+    let file = export.file(&linked).unwrap();
+    export.link(&caller, &file, &root, b"other").0.unwrap();
+    drop(file);
+    let before = export.index.count();
+    remove(b"linked", false);
+    assert_eq!(export.index.count(), before, "it has another name");
+    assert_eq!(export.lookup(&caller, &root, b"other").unwrap().handle, linked);
+    assert!(export.file(&linked).is_ok());
+    for number in 0..100 {
+        create(b"one");
+        create(b"two");
+        rename(b"one", b"two");
+        assert_eq!(export.index.count(), before + 1, "{number}");
+        remove(b"two", false);
+        export.make_directory(&caller, &root, b"directory", &new).0.unwrap();
+        remove(b"directory", true);
+        assert_eq!(export.index.count(), before);
+    }
+}
+
+/// By a program of this host.
+#[test]
+fn files_that_were_removed_behind_the_server_are_forgotten() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let identity = |name: &str| {
+        fs::write(scene.path(&format!("exported/{name}")), []).unwrap();
+        let handle = export.lookup(&Caller::Server, &root, name.as_bytes()).unwrap().handle;
+        export.key.identity(&handle).unwrap()
+    };
+    let [stays, removed, open] = ["stays", "removed", "open"].map(identity);
+    let kept = export.find(open).unwrap();
+    fs::remove_file(scene.path("exported/removed")).unwrap();
+    fs::hard_link(scene.path("exported/open"), scene.path("exported/another")).unwrap();
+    fs::remove_file(scene.path("exported/open")).unwrap();
+    [stays, removed, open].into_iter().for_each(|identity| export.forget_if_removed(identity));
+    let is_known = |identity| export.index.place(identity).is_some();
+    assert_eq!([stays, removed, open].map(is_known), [true, false, true]);
+    drop(kept);
+}
+
+#[test]
+fn threads_that_must_not_wait_leave_it_to_others() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    fs::write(scene.path("exported/new"), []).unwrap();
+    let look_up = || export.lookup(&Caller::Server, &root, b"new").map(|found| found.handle);
+    // Its handle must be written to the index.
+    assert_eq!(without_waiting(look_up), None);
+    let handle = look_up().unwrap();
+    assert_eq!(without_waiting(look_up), None, "it is not saved yet");
+    export.save().unwrap();
+    assert_eq!(without_waiting(look_up), Some(Ok(handle)));
+    assert!(without_waiting(|| export.file(&handle).is_ok()).unwrap());
+    // A removed file would be searched for.
+    fs::remove_file(scene.path("exported/new")).unwrap();
+    assert!(without_waiting(|| export.file(&handle).is_ok()).is_none());
+    assert_eq!(status(export.file(&handle)), Status::Stale);
+    assert!(!export.is_at_hand(&handle, None));
+    assert!(without_waiting(|| export.lookup(&Caller::Server, &root, b"absent").is_err()).unwrap());
 }

@@ -19,6 +19,7 @@ use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
 use super::workers::{Job, Step, Work};
 use super::writing::{Done, LongWrite};
+use crate::export::without_waiting;
 use crate::wire::record::Records;
 
 /// The most calls without an answer; with so many, no more are read.
@@ -236,16 +237,19 @@ impl Connection {
             let Some((record, moved)) = taken else { break };
             self.incoming.partial = None;
             calls += 1;
-            if !shared.core.is_quick(&record) {
-                self.client.note_call();
+            let answer = match shared.core.is_quick(&record) {
+                true => without_waiting(|| shared.core.answer_to(&record, self.address, self.asker)),
+                false => None,
+            };
+            let answer = answer.transpose().map_err(|_| End::Malformed)?;
+            self.client.note_call();
+            let Some(answer) = answer else {
                 self.work_bytes += record.len();
                 let moved = moved + if matches!(record, Cow::Borrowed(_)) { record.len() } else { 0 };
                 let (record, address) = (record.into_owned(), self.address);
                 self.work.push_back(Work::Call { record, moved, address });
                 continue;
-            }
-            let answer = shared.core.answer(&record, self.address).map_err(|_| End::Malformed)?;
-            self.client.note_call();
+            };
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
                 Answer::Written(reply, count) => {
@@ -293,9 +297,10 @@ impl Connection {
         if !shared.core.is_at_hand(&call) {
             return self.work.push_back(Work::Read(call));
         }
-        let reading = match shared.core.open(&call) {
-            Ok(file) => Reading { call, file },
-            Err(refused) => return self.output.push_front(Outgoing::bytes(refused)),
+        let reading = match without_waiting(|| shared.core.open(&call)) {
+            Some(Ok(file)) => Reading { call, file },
+            Some(Err(refused)) => return self.output.push_front(Outgoing::bytes(refused)),
+            None => return self.work.push_back(Work::Read(call)),
         };
         match reading.is_warm() {
             Some(true) => {

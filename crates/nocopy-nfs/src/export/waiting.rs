@@ -1,0 +1,37 @@
+//! Threads that serve many clients must not wait for a disk: what they could not do without is left to other threads.
+
+use std::cell::Cell;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Allowed,
+    Forbidden,
+    /// It was forbidden, and would have been necessary.
+    Needed,
+}
+
+thread_local! {
+    static WAITING: Cell<Waiting> = const { Cell::new(Waiting::Allowed) };
+}
+
+/// Does something that must not wait for a disk; `None`: it is not done, because it would have to.
+pub(crate) fn without_waiting<T>(action: impl FnOnce() -> T) -> Option<T> {
+    WAITING.set(Waiting::Forbidden);
+    let done = action();
+    let is_done = WAITING.replace(Waiting::Allowed) != Waiting::Needed;
+    is_done.then_some(done)
+}
+
+/// To be asked before something that may wait; if it may not, the whole action counts as not done.
+pub(super) fn may_wait() -> bool {
+    let is_allowed = WAITING.get() == Waiting::Allowed;
+    if !is_allowed {
+        WAITING.set(Waiting::Needed);
+    }
+    is_allowed
+}
+
+/// Whether this thread must not wait; nothing is left undone by asking.
+pub(super) fn is_forbidden() -> bool {
+    WAITING.get() != Waiting::Allowed
+}
