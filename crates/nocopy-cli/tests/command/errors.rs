@@ -363,6 +363,11 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
         "/etc: cannot be exported safely (ENOSYS); function not implemented; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer",
     ),
     (
+        &[Refused::always(libc::SYS_faccessat2, libc::ENOSYS)],
+        &["serve", "nfs", "/etc", STATE],
+        "serve nfs: refused; the kernel does not say what other users may do with a file (ENOSYS); function not implemented; every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files",
+    ),
+    (
         &[Refused::always(libc::SYS_epoll_create1, libc::EMFILE)],
         &["serve", "nfs", "/etc", STATE],
         "server: cannot wait for connections (EMFILE); too many open files; raise the limit of descriptors ('ulimit -n')",
@@ -445,7 +450,11 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "setpriv --bounding-set=-setuid $nocopy serve nfs /etc --writable --state=$directory",
-        "--writable: refused; this is root without the capabilities to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; start it with these capabilities, or as the user that owns the files ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')",
+        "serve nfs: refused; this is root without the right to act as other users (CAP_SETUID, CAP_SETGID, and a user namespace that has the users 65533 and 65534), so every client would act as root; start it with that right, or as the user that owns the files ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')",
+    ),
+    (
+        "chmod 777 $directory; $nocopy serve nfs /etc --state=$directory",
+        "…: cannot be used for the key of file handles; other users can change or read it (owner 0, permissions 777), and could make handles of any file; remove it, so that it is made anew, or name another directory by --state",
     ),
     (
         "setpriv --reuid=65534 --inh-caps=+dac_override --ambient-caps=+dac_override $nocopy serve nfs /etc --no-root-squash --state=$directory",

@@ -180,11 +180,15 @@ fn is_refused(output: &Output, words: &[&str]) {
 #[test]
 fn root_that_cannot_act_as_other_users_serves_nobody() {
     let around = readable_directory();
-    let path = around.path().display().to_string();
+    let path = around.path().join("exported").display().to_string();
+    let state = around.path().join("state").display().to_string();
+    fs::create_dir(&path).unwrap();
     let without_rights = |options: &[&str]| {
         let run = || {
             capability::narrow(capability::NONE).unwrap(); // of this thread, and so of what it starts
-            nocopy(&[&["serve", "nfs", &path, "--duration", "1ms"], options].concat()).output().unwrap()
+            nocopy(&[&["serve", "nfs", &path, "--state", &state, "--duration", "1ms"], options].concat())
+                .output()
+                .unwrap()
         };
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     };
@@ -206,10 +210,13 @@ fn root_that_cannot_check_files_for_other_users_serves_nobody() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
     }
     let around = readable_directory();
-    let path = around.path().display().to_string();
+    let path = around.path().join("exported").display().to_string();
+    let state = around.path().join("state").display().to_string();
+    fs::create_dir(&path).unwrap();
     for errno in [libc::ENOSYS, libc::EPERM] {
         let refused = [Refused::always(libc::SYS_faccessat2, errno)];
-        let arguments = ["serve", "nfs", &path, "--duration", "1ms", "--listen", "127.0.0.1:0"];
+        let arguments =
+            ["serve", "nfs", &path, "--state", &state, "--duration", "1ms", "--listen", "127.0.0.1:0"];
         let output = sandbox::nocopy(&refused, &arguments).output().unwrap();
         is_refused(&output, &["serve nfs: refused", "faccessat2(2)", "Linux 5.8"]);
     }

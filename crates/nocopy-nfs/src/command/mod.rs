@@ -98,6 +98,9 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let callers = callers(arguments)?;
     let interrupt = Interrupt::listen()?;
     let export = Arc::new(Export::open(&arguments.directory, arguments.state.as_deref())?);
+    if callers != Callers::Server {
+        Caller::check_acting()?;
+    }
     let directory = export.path().display().to_string();
     let settings = Settings {
         address: arguments.listen,
@@ -127,11 +130,10 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
 }
 
-/// The users for whom calls are made: those that clients name, if the server is root. Root that cannot act for others does not serve: every
-/// call would have its rights.
+/// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as these, it does not serve: every
+/// call would have root's rights.
 fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     if geteuid().is_root() {
-        Caller::check_acting()?;
         let (is_root_trusted, is_any_port_trusted) = (arguments.no_root_squash, arguments.insecure);
         return Ok(Callers::Users { is_root_trusted, is_any_port_trusted });
     }

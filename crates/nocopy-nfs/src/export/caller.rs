@@ -119,7 +119,7 @@ pub enum ActError {
          ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
     )]
     Rights,
-    #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}, so every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = Why(.0))]
+    #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}; every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = Why(.0))]
     Access(#[source] io::Error),
 }
 
