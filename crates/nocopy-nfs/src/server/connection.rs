@@ -34,8 +34,12 @@ const WORK_BYTES_MAX: usize = 2 << 20;
 /// The most jobs of a connection with the workers, or finished and holding a pipe, at a time.
 const JOBS_MAX: usize = 4;
 
-/// The most bytes sent in one turn, before other connections have theirs.
+/// The most bytes and calls in one turn, before other connections have theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
+const TURN_CALLS_MAX: usize = 128;
+
+/// A call takes as long as moving so many bytes.
+const CALL_COST_BYTES: usize = 8 << 10;
 
 /// After this much silence, a vanished client is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -80,6 +84,14 @@ pub(super) struct Connection {
     is_finished: bool,
     /// The last turn ended before everything possible was done.
     is_cut: bool,
+    pub(super) ready: Ready,
+}
+
+/// Whether a connection waits for its turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ready {
+    pub(super) is_queued: bool,
+    pub(super) is_readable: bool,
 }
 
 impl Connection {
@@ -112,6 +124,7 @@ impl Connection {
             long: Long::No,
             is_finished: false,
             is_cut: false,
+            ready: Ready::default(),
         })
     }
 
@@ -123,8 +136,7 @@ impl Connection {
             Long::GoesOn => false,
         };
         wanted.set(EventFlags::IN, is_taking);
-        // A cut turn may have left whole calls in memory, which the socket does not report: waiting for room to send ends at once.
-        wanted.set(EventFlags::OUT, !self.output.is_empty() || self.is_cut);
+        wanted.set(EventFlags::OUT, !self.output.is_empty());
         wanted
     }
 
@@ -175,16 +187,22 @@ impl Connection {
         self.incoming.is_overdue(now)
     }
 
-    /// Reads calls and writes replies, as far as possible without waiting. Errors: the connection ends.
-    pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<(), End> {
-        let mut moved = 0;
+    /// Whether the last turn ended early, possibly with whole calls in memory, which the socket does not report.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Reads calls and writes replies, as far as possible without waiting. Returns the cost, in bytes moved. Errors: the connection ends.
+    pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<usize, End> {
+        let (mut moved, mut all_calls) = (0, 0);
         loop {
             let read = self.receive(shared, buffer)?;
             let calls = self.take_calls(shared)?;
             let written = self.write(shared)?;
             self.give_work(shared);
             moved += read + written;
-            self.is_cut = moved > TURN_BYTES_MAX;
+            all_calls += calls;
+            self.is_cut = moved > TURN_BYTES_MAX || all_calls >= TURN_CALLS_MAX;
             if read + calls + written == 0 || self.is_cut {
                 break;
             }
@@ -195,7 +213,7 @@ impl Connection {
         let is_asked = !self.is_finished && !self.is_writing() && !self.is_full(shared);
         self.incoming.settle(self.work_bytes, is_asked, now);
         let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
-        if is_over { Err(End::Closed) } else { Ok(()) }
+        if is_over { Err(End::Closed) } else { Ok(moved + all_calls * CALL_COST_BYTES) }
     }
 
     fn is_writing(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,15 @@ use rustix::io::Errno;
 use super::Shared;
 use super::connection::{Connection, End};
 use super::core::Asker;
+use super::fair::FairQueue;
 use super::workers::Inbox;
 use crate::wire::record::Records;
 
-const EVENTS_MAX: usize = 64;
+/// Most of the connections: one that is ready is seen at once among many others that are, too.
+const EVENTS_MAX: usize = 1024;
+
+/// After connections had turns that cost so many bytes moved, further ones may have become ready.
+const ROUND_BYTES_MAX: usize = 4 << 20;
 
 /// Room for many short calls, or for the beginning of a long one, whose rest is received elsewhere.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -42,6 +47,8 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
+    /// Connections that wait for their turn.
+    ready: FairQueue<u64>,
     number: usize,
     /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
@@ -60,6 +67,7 @@ impl EventLoop {
             shared,
             inbox,
             connections: HashMap::new(),
+            ready: FairQueue::default(),
             number,
             is_paused: true,
             ticked: Instant::now(),
@@ -77,7 +85,8 @@ impl EventLoop {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             events.clear();
-            let timeout = Timespec::try_from(TICK).expect("a second is a time");
+            let timeout = if self.ready.is_empty() { TICK } else { Duration::ZERO };
+            let timeout = Timespec::try_from(timeout).expect("a second is a time");
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -86,18 +95,40 @@ impl EventLoop {
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data {
-                    INBOX => self.take_done(now),
+                    INBOX => self.take_done(),
                     // Reset, because no reply would arrive.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
                         self.remove(id);
                     }
-                    id if id >= FIRST => self.turn(id, flags.contains(EventFlags::IN), now),
+                    id if id >= FIRST && events.len() == 1 && self.ready.is_empty() => {
+                        self.turn(id, flags.contains(EventFlags::IN), now);
+                    }
+                    id if id >= FIRST => self.note_ready(id, flags.contains(EventFlags::IN)),
                     listener => self.accept((listener - LISTENERS) as usize, now)?,
                 }
             }
+            self.serve(now);
             self.tick(now)?;
         }
         Ok(())
+    }
+
+    fn note_ready(&mut self, id: u64, is_readable: bool) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.ready.is_readable |= is_readable;
+        if !std::mem::replace(&mut connection.ready.is_queued, true) {
+            self.ready.push(connection.network(), id);
+        }
+    }
+
+    /// Gives connections their turns, those of each network in turn.
+    fn serve(&mut self, now: Instant) {
+        let mut cost = 0;
+        while cost < ROUND_BYTES_MAX
+            && let Some((_, id)) = self.ready.pop(|_| true)
+        {
+            cost += self.turn(id, false, now);
+        }
     }
 
     fn listen(&mut self) -> io::Result<()> {
@@ -116,7 +147,8 @@ impl EventLoop {
                 Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::AGAIN) => break,
                     Some(Errno::INTR | Errno::CONNABORTED) => {}
-                    Some(Errno::MFILE) if !self.connections.is_empty() => self.make_place(),
+                    // Another loop does not end one at once.
+                    Some(Errno::MFILE) if self.make_place() => {}
                     // The connection stays in the queue, and would be reported again at once.
                     _ => return self.pause(),
                 },
@@ -164,51 +196,52 @@ impl EventLoop {
         }
     }
 
-    /// Ends a connection: of the network with the most connections, the one that was idle for longest.
-    fn make_place(&mut self) {
-        let mut shares = HashMap::<IpAddr, usize>::new();
-        for connection in self.connections.values() {
-            *shares.entry(connection.network()).or_default() += 1;
+    /// Ends a connection: of the network with the most connections, the one that was idle for longest; if other loops have all of them,
+    /// one of these does so. Returns whether it has ended.
+    fn make_place(&mut self) -> bool {
+        let (networks, event_loop) = self.shared.networks.largest();
+        let largest = self.connections.iter().filter(|(_, one)| networks.contains(&one.network()));
+        let idle = largest.min_by_key(|(_, one)| one.moved).map(|(id, _)| *id);
+        match idle {
+            Some(id) => {
+                self.remove(id);
+                self.shared.accounts.note_ended();
+            }
+            None => self.shared.inboxes[event_loop].ask_for_place(),
         }
-        let still = |connection: &Connection| std::cmp::Reverse(connection.moved);
-        let first = self
-            .connections
-            .iter()
-            .max_by_key(|(_, one)| (shares[&one.network()], still(one)))
-            .map(|(id, _)| *id);
-        if let Some(id) = first {
-            self.remove(id);
-            self.shared.accounts.note_ended();
-        }
+        idle.is_some()
     }
 
     fn asker(&self, connection: u64) -> Asker {
         Asker { event_loop: self.number, connection }
     }
 
-    fn take_done(&mut self, now: Instant) {
-        let mut served = Vec::new();
+    fn take_done(&mut self) {
         for (id, step) in self.inbox.take() {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.done(step);
-                served.push(id);
+                self.note_ready(id, false);
             }
         }
-        served.dedup();
-        served.into_iter().for_each(|id| self.turn(id, false, now));
+        for _ in 0..self.inbox.take_places() {
+            self.make_place();
+        }
     }
 
-    fn turn(&mut self, id: u64, is_readable: bool, now: Instant) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+    /// Returns what the turn cost.
+    fn turn(&mut self, id: u64, is_readable: bool, now: Instant) -> usize {
+        let Some(connection) = self.connections.get_mut(&id) else { return 0 };
         self.shared.turns.note(&*connection.socket, now);
-        if is_readable {
+        if is_readable | std::mem::take(&mut connection.ready).is_readable {
             connection.go_on_writing(now);
         }
         let turned = connection.turn(&self.shared, &mut self.buffer, now);
+        let cost = *turned.as_ref().unwrap_or(&0);
+        let is_cut = connection.is_cut();
         let wanted = connection.wanted(&self.shared);
         let is_good = match turned {
-            Ok(()) if wanted == connection.interest => true,
-            Ok(()) => {
+            Ok(_) if wanted == connection.interest => true,
+            Ok(_) => {
                 connection.interest = wanted;
                 let data = EventData::new_u64(id);
                 epoll::modify(&self.epoll, &*connection.socket, data, wanted).is_ok()
@@ -221,7 +254,10 @@ impl EventLoop {
         };
         if !is_good {
             self.remove(id);
+        } else if is_cut {
+            self.note_ready(id, false);
         }
+        cost
     }
 
     fn remove(&mut self, id: u64) {
@@ -243,7 +279,7 @@ impl EventLoop {
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
         overdue.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.remove(id));
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
-        starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.turn(id, false, now));
+        starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.note_ready(id, false));
         if self.is_paused { self.listen() } else { Ok(()) }
     }
 }

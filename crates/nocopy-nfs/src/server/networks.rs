@@ -1,7 +1,7 @@
 //! What each network uses of the server: connections, and memory of calls. A network is an IPv4 address, or the first 64 bits of IPv6
 //! addresses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +49,21 @@ impl Networks {
         uses.connections[event_loop] += 1;
         let of_network = Arc::clone(&uses.call_bytes);
         Member { networks: Arc::clone(self), network, event_loop, of_network, bytes: 0 }
+    }
+
+    /// The networks with the most connections, and the event loop that serves most of them.
+    pub(super) fn largest(&self) -> (HashSet<IpAddr>, usize) {
+        let known = self.lock();
+        let total = |uses: &Uses| uses.connections.iter().sum::<usize>();
+        let most = known.values().map(total).max().unwrap_or(0);
+        let largest = known.iter().filter(|(_, uses)| total(uses) == most);
+        let (mut networks, mut by_loop) = (HashSet::new(), [0; LOOPS_MAX]);
+        for (network, uses) in largest {
+            networks.insert(*network);
+            by_loop.iter_mut().zip(uses.connections).for_each(|(sum, count)| *sum += count);
+        }
+        let event_loop = (0..LOOPS_MAX).max_by_key(|number| by_loop[*number]).unwrap_or(0);
+        (networks, event_loop)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Uses>> {
@@ -112,6 +127,19 @@ mod tests {
                 return members;
             }
         }
+    }
+
+    #[test]
+    fn networks_are_compared_over_all_event_loops() {
+        let networks = Arc::new(Networks::default());
+        let join = |last, event_loop| networks.join([10, 0, 0, last].into(), event_loop);
+        let mut members = vec![join(1, 0), join(1, 0), join(2, 1), join(2, 2), join(2, 2), join(3, 0)];
+        assert_eq!(networks.largest(), ([[10, 0, 0, 2].into()].into(), 2));
+        members.push(join(1, 0));
+        let both = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        assert_eq!(networks.largest(), (both.into(), 0));
+        drop(members);
+        assert_eq!(networks.largest().0, HashSet::new());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -54,13 +55,15 @@ pub(super) struct Step {
 #[derive(Debug)]
 pub(super) struct Inbox {
     done: Mutex<Vec<(u64, Step)>>,
+    /// How many connections of the loop must end to make place for others.
+    places: AtomicUsize,
     event: OwnedFd,
 }
 
 impl Inbox {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { done: Mutex::default(), event })
+        Ok(Self { done: Mutex::default(), places: AtomicUsize::new(0), event })
     }
 
     /// Readable while there are results.
@@ -71,6 +74,16 @@ impl Inbox {
     pub(super) fn wake(&self) {
         // Fails only after 2^64 wake-ups, when it is readable already.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Asks the loop to end one of its connections.
+    pub(super) fn ask_for_place(&self) {
+        self.places.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    pub(super) fn take_places(&self) -> usize {
+        self.places.swap(0, Ordering::Relaxed)
     }
 
     pub(super) fn take(&self) -> Vec<(u64, Step)> {

@@ -77,6 +77,14 @@ impl Client {
         }
     }
 
+    /// Connects from 127.0.0.`last`.
+    pub(crate) fn connect_from(last: u8, address: SocketAddr) -> Self {
+        let stream = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&stream, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        connect(&stream, &address).unwrap();
+        Self::over(stream.into())
+    }
+
     fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();

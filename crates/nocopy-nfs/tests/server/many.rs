@@ -106,3 +106,24 @@ fn connections_end_only_when_all_places_are_taken() {
     let accounts = server.end();
     assert!((16..=20).contains(&accounts.ended()), "{} ended", accounts.ended());
 }
+
+/// Whichever loops serve them.
+#[test]
+fn an_address_with_many_connections_ends_only_its_own() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
+    const CONNECTIONS: usize = 40;
+    let scene = Scene::new();
+    let server = scene.serve_with(|settings| settings.connections_max = CONNECTIONS);
+    let null = |client: &mut Client| client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
+    let mut honest: Vec<Client> = (2..6).map(|last| Client::connect_from(last, server.address)).collect();
+    honest.iter_mut().for_each(|client| drop(null(client)));
+    let greedy: Vec<Client> = (0..300).map(|_| server.connect()).collect();
+    nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 304);
+    for client in &mut honest {
+        null(client);
+    }
+    drop(greedy);
+    assert!(server.end().ended() >= 300 - CONNECTIONS as u64);
+}
