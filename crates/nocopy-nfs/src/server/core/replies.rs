@@ -6,16 +6,18 @@
 //!                   └─ repeated meanwhile: the newest connection that asked gets the reply, too; none waits in a thread
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nocopy_proto::message::network_of;
+
 use super::Refused;
 
-/// The most replies kept per client, and the most clients, both by recent use.
+/// The most replies kept per client, and the most clients, both by recent use. Of the clients, one of the network with the most is forgotten.
 const CALLS_MAX: usize = 256;
-const CLIENTS_MAX: usize = 128;
+const CLIENTS_MAX: usize = 512;
 
 /// The connection that made a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,8 +76,8 @@ impl Replies {
             None => Client { address, calls: VecDeque::new() },
         };
         let begun = client.begin(key, asker);
-        if clients.len() == CLIENTS_MAX {
-            clients.pop_front();
+        if clients.len() >= CLIENTS_MAX {
+            forget_one(&mut clients, address);
         }
         clients.push_back(client);
         begun
@@ -97,7 +99,23 @@ impl Replies {
     }
 }
 
+/// Makes place for a new client: so a network with any number of addresses takes only the places of its own.
+fn forget_one(clients: &mut VecDeque<Client>, new: IpAddr) {
+    let mut counts = HashMap::from([(network_of(new), 1)]);
+    for client in &*clients {
+        *counts.entry(network_of(client.address)).or_default() += 1;
+    }
+    let count = |client: &Client| counts[&network_of(client.address)];
+    let most = clients.iter().map(count).max();
+    let oldest = clients.iter().position(|client| Some(count(client)) == most && !client.is_running());
+    oldest.and_then(|oldest| clients.remove(oldest));
+}
+
 impl Client {
+    fn is_running(&self) -> bool {
+        self.calls.iter().any(|call| matches!(call.state, State::Running(_)))
+    }
+
     fn begin(&mut self, key: Key, asker: Asker) -> Begun {
         match self.calls.iter_mut().rev().find(|call| call.key == key).map(|call| &mut call.state) {
             Some(State::Done(made)) => return Begun::Done(made.clone()),
@@ -120,6 +138,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     fn client(number: u32) -> IpAddr {
@@ -180,8 +200,23 @@ mod tests {
         assert!(is_new(&replies, client(0), 1, ""));
         (1..CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
         assert!(!is_new(&replies, client(0), 1, ""));
-        (200..200 + CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
+        (10_000..10_000 + CLIENTS_MAX as u32)
+            .for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
         assert!(is_new(&replies, client(0), 1, ""));
+        assert_eq!(replies.lock().len(), CLIENTS_MAX);
+    }
+
+    #[test]
+    fn a_network_with_many_addresses_takes_no_places_of_others() {
+        let replies = Replies::default();
+        let of_network = |number: u128| IpAddr::from(Ipv6Addr::from_bits(0x2001 << 112 | number));
+        (0..20).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
+        assert!(is_new(&replies, of_network(1 << 64), 1, ""), "of another network");
+        for number in 0..4 * CLIENTS_MAX as u128 {
+            assert!(is_new(&replies, of_network(number), 1, ""));
+        }
+        (0..20).for_each(|number| assert!(!is_new(&replies, client(number), 1, "")));
+        assert!(!is_new(&replies, of_network(1 << 64), 1, ""));
         assert_eq!(replies.lock().len(), CLIENTS_MAX);
     }
 }
