@@ -4,11 +4,15 @@
 //! place whatever was added or removed, on every file system and for every server with the same key: an entry that exists all the time
 //! is listed exactly once. (The kernel's own positions do not have this property on tmpfs and overlayfs.) The probability that two names of a
 //! directory with a million entries have the same cookie is 1 in 10 million.
+//!
+//! A listing has all entries, or of a large directory those of a range of cookies, as many as fit into its memory. While a directory changes,
+//! its newest listing serves the clients that have begun before: it has every file that exists during all of their calls.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,9 +25,12 @@ use super::identity::Identity;
 use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
-/// The most directories remembered while clients list them, and the most entries of all.
+/// The most directories remembered while clients list them, and the most memory of all their names.
 const LISTINGS_MAX: usize = 16;
-const ENTRIES_MAX: usize = 1 << 20;
+const NAMES_BYTES_MAX: usize = 64 << 20;
+
+/// The most memory of names of one listing.
+const LISTING_BYTES_MAX: usize = 16 << 20;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -44,9 +51,21 @@ pub struct Name {
     pub bytes: Box<[u8]>,
 }
 
+impl Name {
+    /// The memory that it takes.
+    pub(super) fn cost_bytes(&self) -> usize {
+        size_of::<Self>() + 16 + self.bytes.len()
+    }
+}
+
 #[derive(Debug)]
 pub struct Listing {
+    /// The cookie behind which it begins.
+    from: u64,
+    /// Whether the directory has further names.
+    is_cut: bool,
     names: Vec<Name>,
+    bytes: usize,
     recent: Mutex<Recent>,
 }
 
@@ -65,9 +84,21 @@ impl Recent {
 }
 
 impl Listing {
-    fn new(names: Vec<Name>) -> Self {
+    fn new(from: u64, names: Vec<Name>, is_cut: bool) -> Self {
         let recent = Recent { since: Instant::now(), changes: 0, found: Vec::new() };
-        Self { names, recent: Mutex::new(recent) }
+        let bytes = names.iter().map(Name::cost_bytes).sum();
+        Self { from, is_cut, names, bytes, recent: Mutex::new(recent) }
+    }
+
+    /// Whether it has the names after a cookie, or knows that there are none.
+    fn covers(&self, cookie: u64) -> bool {
+        let is_within = |last: &Name| cookie < last.cookie;
+        self.from <= cookie && (!self.is_cut || self.names.last().is_some_and(is_within))
+    }
+
+    /// Whether the directory has further names behind the last one of this listing.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The file of an entry: as found recently, or by `find`. `changes` is read before.
@@ -111,7 +142,10 @@ impl Listing {
 
 #[derive(Debug)]
 pub(super) struct Listings {
-    key: [u8; 16],
+    pub(super) key: [u8; 16],
+    listing_bytes_max: usize,
+    /// The number of listings begun.
+    begun: AtomicU64,
     /// Most recently used last.
     known: Mutex<VecDeque<Known>>,
 }
@@ -123,47 +157,62 @@ struct Known {
     changed: (Time, Time),
     /// Listed long enough after these times that any later change shows in them.
     is_settled: bool,
+    /// Later listings have greater numbers.
+    number: u64,
     listing: Arc<Listing>,
 }
 
 impl Listings {
     pub(super) fn new(key: [u8; 16]) -> Self {
-        Self { key, known: Mutex::new(VecDeque::new()) }
+        Self::limited(key, LISTING_BYTES_MAX)
     }
 
-    /// The entries of a directory: the present ones, or those listed last if the directory's times did not change. (The times may
-    /// be too coarse while it changes, so a listing from the beginning reads the present ones.)
+    pub(super) fn limited(key: [u8; 16], listing_bytes_max: usize) -> Self {
+        Self { key, listing_bytes_max, begun: AtomicU64::new(0), known: Mutex::default() }
+    }
+
+    /// The entries of a directory after a cookie: from the beginning, 0, on the present ones, for which the directory's times must be
+    /// fine enough to show that it did not change; otherwise those of the newest listing.
     pub(super) fn get(
         &self,
         directory: &OpenFile,
         parent: Identity,
-        is_begin: bool,
+        cookie: u64,
     ) -> Result<Arc<Listing>, Status> {
         let about = directory.attributes()?;
         let changed = (about.modified, about.changed);
         let identity = directory.identity();
-        if let Some(listing) = self.known(identity, changed, is_begin) {
+        if let Some(listing) = self.known(identity, changed, cookie) {
             return Ok(listing);
         }
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
         let is_settled = is_settled(about.modified) && is_settled(about.changed);
-        let listing = Arc::new(Listing::new(self.read(directory, &about, parent)?));
+        let listing = Arc::new(self.read(directory, &about, parent, cookie)?);
         let mut known = self.lock();
+        // A listing that was begun later has files that this one has not.
+        if known.iter().any(|one| one.directory == identity && one.number > number) {
+            return Ok(listing);
+        }
         known.retain(|one| one.directory != identity);
-        let mut entries = listing.names.len();
+        let mut bytes = listing.bytes;
         let mut is_kept = |one: &Known| {
-            entries += one.listing.names.len();
-            entries <= ENTRIES_MAX
+            bytes += one.listing.bytes;
+            bytes <= NAMES_BYTES_MAX
         };
         let kept = known.iter().rev().take(LISTINGS_MAX - 1).take_while(|one| is_kept(one)).count();
         let forgotten = known.len() - kept;
         known.drain(..forgotten);
-        known.push_back(Known { directory: identity, changed, is_settled, listing: Arc::clone(&listing) });
+        let new = Known { directory: identity, changed, is_settled, number, listing: Arc::clone(&listing) };
+        known.push_back(new);
         Ok(listing)
     }
 
-    fn known(&self, directory: Identity, changed: (Time, Time), is_begin: bool) -> Option<Arc<Listing>> {
+    fn known(&self, directory: Identity, changed: (Time, Time), cookie: u64) -> Option<Arc<Listing>> {
         let mut known = self.lock();
-        let is_good = |one: &Known| one.changed == changed && (one.is_settled || !is_begin);
+        let is_good = |one: &Known| {
+            let is_present = one.changed == changed && one.is_settled;
+            one.listing.covers(cookie) && (is_present || cookie > 0)
+        };
         let place = known.iter().position(|one| one.directory == directory && is_good(one))?;
         let one = known.remove(place)?;
         let listing = Arc::clone(&one.listing);
@@ -185,16 +234,27 @@ impl Listings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, directory: &OpenFile, about: &Attributes, parent: Identity) -> Result<Vec<Name>, Status> {
+    /// Reads the names after a cookie. Of more than fit into memory, those with the lowest cookies are kept.
+    fn read(
+        &self,
+        directory: &OpenFile,
+        about: &Attributes,
+        parent: Identity,
+        from: u64,
+    ) -> Result<Listing, Status> {
         let own = |cookie, file_id, bytes: &[u8]| Name { cookie, file_id, bytes: bytes.into() };
-        let mut names = vec![own(1, about.file_id, b"."), own(2, parent.inode, b"..")];
+        let mut lowest = Lowest { bytes_max: self.listing_bytes_max, ..Lowest::default() };
+        for name in [own(1, about.file_id, b"."), own(2, parent.inode, b"..")] {
+            lowest.add_after(from, name.cookie, || name);
+        }
         let each = |inode, bytes: &[u8]| {
-            names.push(own(self.cookie(bytes), inode, bytes));
+            let cookie = self.cookie(bytes);
+            lowest.add_after(from, cookie, || own(cookie, inode, bytes));
             true
         };
         each_entry(directory, each).map_err(|error| status_of(error, Status::Stale))?;
-        names.sort_unstable_by_key(|name| name.cookie);
-        Ok(names)
+        lowest.cut();
+        Ok(Listing::new(from, lowest.names, lowest.end.is_some()))
     }
 
     /// 63 bits, because some clients treat it as a signed number.
@@ -203,6 +263,47 @@ impl Listings {
         hasher.write(b"cookie");
         hasher.write(name);
         (hasher.finish() >> 1).max(COOKIE_MIN)
+    }
+}
+
+/// The names with the lowest cookies, as many as fit into memory.
+#[derive(Debug, Default)]
+struct Lowest {
+    names: Vec<Name>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Names with this cookie or a higher one do not fit.
+    end: Option<u64>,
+}
+
+impl Lowest {
+    fn add_after(&mut self, from: u64, cookie: u64, name: impl FnOnce() -> Name) {
+        if cookie <= from || self.end.is_some_and(|end| cookie >= end) {
+            return;
+        }
+        let name = name();
+        self.bytes += name.cost_bytes();
+        self.names.push(name);
+        // Not with each name, because it takes time.
+        if self.bytes > self.bytes_max + self.bytes_max / 2 {
+            self.cut();
+        }
+    }
+
+    /// Sorts the names, and leaves out those that do not fit; not the first one.
+    fn cut(&mut self) {
+        self.names.sort_unstable_by_key(|name| name.cookie);
+        let mut bytes = 0;
+        let fits = |name: &&Name| {
+            bytes += name.cost_bytes();
+            bytes <= self.bytes_max
+        };
+        let count = self.names.iter().take_while(fits).count().max(1);
+        if let Some(first) = self.names.get(count) {
+            self.end = Some(first.cookie);
+            self.names.truncate(count);
+        }
+        self.bytes = self.names.iter().map(Name::cost_bytes).sum();
     }
 }
 

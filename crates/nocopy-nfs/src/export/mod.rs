@@ -245,22 +245,17 @@ impl Export {
         self.found(identity, &about)
     }
 
-    /// All entries of a directory, in the order of their cookies; if `is_begin`, the current ones.
+    /// The entries of a directory after a cookie, in the order of their cookies; after 0 the current ones.
     ///
     /// # Errors
     /// It is not a directory, or caller or server may not read it.
-    pub fn list(
-        &self,
-        caller: &Caller,
-        directory: &OpenFile,
-        is_begin: bool,
-    ) -> Result<Arc<Listing>, Status> {
+    pub fn list(&self, caller: &Caller, directory: &OpenFile, cookie: u64) -> Result<Arc<Listing>, Status> {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
         directory.check(caller, Access::READ_OK)?;
         let parent = self.parent(directory.identity())?;
-        self.listings.get(directory, parent.identity(), is_begin)
+        self.listings.get(directory, parent.identity(), cookie)
     }
 
     /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions are checked before.

@@ -44,7 +44,7 @@ fn read(export: &Export, handle: &FileHandle) -> Result<Vec<u8>, Status> {
 
 fn names(export: &Export, handle: &FileHandle, cookie: u64) -> Vec<Name> {
     let directory = export.file(handle).unwrap();
-    export.list(&Caller::Server, &directory, cookie == 0).unwrap().after(cookie).to_vec()
+    export.list(&Caller::Server, &directory, cookie).unwrap().after(cookie).to_vec()
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn listings_have_the_numbers_of_the_attributes() {
     let scene = Scene::new();
     let export = scene.export();
     let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
-    for name in export.list(&Caller::Server, &below, true).unwrap().after(0) {
+    for name in export.list(&Caller::Server, &below, 0).unwrap().after(0) {
         let found = export.lookup(&Caller::Server, &below, &name.bytes).unwrap();
         assert_eq!(found.attributes.file_id, name.file_id);
     }
@@ -475,4 +475,53 @@ fn threads_that_must_not_wait_leave_it_to_others() {
     assert_eq!(status(export.file(&handle)), Status::Stale);
     assert!(!export.is_at_hand(&handle, None));
     assert!(without_waiting(|| export.lookup(&Caller::Server, &root, b"absent").is_err()).unwrap());
+}
+
+#[test]
+fn a_directory_is_not_read_again_for_each_part_of_it() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
+    let list = |cookie| export.list(&Caller::Server, &below, cookie).unwrap();
+    let first = list(0);
+    let cookie = first.after(0)[1].cookie;
+    fs::write(scene.path("exported/below/new"), []).unwrap();
+    assert!(Arc::ptr_eq(&first, &list(cookie)), "it was changed since");
+    let second = list(0);
+    assert_eq!(
+        second.after(0).len(),
+        first.after(0).len() + 1,
+        "from the beginning on it is the present one"
+    );
+    assert!(Arc::ptr_eq(&second, &list(cookie)));
+}
+
+#[test]
+fn a_large_directory_is_listed_in_parts_of_bounded_memory() {
+    const BYTES_MAX: usize = 4096;
+    let scene = Scene::new();
+    let directory = scene.path("exported/many");
+    fs::create_dir(&directory).unwrap();
+    (0..500).for_each(|number| fs::write(directory.join(format!("file-{number}")), []).unwrap());
+    let mut export = scene.export();
+    let handle = export.walk(&Caller::Server, Path::new("many")).unwrap();
+    let whole = names(&export, &handle, 0);
+    export.listings = Listings::limited(export.listings.key, BYTES_MAX);
+    let many = export.file(&handle).unwrap();
+    let (mut seen, mut cookie, mut parts) = (Vec::new(), 0, 0);
+    loop {
+        let part = export.list(&Caller::Server, &many, cookie).unwrap();
+        let names = part.after(cookie);
+        assert!(names.iter().map(Name::cost_bytes).sum::<usize>() <= BYTES_MAX);
+        seen.extend_from_slice(names);
+        parts += 1;
+        if !part.is_cut() {
+            break;
+        }
+        // The next page of the same part.
+        let inside = names[names.len() / 2].cookie;
+        assert!(Arc::ptr_eq(&part, &export.list(&Caller::Server, &many, inside).unwrap()));
+        cookie = names.last().unwrap().cookie;
+    }
+    assert!(seen == whole && seen.len() == 502 && parts > 5, "{} names in {parts} parts", seen.len());
 }

@@ -80,7 +80,7 @@ impl Core {
     pub fn list(&self, call: &ListCall) -> Vec<u8> {
         let is_full = call.names_bytes_max.is_some();
         let page = self.export.file(&call.directory).and_then(|directory| {
-            let listing = self.export.list(&call.caller, &directory, call.cookie == 0)?;
+            let listing = self.export.list(&call.caller, &directory, call.cookie)?;
             Ok((directory, listing))
         });
         let (directory, listing) = match page {
@@ -93,7 +93,7 @@ impl Core {
         if count == 0 && !names.is_empty() {
             return refused(call.xid, Status::TooSmall, attributes);
         }
-        let (taken, is_end) = (&names[..count], count == names.len());
+        let (taken, is_end) = (&names[..count], count == names.len() && !listing.is_cut());
         if !is_full {
             let entries = taken.iter().map(entry).collect();
             return listed(call.xid, attributes, entries, is_end);
