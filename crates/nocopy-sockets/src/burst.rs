@@ -110,8 +110,8 @@ fn copy(mut at: usize, parts: &[libc::iovec]) {
     let start = BUFFER.0.get().cast::<u8>();
     for part in parts {
         if part.iov_len > 0 {
-            // SAFETY: the shape's bytes are those of all parts, and so many datagrams fit (`segments_max`); the program's memory is
-            // as it would be for the kernel, and is not the buffer; the lock is held.
+            // SAFETY: the shape's bytes are those of all parts, which are not in the program's memory, and so many datagrams fit
+            // (`segments_max`); the data are as they would be for the kernel, and are not the buffer; the lock is held.
             unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), start.add(at), part.iov_len) };
             at += part.iov_len;
         }

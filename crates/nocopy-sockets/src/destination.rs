@@ -9,6 +9,9 @@ const BYTES_MAX: usize = 28;
 const V4_BYTES: usize = 16;
 const V6_BYTES: usize = 28;
 
+/// The longest address that the kernel reads: `struct sockaddr_storage`.
+const KERNEL_BYTES_MAX: usize = 128;
+
 /// Family, port and address of `struct sockaddr_in`; its other bytes have no meaning.
 const V4_USED_BYTES: usize = 8;
 
@@ -24,31 +27,36 @@ impl Destination {
     /// The peer of a connected socket.
     pub(crate) const CONNECTED: Self = Self { address: [0; BYTES_MAX], bytes: 0 };
 
-    /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, or too short.
+    /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, too short or too long. Its bytes are read once, because
+    /// another thread may change them.
     #[inline]
-    pub(crate) fn of(address: &[u8]) -> Option<Self> {
-        let family = i32::from(u16::from_ne_bytes(*address.first_chunk()?));
-        let (bytes, used) = match family {
-            libc::AF_INET => (V4_BYTES, V4_USED_BYTES),
-            libc::AF_INET6 => (V6_BYTES, V6_BYTES),
+    pub(crate) fn of(given: &[u8]) -> Option<Self> {
+        let mut address = [0; BYTES_MAX];
+        let given = given.get(..given.len().min(BYTES_MAX)).filter(|_| given.len() <= KERNEL_BYTES_MAX)?;
+        address.get_mut(..given.len())?.copy_from_slice(given);
+        let bytes = match i32::from(u16::from_ne_bytes([address[0], address[1]])) {
+            libc::AF_INET => V4_BYTES,
+            libc::AF_INET6 => V6_BYTES,
             _ => return None,
         };
-        let (given, mut kept) = (address.get(..bytes)?, [0; BYTES_MAX]);
-        kept[..used].copy_from_slice(&given[..used]);
-        Some(Self { address: kept, bytes: bytes as u32 })
+        if bytes == V4_BYTES {
+            address[V4_USED_BYTES..].fill(0);
+        }
+        (given.len() >= bytes).then_some(Self { address, bytes: bytes as u32 })
     }
 
     /// Whether it is this address; `None` stands for the peer of a connected socket.
     #[inline]
     pub(crate) fn is(&self, address: Option<&[u8]>) -> bool {
         let Some(address) = address else { return self.bytes == 0 };
-        match self.bytes as usize {
+        let is_equal = match self.bytes as usize {
             V4_BYTES if address.len() >= V4_BYTES => {
                 self.address.first_chunk::<V4_USED_BYTES>() == address.first_chunk()
             }
             V6_BYTES => address.first_chunk() == Some(&self.address),
             _ => false,
-        }
+        };
+        is_equal && address.len() <= KERNEL_BYTES_MAX
     }
 
     /// The address in the kernel's format; empty for the peer of a connected socket.
@@ -97,6 +105,11 @@ mod tests {
     #[test]
     fn short_and_foreign_addresses_are_refused() {
         let whole = v4(9, 1, 0);
+        let mut long = [0; KERNEL_BYTES_MAX + 1];
+        long[..whole.len()].copy_from_slice(&whole);
+        let (longest, known) = (&long[..KERNEL_BYTES_MAX], Destination::of(&whole));
+        assert!(known.unwrap().is(Some(longest)) && Destination::of(longest) == known);
+        assert!(!known.unwrap().is(Some(&long)) && Destination::of(&long).is_none());
         assert!((0..16).all(|end| Destination::of(&whole[..end]).is_none()));
         let mut other = whole;
         other[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());

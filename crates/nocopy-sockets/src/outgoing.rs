@@ -55,12 +55,11 @@ pub(crate) struct Datagram<'a> {
 }
 
 /// Appends a datagram to the current burst, if it has the same shape and there is no obstacle, and returns its bytes; otherwise [`offer`]
-/// decides what to do with it. `is_like` compares its shape with the burst's.
+/// decides what to do with it. `parts` compares its shape with the burst's, if the burst is of the same descriptor.
 #[inline]
-pub(crate) fn join(
+pub(crate) fn join<P: AsRef<[libc::iovec]>>(
     descriptor: i32,
-    parts: &[libc::iovec],
-    is_like: impl FnOnce(&Shape) -> bool,
+    parts: impl FnOnce(&Shape) -> Option<P>,
 ) -> Option<usize> {
     let guard = SHARED.lock.try_acquire()?;
     let word = Word::load();
@@ -68,9 +67,29 @@ pub(crate) fn join(
         return None;
     }
     let head = head(&guard);
-    let is_equal = head.descriptor == descriptor && is_like(&head.shape);
-    let is_joined = is_equal && head.has_room(word) && burst::add(&guard, word, head, parts);
-    is_joined.then_some(head.shape.bytes)
+    if head.descriptor != descriptor || !head.has_room(word) {
+        return None;
+    }
+    let parts = parts(&head.shape)?;
+    burst::add(&guard, word, head, parts.as_ref()).then_some(head.shape.bytes)
+}
+
+/// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library is off.
+#[inline]
+pub(crate) fn identified(descriptor: i32) -> Option<(&'static Slot, Kind)> {
+    let slot = slots::of(descriptor).filter(|_| !is_off())?;
+    Some((slot, slot.kind().unwrap_or_else(|| identify(slot, descriptor))))
+}
+
+#[cold]
+fn identify(slot: &'static Slot, descriptor: i32) -> Kind {
+    match SHARED.lock.acquire() {
+        // SAFETY: the lock is held, and no other reference is alive.
+        Some(Hold::Ours(_guard)) => unsafe {
+            slot.identify(descriptor, Run::new(environment::ways().tuning))
+        },
+        _ => Kind::Other,
+    }
 }
 
 /// Decides what to do with a datagram of a socket that is not left alone.
@@ -238,7 +257,8 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     drop(guard);
 }
 
-/// Hands over the burst, before the program does something else. If the socket has no room and the program only waits, the burst may stay.
+/// Hands over the burst, before the program does something else. If the program only waits, the burst stays if its socket has no room, or an
+/// error that the program waits for, and that the burst would take.
 pub(crate) fn flush(why: Flush) {
     let mut waited_ms = 0;
     while is_queued() {
@@ -246,7 +266,13 @@ pub(crate) fn flush(why: Flush) {
         let (handed, descriptor) = match &hold {
             // SAFETY: a burst that is under way has a head, which this thread, interrupted or not, does not write now.
             None => return,
-            Some(Hold::Ours(guard)) => (hand_over(why, Some(guard)), head(guard).descriptor),
+            Some(Hold::Ours(guard)) => {
+                let descriptor = head(guard).descriptor;
+                if why == Flush::Wait && sys::has_error(descriptor) {
+                    return;
+                }
+                (hand_over(why, Some(guard)), descriptor)
+            }
             Some(Hold::Interrupted) => (hand_over(why, None), -1),
         };
         if handed != Handed::Rest || why == Flush::Wait {
@@ -275,26 +301,11 @@ fn flush_by_deadline(number: u32) {
 
 /// Forgets the facts about a socket's options or its peer, because they may have changed.
 pub(crate) fn forget_findings(descriptor: i32) {
-    let Some(slot) = slots::of(descriptor).filter(|slot| slot.kind() != Kind::Other) else { return };
+    let is_known = |slot: &&Slot| matches!(slot.kind(), Some(Kind::Active | Kind::Alone));
+    let Some(slot) = slots::of(descriptor).filter(is_known) else { return };
     if let Some(Hold::Ours(_guard)) = SHARED.lock.acquire() {
         // SAFETY: the lock is held, and no other reference is alive.
         unsafe { slot.socket() }.into_iter().for_each(|socket| socket.run.forget());
-    }
-}
-
-/// Whether the burst waits because its socket has no room.
-pub(crate) fn is_any_stuck() -> bool {
-    is_queued() && SHARED.is_stuck.load(Relaxed)
-}
-
-/// Whether a socket has a burst for which it had no room.
-pub(crate) fn is_stuck(descriptor: i32) -> bool {
-    if !is_any_stuck() {
-        return false;
-    }
-    match SHARED.lock.acquire() {
-        Some(Hold::Ours(guard)) => Word::load().count() > 0 && head(&guard).descriptor == descriptor,
-        _ => false,
     }
 }
 
@@ -319,5 +330,24 @@ mod tests {
         shared::switch(false);
         let verdict = offer(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
         assert!(matches!(verdict, Verdict::Alone(None)) && !is_queued(), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_burst_before_a_wait_takes_no_error() {
+        let mut burst = Burst::begin(2);
+        burst.refuse_one();
+        burst.unlock();
+        flush(Flush::Wait);
+        assert!(is_queued(), "the wait ends by the error, and the burst leaves at its deadline");
+        assert_eq!(burst.take_error(), Some(libc::ECONNREFUSED));
+        flush(Flush::Wait);
+        assert!(!is_queued());
+        // Other steps hand it over all the same: the error is returned by the next send.
+        drop(burst);
+        let mut burst = Burst::begin(2);
+        burst.refuse_one();
+        burst.unlock();
+        flush(Flush::Output);
+        assert_eq!((is_queued(), slots::of(burst.descriptor()).unwrap().take_owed()), (false, Some(libc::ECONNREFUSED)));
     }
 }

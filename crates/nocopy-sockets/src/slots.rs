@@ -62,7 +62,7 @@ pub(crate) enum Kind {
     Other,
     /// A UDP socket that is left alone.
     Alone,
-    /// It must be examined under the lock.
+    /// A UDP socket that must be examined under the lock.
     Active,
 }
 
@@ -85,12 +85,14 @@ pub(crate) fn forget_from(first: i32, last: i32) {
 }
 
 impl Slot {
+    /// `None` if it is not known yet.
     #[inline]
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Option<Kind> {
         match self.kind.load(Relaxed) {
-            OTHER => Kind::Other,
-            ALONE => Kind::Alone,
-            _ => Kind::Active,
+            UNKNOWN => None,
+            OTHER => Some(Kind::Other),
+            ALONE => Some(Kind::Alone),
+            _ => Some(Kind::Active),
         }
     }
 
@@ -108,11 +110,6 @@ impl Slot {
         self.remaining.store(remaining - 1, Relaxed);
         self.record().alone(Plain::Alone);
         true
-    }
-
-    #[inline]
-    pub(crate) fn is_udp(&self) -> bool {
-        self.kind.load(Relaxed) == ACTIVE
     }
 
     fn forget(&self) {
@@ -190,7 +187,8 @@ impl Slot {
                 None => self.kind.store(OTHER, Relaxed),
             }
         }
-        self.kind()
+        // Another thread may have closed it meanwhile.
+        self.kind().unwrap_or(Kind::Other)
     }
 }
 

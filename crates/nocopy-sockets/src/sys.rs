@@ -218,14 +218,30 @@ pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
     flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
 }
 
+/// Waits for events of a descriptor, and returns those that are there. It takes nothing from the descriptor: a pending error stays.
+fn events(descriptor: i32, events: i16, timeout_ns: u64) -> i16 {
+    let mut wait = libc::pollfd { fd: descriptor, events, revents: 0 };
+    let time = time(timeout_ns);
+    plain(
+        libc::SYS_ppoll,
+        [(&raw mut wait) as usize, 1, (&raw const time) as usize, 0, size_of::<Signals>()],
+    );
+    wait.revents
+}
+
 /// Waits at most `timeout_ms` until a socket has room.
 pub(crate) fn wait_for_room(descriptor: i32, timeout_ms: u32) {
-    let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    let time = libc::timespec {
-        tv_sec: i64::from(timeout_ms / 1000),
-        tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
-    };
-    plain(libc::SYS_ppoll, [(&raw mut wait) as usize, 1, (&raw const time) as usize, 0, size_of::<u64>()]);
+    events(descriptor, libc::POLLOUT, u64::from(timeout_ms) * 1_000_000);
+}
+
+/// Whether a call that receives would find data, an end or an error now.
+pub(crate) fn is_readable(descriptor: i32) -> bool {
+    events(descriptor, libc::POLLIN, 0) != 0
+}
+
+/// Whether a socket has an error that its next call returns.
+pub(crate) fn has_error(descriptor: i32) -> bool {
+    events(descriptor, 0, 0) & libc::POLLERR != 0
 }
 
 /// Control data that gives the kernel the length of a burst's datagrams.
@@ -360,10 +376,20 @@ pub(crate) fn map_shared(descriptor: i32, bytes: usize) -> Option<*mut c_void> {
     error(mapped).is_none().then_some(mapped as *mut c_void)
 }
 
-/// The inode of an open file and its length.
-pub(crate) fn inode_and_bytes(descriptor: i32) -> Option<(u64, u64)> {
+fn status(descriptor: i32) -> Option<libc::stat> {
     // SAFETY: all zero is a valid status.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     let result = plain(libc::SYS_fstat, [descriptor as usize, (&raw mut status) as usize]);
-    error(result).is_none().then_some((status.st_ino, status.st_size as u64))
+    error(result).is_none().then_some(status)
+}
+
+/// The inode of an open file and its length.
+pub(crate) fn inode_and_bytes(descriptor: i32) -> Option<(u64, u64)> {
+    status(descriptor).map(|status| (status.st_ino, status.st_size as u64))
+}
+
+/// Whether a regular file is stored somewhere, and not made up by the kernel when it is read; `None` for anything else.
+pub(crate) fn is_stored(descriptor: i32) -> Option<bool> {
+    let status = status(descriptor).filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    Some(status.st_blocks > 0)
 }

@@ -48,8 +48,13 @@ before!(queued hooks::output;
     fallocate64 posix_fallocate posix_fallocate64 fsync fdatasync msync sync syncfs utime utimes utimensat
     futimens chmod fchmod fchmodat chown fchown lchown fchownat flock lockf lockf64 mkstemp mkstemp64);
 
-// Sleeps, and waits for something that is no descriptor.
+// What arrives.
+before!(queued hooks::receive; recv __recv_chk recvfrom __recvfrom_chk recvmsg epoll_pwait2);
+before!(queued hooks::read; read __read __read_chk readv);
+before!(queued hooks::option; getsockopt);
+
+// Sleeps, waits for something that is no descriptor, and waits that take more than what is there, or change their arguments.
 before!(queued hooks::wait;
     sleep usleep nanosleep __nanosleep clock_nanosleep pause sigsuspend __sigsuspend sigwait sigwaitinfo sigtimedwait
     wait waitpid __waitpid __wait wait3 wait4 waitid accept accept4 pthread_join sem_wait
-    sem_timedwait msgrcv mq_receive mq_timedreceive);
+    sem_timedwait msgrcv mq_receive mq_timedreceive recvmmsg select __select pselect);

@@ -4,7 +4,7 @@ use nocopy_proto::run::sockets::Flush;
 
 use crate::outgoing::flush;
 use crate::shared::is_queued;
-use crate::{process, slots};
+use crate::{process, slots, sys};
 
 /// Functions that only hand over the burst, for a reason.
 macro_rules! flushes {
@@ -26,6 +26,30 @@ fn flush_if_queued(why: Flush) {
     if is_queued() {
         flush(why);
     }
+}
+
+/// Functions that receive from a descriptor, or wait for events of one. The burst stays if there is something to receive, so that a program
+/// may look for answers between its datagrams. Looking takes nothing from the descriptor, neither data nor an error. If the call waits all the
+/// same, because it wants more than there is, the burst leaves at its deadline.
+pub(super) extern "C" fn receive(descriptor: i32) {
+    if !sys::is_readable(descriptor) {
+        flush(Flush::Wait);
+    }
+}
+
+/// `read(descriptor, …)`, `readv`: a stored file has something to read at any time. Files of /proc and /sys may count datagrams.
+pub(super) extern "C" fn read(descriptor: i32) {
+    match sys::is_stored(descriptor) {
+        Some(true) => {}
+        Some(false) => flush(Flush::Wait),
+        None => receive(descriptor),
+    }
+}
+
+/// `getsockopt(descriptor, level, name, …)`
+pub(super) extern "C" fn option(_descriptor: i32, level: i32, name: i32) {
+    let is_error = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
+    flush(if is_error { Flush::Wait } else { Flush::Settings });
 }
 
 /// `close(descriptor)`

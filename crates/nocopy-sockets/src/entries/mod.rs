@@ -5,6 +5,7 @@
 
 #[allow(non_snake_case, reason = "the C library's names")]
 mod before;
+mod datagram;
 mod hooks;
 mod opening;
 mod sending;

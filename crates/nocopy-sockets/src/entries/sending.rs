@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use nocopy_proto::run::sockets::{Flush, Plain};
 
+use super::datagram::{PartsRoom, bytes_of, destination, part, to_peer};
 use super::trampoline::function;
-use crate::destination::Destination;
 use crate::outgoing::{self, Datagram, Verdict};
 use crate::real::{call, call_at};
 use crate::run::Shape;
@@ -24,8 +24,8 @@ function!(WRITEV = writev);
 /// Flags that do not affect the datagram itself.
 const HARMLESS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// The most parts of a datagram that this library joins; a datagram with more is left to the kernel.
-const PARTS_MAX: usize = 16;
+/// The most datagrams that the kernel takes in one call (`UIO_MAXIOV`).
+const MESSAGES_MAX: u32 = 1024;
 
 /// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the descriptor.
 #[inline(always)]
@@ -74,24 +74,25 @@ sends! {
     writev = WRITEV else join_writev else rest_writev(first: *const iovec, count: i32);
 }
 
-/// Puts a datagram into the current burst if `is_like` accepts the burst's shape.
+/// Puts a datagram into the current burst. `parts` returns them if they have the burst's shape; called only if the burst is the descriptor's,
+/// because other calls leave it to the kernel to read what their arguments point to.
 #[inline(always)]
-fn join(descriptor: i32, parts: &[iovec], flags: i32, is_like: impl FnOnce(&Shape) -> bool) -> Option<usize> {
+fn join<P: AsRef<[iovec]>>(
+    descriptor: i32,
+    flags: i32,
+    parts: impl FnOnce(&Shape) -> Option<P>,
+) -> Option<usize> {
     if flags & !HARMLESS != 0 || !is_queued() {
         return None;
     }
-    outgoing::join(descriptor, parts, is_like)
-}
-
-fn part(data: *const c_void, bytes: usize) -> iovec {
-    iovec { iov_base: data.cast_mut(), iov_len: bytes }
+    outgoing::join(descriptor, parts)
 }
 
 /// # Safety
 /// As [`send`].
 #[inline(always)]
 unsafe fn join_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> Option<usize> {
-    join(descriptor, &[part(data, bytes)], flags, |of| of.is(bytes, None))
+    join(descriptor, flags, |of| of.is(bytes, None).then(|| part(data, bytes)))
 }
 
 /// # Safety
@@ -107,16 +108,19 @@ unsafe fn join_sendto(
 ) -> Option<usize> {
     // SAFETY: by contract.
     let to = || unsafe { bytes_of(address.cast(), address_bytes) };
-    join(descriptor, &[part(data, bytes)], flags, |of| of.is(bytes, to()))
+    join(descriptor, flags, |of| of.is(bytes, to()).then(|| part(data, bytes)))
 }
 
 /// # Safety
 /// As [`sendmsg`].
 #[inline(always)]
 unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> Option<usize> {
-    // SAFETY: by contract.
-    let (parts, shape) = unsafe { (parts_of(message), || shape_of(message)) };
-    join(descriptor, parts, flags, |of| shape() == Some(*of))
+    let mut room = PartsRoom::new();
+    join(descriptor, flags, |of| {
+        // SAFETY: by contract.
+        let (parts, address) = unsafe { room.read_message(message) }?;
+        of.is(parts.bytes, address).then_some(parts)
+    })
 }
 
 /// # Safety
@@ -131,28 +135,34 @@ unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Opti
 /// As [`writev`].
 #[inline(always)]
 unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Option<usize> {
-    // SAFETY: by contract.
-    let (parts, shape) = unsafe { vector(first, count) };
-    join(descriptor, parts, 0, |of| shape == Some(*of))
+    let mut room = PartsRoom::new();
+    join(descriptor, 0, |of| {
+        // SAFETY: by contract.
+        let parts = unsafe { room.read_vector(first, count) }?;
+        of.is(parts.bytes, None).then_some(parts)
+    })
 }
 
-/// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with it; `shape` is computed only if
-/// it may.
+/// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with it; `datagram` returns its parts
+/// and shape if it may, and is called only for a UDP socket.
 #[inline]
-fn send_by(
+fn send_by<P: AsRef<[iovec]>>(
     descriptor: i32,
-    parts: &[iovec],
     flags: i32,
-    shape: impl FnOnce() -> Option<Shape>,
+    datagram: impl FnOnce() -> Option<(P, Shape)>,
     real: impl Fn() -> isize,
 ) -> isize {
-    match slots::of(descriptor).filter(|_| !is_off()) {
-        Some(slot) if slot.kind() == Kind::Active => {
-            joining(descriptor, parts, flags, shape().filter(|_| flags & !HARMLESS == 0), real)
+    match outgoing::identified(descriptor) {
+        Some((_, Kind::Active)) => {
+            joining(descriptor, flags, (flags & !HARMLESS == 0).then(datagram).flatten(), real)
         }
-        slot => {
+        Some((slot, Kind::Alone)) => {
             before(Flush::Output);
-            slot.filter(|slot| slot.kind() == Kind::Alone).map_or_else(&real, |slot| alone(slot, &real))
+            alone(slot, real)
+        }
+        Some((_, Kind::Other)) | None => {
+            before(Flush::Output);
+            real()
         }
     }
 }
@@ -172,17 +182,17 @@ fn before(why: Flush) {
     }
 }
 
-/// A datagram of a socket that is not left alone, or not known.
-fn joining(
+/// A datagram of a UDP socket that is not left alone; `datagram` is `None` if it can join no burst.
+fn joining<P: AsRef<[iovec]>>(
     descriptor: i32,
-    parts: &[iovec],
     flags: i32,
-    shape: Option<Shape>,
+    datagram: Option<(P, Shape)>,
     real: impl Fn() -> isize,
 ) -> isize {
+    let parts = datagram.as_ref().map_or(&[][..], |(parts, _)| parts.as_ref());
+    let shape = datagram.as_ref().map(|(_, shape)| *shape);
     if let Some(way) = environment::ways().by_hand
         && let Some(shape) = shape
-        && slots::of(descriptor).is_some_and(Slot::is_udp) // from the second datagram on
         && by_hand::send(descriptor, shape, parts, way)
     {
         return shape.bytes as isize;
@@ -202,37 +212,31 @@ fn joining(
 
 #[cold]
 fn failed(errno: i32) -> isize {
-    // SAFETY: this thread's `errno`.
-    unsafe { *libc::__errno_location() = errno };
+    set_errno(errno);
     -1
 }
 
-/// The bytes of an address; `None` if there is none.
-///
-/// # Safety
-/// `address` is null or points to `bytes` bytes.
-#[inline]
-unsafe fn bytes_of<'a>(address: *const c_void, bytes: socklen_t) -> Option<&'a [u8]> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: by contract.
-    Some(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes as usize) })
+fn errno() -> i32 {
+    // SAFETY: this thread's.
+    unsafe { *libc::__errno_location() }
 }
 
-fn destination(address: Option<&[u8]>) -> Option<Destination> {
-    address.map_or(Some(Destination::CONNECTED), Destination::of)
+fn set_errno(errno: i32) {
+    // SAFETY: this thread's.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// # Safety
 /// As [`send`].
 #[inline(never)]
 unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
-    let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
     // SAFETY: by contract.
-    send_by(descriptor, &[part(data, bytes)], flags, shape, || unsafe {
-        call!(SEND, (i32, *const c_void, usize, i32) -> isize, descriptor, data, bytes, flags)
-    })
+    send_by(
+        descriptor,
+        flags,
+        || Some((part(data, bytes), to_peer(bytes))),
+        || unsafe { call!(SEND, (i32, *const c_void, usize, i32) -> isize, descriptor, data, bytes, flags) },
+    )
 }
 
 /// # Safety
@@ -248,9 +252,9 @@ unsafe fn rest_sendto(
 ) -> isize {
     // SAFETY: by contract.
     let to = || unsafe { bytes_of(address.cast(), address_bytes) };
-    let shape = || Some(Shape { bytes, destination: destination(to())? });
+    let datagram = || Some((part(data, bytes), Shape { bytes, destination: destination(to())? }));
     // SAFETY: by contract.
-    send_by(descriptor, &[part(data, bytes)], flags, shape, || unsafe {
+    send_by(descriptor, flags, datagram, || unsafe {
         call!(
             SENDTO,
             (i32, *const c_void, usize, i32, *const sockaddr, socklen_t) -> isize,
@@ -259,64 +263,18 @@ unsafe fn rest_sendto(
     })
 }
 
-/// The shape of a message as a datagram; `None` if it has more than that, or is null.
-///
-/// # Safety
-/// The message is null, or valid for the kernel.
-unsafe fn shape_of(message: *const msghdr) -> Option<Shape> {
-    // SAFETY: by contract.
-    let known = unsafe { message.as_ref() }?;
-    if known.msg_iovlen > PARTS_MAX || (!known.msg_control.is_null() && known.msg_controllen > 0) {
-        return None;
-    }
-    // SAFETY: by contract.
-    let (parts, address) = unsafe { (parts_of(message), bytes_of(known.msg_name, known.msg_namelen)) };
-    Some(Shape { bytes: length(parts)?, destination: destination(address)? })
-}
-
-/// # Safety
-/// The message is null, or valid for the kernel.
-unsafe fn parts_of<'a>(message: *const msghdr) -> &'a [iovec] {
-    // SAFETY: by contract.
-    unsafe { message.as_ref().map_or(&[], |message| parts(message.msg_iov, message.msg_iovlen)) }
-}
-
-/// # Safety
-/// `first` points to `count` parts.
-unsafe fn parts<'a>(first: *const iovec, count: usize) -> &'a [iovec] {
-    if first.is_null() || count > PARTS_MAX {
-        return &[];
-    }
-    // SAFETY: by contract.
-    unsafe { std::slice::from_raw_parts(first, count) }
-}
-
-/// The parts that `writev` writes, and their shape as a datagram to the peer of a connected socket.
-///
-/// # Safety
-/// `first` points to `count` parts.
-unsafe fn vector<'a>(first: *const iovec, count: i32) -> (&'a [iovec], Option<Shape>) {
-    let known = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
-    // SAFETY: by contract.
-    let parts = unsafe { parts(first, known.unwrap_or(0)) };
-    let bytes = known.and_then(|_| length(parts));
-    (parts, bytes.map(|bytes| Shape { bytes, destination: Destination::CONNECTED }))
-}
-
-fn length(parts: &[iovec]) -> Option<usize> {
-    parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))
-}
-
 /// # Safety
 /// As [`sendmsg`].
 #[inline(never)]
 unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
+    let mut room = PartsRoom::new();
     // SAFETY: by contract.
-    let (parts, shape) = unsafe { (parts_of(message), || shape_of(message)) };
-    // SAFETY: by contract.
-    send_by(descriptor, parts, flags, shape, || unsafe {
-        call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags)
-    })
+    send_by(
+        descriptor,
+        flags,
+        || unsafe { room.read_datagram(message) },
+        || unsafe { call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags) },
+    )
 }
 
 /// `sendmmsg(2)`: datagrams of one shape join one by one; others are sent as without this library.
@@ -330,8 +288,8 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     count: u32,
     flags: i32,
 ) -> i32 {
-    let kind = slots::of(descriptor).map(|slot| (slot, slot.kind()));
-    if let (Some((slot, Kind::Active)), false) = (kind, is_off()) {
+    let kind = outgoing::identified(descriptor);
+    if let Some((slot, Kind::Active)) = kind {
         // SAFETY: by contract.
         if let Some(sent) = unsafe { many(descriptor, messages, count, flags) } {
             return sent;
@@ -355,22 +313,31 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
     if messages.is_null() || count < 2 {
         return None;
     }
-    // SAFETY: by contract; the kernel writes lengths there, and so does this.
-    let all = unsafe { std::slice::from_raw_parts_mut(messages, count as usize) };
     // SAFETY: by contract.
-    let shape = unsafe { shape_of(&raw const all[0].msg_hdr) }?;
+    let message = |at: usize| unsafe { messages.add(at) };
     // SAFETY: by contract.
-    let is_equal = |one: &mmsghdr| unsafe { shape_of(&raw const one.msg_hdr) } == Some(shape);
-    if flags & !HARMLESS != 0 || !all.iter().all(is_equal) {
+    let shape = |at| unsafe {
+        let mut room = PartsRoom::new();
+        room.read_datagram(&raw const (*message(at)).msg_hdr).map(|(_, shape)| shape)
+    };
+    let (first, count) = (shape(0)?, count.min(MESSAGES_MAX) as usize);
+    if flags & !HARMLESS != 0 || !(1..count).all(|at| shape(at) == Some(first)) {
         return None;
     }
-    for (at, one) in all.iter_mut().enumerate() {
-        // SAFETY: by contract.
-        let sent = unsafe { sendmsg(descriptor, &raw const one.msg_hdr, flags) };
-        if sent < 0 {
-            return Some(if at > 0 { at as i32 } else { -1 });
+    let errno = errno();
+    for at in 0..count {
+        // SAFETY: by contract; the kernel writes lengths there, and so does this.
+        unsafe {
+            let sent = sendmsg(descriptor, &raw const (*message(at)).msg_hdr, flags);
+            if sent < 0 && at == 0 {
+                return Some(-1);
+            }
+            if sent < 0 {
+                set_errno(errno);
+                return Some(at as i32);
+            }
+            (*message(at)).msg_len = sent as u32;
         }
-        one.msg_len = sent as u32;
     }
     Some(count as i32)
 }
@@ -379,25 +346,29 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
 /// As [`write`].
 #[inline(never)]
 unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
-    let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
     // SAFETY: by contract.
-    send_by(descriptor, &[part(data, bytes)], 0, shape, || unsafe {
-        call!(WRITE, (i32, *const c_void, usize) -> isize, descriptor, data, bytes)
-    })
+    send_by(
+        descriptor,
+        0,
+        || Some((part(data, bytes), to_peer(bytes))),
+        || unsafe { call!(WRITE, (i32, *const c_void, usize) -> isize, descriptor, data, bytes) },
+    )
 }
 
 /// # Safety
 /// As [`writev`].
 #[inline(never)]
 unsafe fn rest_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
-    // SAFETY: by contract.
-    let (parts, shape) = unsafe { vector(first, count) };
-    // SAFETY: by contract.
+    let mut room = PartsRoom::new();
     send_by(
         descriptor,
-        parts,
         0,
-        || shape,
+        || {
+            // SAFETY: by contract.
+            let parts = unsafe { room.read_vector(first, count) }?;
+            Some((parts, to_peer(parts.bytes)))
+        },
+        // SAFETY: by contract.
         || unsafe { call!(WRITEV, (i32, *const iovec, i32) -> isize, descriptor, first, count) },
     )
 }

@@ -1,5 +1,6 @@
 //! The library preloaded into programs, on real traffic.
 
+mod calls;
 mod common;
 mod differential;
 mod exports;

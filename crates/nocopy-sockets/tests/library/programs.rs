@@ -27,7 +27,10 @@ const ALONE: u32 = 3;
 const FULL: u32 = 64;
 
 fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
-    let program = Program::compile("sender");
+    send_by(&Program::compile("sender"), count, what, how)
+}
+
+fn send_by(program: &Program, count: u32, what: &str, how: How<'_>) -> Arrived {
     let (socket, address) = receiver();
     let mut command = program.command();
     command.args([&address.port().to_string(), &count.to_string(), &BYTES.to_string(), what]);
@@ -54,9 +57,10 @@ fn number(datagram: &[u8]) -> i64 {
 /// Checks that the results are the same without the library and with it: bursts at once, at the usual pace, and each datagram by itself.
 #[track_caller]
 fn same(count: u32, what: &str) {
-    let plain = send(count, what, How::Plainly);
+    let program = Program::compile("sender");
+    let plain = send_by(&program, count, what, How::Plainly);
     for tuning in [EAGER, "", "entry=1,always,deadline=0", "entry=1,always,deadline=7"] {
-        let ours = send(count, what, How::Preloaded(tuning));
+        let ours = send_by(&program, count, what, How::Preloaded(tuning));
         assert_eq!(ours.numbers, plain.numbers, "{what} with '{tuning}': {}", ours.text);
         assert_eq!(ours.status, plain.status, "{what} with '{tuning}': {}", ours.text);
         assert_eq!((ours.lost, &ours.text), (0, &plain.text), "{what} with '{tuning}'");
@@ -178,6 +182,19 @@ fn a_signal_handler_that_sends_neither_waits_nor_reorders() {
     assert_eq!(own, (1_000_000..1_020_000).collect::<Vec<_>>(), "the loop's own are all there, and in order");
     assert_eq!(handlers, (0..by_handler).collect::<Vec<_>>(), "and so are the handler's");
     assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
+}
+
+/// Another thread may change the memory between two reads, and the lengths that were checked were not those that are used.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_arguments_point_to_is_read_once() {
+    let program = Program::compile("reads");
+    let (_socket, address) = receiver();
+    let mut command = program.command();
+    command.arg(address.port().to_string());
+    let (output, _) = run(command, How::Preloaded("entry=2,always,deadline=600000000"));
+    let once = format!("{BYTES} bytes sent, nothing read more than 1 times\n");
+    assert_eq!(crate::common::text(&output.stdout), once.repeat(3), "{}", output.status);
 }
 
 /// Without a receiver, the kernel reports the error of one datagram at the next call.
