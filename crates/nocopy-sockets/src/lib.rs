@@ -30,7 +30,8 @@
 //! * `ticker`: the thread for the deadline.
 //! * `process`: start, forks and end of the process.
 //! * `by_hand`: the upper limit that the bench compares with.
-//! * `real`, `sys`, `shared`, `environment`: the C library's functions, system calls, the state that threads share, variables.
+//! * `real`, `jump`, `sys`, `shared`, `environment`: the C library's functions and its jumps, system calls, the state that threads share,
+//!   variables.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
@@ -43,7 +44,7 @@
 //! record
 //! environment  shared
 //! run
-//! payoff  destination  real
+//! payoff  destination  real  jump
 //! sys
 //! ```
 #![allow(unsafe_code)]
@@ -55,6 +56,7 @@ mod destination;
 mod entries;
 mod environment;
 mod fitness;
+mod jump;
 mod outgoing;
 mod payoff;
 mod process;

@@ -3,11 +3,12 @@
 use nocopy_proto::run::sockets::Flush;
 
 use crate::shared::{self, PAGE_BYTES, SHARED};
-use crate::{by_hand, environment, fitness, outgoing, record, slots, ticker};
+use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, ticker};
 
 /// Called before the program starts.
 pub(crate) fn begin() {
     environment::read();
+    jump::learn();
     record::open();
     // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the handlers below are not called.
     unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };

@@ -3,7 +3,7 @@
 //! It lies on a separate page, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst, a
 //! holder of the lock and a thread, even after a fork for which the C library calls no handlers.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::sys;
 
@@ -12,6 +12,7 @@ use crate::sys;
 pub(crate) struct Shared {
     /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
     pub(crate) word: AtomicU64,
+    /// The second field: entry points in assembly look at its owner.
     pub(crate) lock: Lock,
     /// The word of the burst for which the holder of the lock calls the kernel; 0 otherwise.
     pub(crate) sending: AtomicU64,
@@ -34,7 +35,7 @@ pub(crate) struct Shared {
 
 pub(crate) static SHARED: Shared = Shared {
     word: AtomicU64::new(0),
-    lock: Lock { owner: AtomicUsize::new(0) },
+    lock: Lock { owner: AtomicUsize::new(0), stack: AtomicUsize::new(0) },
     sending: AtomicU64::new(0),
     is_stuck: AtomicBool::new(false),
     begun_ns: AtomicU64::new(0),
@@ -160,15 +161,18 @@ const NAP_NS: u64 = 50_000;
 
 /// One holder at a time. A signal handler does not wait for the call that it interrupted.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Lock {
     owner: AtomicUsize,
+    /// The holder's stack pointer; 0 if it is not stored yet, because that is not done in one instruction.
+    stack: AtomicUsize,
 }
 
 #[derive(Debug)]
 pub(crate) enum Hold {
     /// The lock, held until this is dropped.
     Ours(Guard),
-    /// This thread holds the lock already: the caller is a signal handler that interrupted a call, or an earlier call was left by siglongjmp(3).
+    /// This thread holds the lock already: the caller is a signal handler that interrupted a call.
     Interrupted,
 }
 
@@ -180,7 +184,14 @@ impl Lock {
     fn take(&self, owner: usize) -> Result<Guard, usize> {
         // Acquire: pairs with the release of the holder before.
         let taken = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
-        taken.map(|_| Guard(()))
+        taken?;
+        self.stack.store(sys::stack(), Ordering::Relaxed);
+        // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet have returned here.
+        compiler_fence(Ordering::SeqCst);
+        match self.owner.load(Ordering::Relaxed) {
+            still if still == owner => Ok(Guard(())),
+            other => Err(other),
+        }
     }
 
     /// `None` if the lock is taken.
@@ -216,6 +227,27 @@ impl Lock {
         None
     }
 
+    /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it comes from a signal handler that
+    /// interrupted the call. (If it only leads to another place in the handler, the call goes on.)
+    pub(crate) fn is_left_by_jump(&self, target: usize) -> bool {
+        if self.owner.load(Ordering::Relaxed) != sys::thread() {
+            return false;
+        }
+        let stack = self.stack.load(Ordering::Relaxed);
+        let is_of_signals = sys::signal_stack();
+        match (is_of_signals.contains(&stack), is_of_signals.contains(&target)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => target > stack,
+        }
+    }
+
+    /// Releases the lock of a call that never continues, and whose burst is handed over.
+    pub(crate) fn release_left(&self) {
+        SHARED.sending.store(0, Ordering::Relaxed);
+        drop(Guard(()));
+    }
+
     /// Takes the lock for the thread of the deadline, which never waits.
     pub(crate) fn acquire_for_ticker(&self) -> Option<Guard> {
         self.take(TICKER).ok()
@@ -227,6 +259,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Release: pairs with the acquire of the next holder.
         SHARED.lock.owner.store(0, Ordering::Release);
+        SHARED.lock.stack.store(0, Ordering::Relaxed);
     }
 }
 

@@ -91,6 +91,29 @@ pub(crate) fn thread() -> usize {
     own
 }
 
+/// The stack pointer.
+#[inline(always)]
+pub(crate) fn stack() -> usize {
+    let stack: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        asm!(
+            by_processor!(x86_64: "mov {}, rsp", aarch64: "mov {}, sp"),
+            out(reg) stack, options(nostack, nomem, preserves_flags),
+        );
+    }
+    stack
+}
+
+/// The stack on which signal handlers of this thread may run (sigaltstack(2)); empty if there is none.
+pub(crate) fn signal_stack() -> std::ops::Range<usize> {
+    // SAFETY: all zero is valid.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    plain(libc::SYS_sigaltstack, [0, (&raw mut stack) as usize]);
+    let first = stack.ss_sp as usize;
+    first..first + stack.ss_size
+}
+
 pub(crate) fn yield_processor() {
     plain(libc::SYS_sched_yield, []);
 }

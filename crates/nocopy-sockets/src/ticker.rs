@@ -59,8 +59,9 @@ static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
 
 #[cold]
 fn start(flush: fn(u32)) -> bool {
-    FLUSH.get_or_init(|| flush);
+    // First, because a handler that left the next line by a jump would leave it locked.
     let signals = sys::block_signals();
+    FLUSH.get_or_init(|| flush);
     let is_started = wait_until_gone() && begin_with_timer();
     sys::set_signals(signals);
     is_started
@@ -115,6 +116,13 @@ pub(crate) fn end() {
     wait_until_gone();
     SHARED.is_ticking.store(false, Release);
     drop(hold);
+}
+
+/// Notes that the holder of the lock never continues, which may have been [ending](end) the thread: the next burst starts another.
+pub(crate) fn holder_left() {
+    if SHARED.stop.load(Relaxed) != 0 {
+        SHARED.is_ticking.store(false, Release);
+    }
 }
 
 /// Asks the thread to end, and waits until it has.

@@ -12,6 +12,9 @@ before!(always hooks::settings; setsockopt connect __connect bind shutdown ioctl
 before!(always hooks::control; fcntl __fcntl fcntl64);
 before!(queued hooks::close_or_dup; dup pclose);
 
+// Jumps, of which those out of signal handlers matter.
+before!(locked hooks::jump; longjmp _longjmp siglongjmp __longjmp_chk);
+
 // The process: it forks by handlers (`process`), here is all else.
 before!(queued hooks::process_ends;
     _Fork vfork __vfork clone execve execv execvp execvpe execl execlp execle execveat fexecve

@@ -3,8 +3,8 @@
 use nocopy_proto::run::sockets::Flush;
 
 use crate::outgoing::flush;
-use crate::shared::is_queued;
-use crate::{process, slots, sys};
+use crate::shared::{SHARED, is_queued};
+use crate::{jump, process, slots, sys, ticker};
 
 /// Functions that only hand over the burst, for a reason.
 macro_rules! flushes {
@@ -86,6 +86,16 @@ pub(super) extern "C" fn settings(descriptor: i32) {
 /// `fcntl(descriptor, command, …)`
 pub(super) extern "C" fn control(_descriptor: i32) {
     flush_if_queued(Flush::Settings);
+}
+
+/// `longjmp(environment, value)`: a signal handler may leave the call of this library that it interrupted.
+pub(super) unsafe extern "C" fn jump(environment: *const usize) {
+    // SAFETY: the program's argument.
+    if SHARED.lock.is_left_by_jump(unsafe { jump::target(environment) }) {
+        flush(Flush::Wait);
+        ticker::holder_left();
+        SHARED.lock.release_left();
+    }
 }
 
 /// Before functions that change threads one by one, or require a process with one thread.

@@ -125,7 +125,7 @@ macro_rules! function {
     };
 }
 
-/// Calls a hook before functions, always or only while a burst is under way.
+/// Calls a hook before functions: always, only while a burst is under way (`queued`), or only while a thread holds the lock (`locked`).
 macro_rules! before {
     ($when:ident $hook:path; $($name:ident)*) => { $(
         $crate::entries::trampoline::entry!($name, $hook, $when);
@@ -139,10 +139,22 @@ macro_rules! instead {
     )* };
 }
 
-/// Jumps to `3` if no burst is under way; does nothing for hooks that must run `always`.
+/// Jumps to `3` if no burst is under way, or for hooks of the lock if it is free; does nothing for hooks that must run `always`.
 macro_rules! unless_queued {
     (always) => {
         ""
+    };
+    (locked) => {
+        $crate::sys::by_processor!(
+            x86_64: "
+            cmp qword ptr [rip + {word} + 8], 0
+            je 3f",
+            aarch64: "
+            adrp x16, {word}
+            add x16, x16, :lo12:{word}
+            ldr x16, [x16, #8]
+            cbz x16, 3f",
+        )
     };
     ($when:ident) => {
         $crate::sys::by_processor!(

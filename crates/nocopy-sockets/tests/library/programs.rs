@@ -184,6 +184,26 @@ fn a_signal_handler_that_sends_neither_waits_nor_reorders() {
     assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
 }
 
+/// A jump out of a signal handler ends a call of the library for good, whatever it was doing.
+#[test]
+fn bursts_go_on_after_jumps_out_of_handlers() {
+    const COUNT: i64 = 1000;
+    let program = Program::compile("jumps");
+    for stack in ["here", "elsewhere"] {
+        let ((during, first), (after, then)) = (receiver(), receiver());
+        let mut command = program.command();
+        let ports = [first, then].map(|address| address.port().to_string());
+        command.args([&ports[0], &ports[1], &COUNT.to_string(), stack]);
+        let (output, sockets) = run(command, How::Preloaded("entry=2,always,deadline=5000"));
+        assert!(output.status.success(), "{stack}: {}", crate::common::text(&output.stderr));
+        let numbers = |socket| arrived(socket).iter().map(|datagram| number(datagram)).collect::<Vec<_>>();
+        assert!(numbers(&during).is_sorted_by(|one, next| one < next), "{stack}: each once, and in order");
+        assert!(numbers(&after) == (0..2 * COUNT).collect::<Vec<_>>(), "{stack}: all arrive, in order");
+        let joined: Vec<_> = sockets.sockets.iter().map(|socket| socket.joined).collect();
+        assert!(joined.len() == 3 && joined.iter().all(|&joined| joined > 0), "{stack}: {joined:?} joined");
+    }
+}
+
 /// Another thread may change the memory between two reads, and the lengths that were checked were not those that are used.
 #[test]
 #[cfg(target_arch = "x86_64")]
