@@ -32,11 +32,13 @@ fn variable(name: &CStr) -> Option<&'static str> {
     }
 }
 
-/// The descriptor of the shared file, if it still refers to that file.
+/// The descriptor of the shared file, if it still refers to that file. No process can make the file shorter: a count that is written behind
+/// its end would end this one.
 pub(crate) fn report_file() -> Option<i32> {
     let (number, inode) = variable(REPORT)?.split_once(':')?;
     let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);
-    (sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64)).then_some(number)
+    let is_it = sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64);
+    (is_it && sys::keeps_its_bytes(number)).then_some(number)
 }
 
 /// How the library works in this program.

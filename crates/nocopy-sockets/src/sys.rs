@@ -411,6 +411,12 @@ pub(crate) fn inode_and_bytes(descriptor: i32) -> Option<(u64, u64)> {
     status(descriptor).map(|status| (status.st_ino, status.st_size as u64))
 }
 
+/// Whether a file in memory cannot be made shorter (`F_SEAL_SHRINK`).
+pub(crate) fn keeps_its_bytes(descriptor: i32) -> bool {
+    let seals = plain(libc::SYS_fcntl, [descriptor as usize, libc::F_GET_SEALS as usize, 0]);
+    seals >= 0 && seals as i32 & libc::F_SEAL_SHRINK != 0
+}
+
 /// Whether a regular file is stored somewhere, and not made up by the kernel when it is read; `None` for anything else.
 pub(crate) fn is_stored(descriptor: i32) -> Option<bool> {
     let status = status(descriptor).filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG)?;

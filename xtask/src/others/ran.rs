@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_lab::Namespace;
 use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::step::Failed;
@@ -75,8 +75,9 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
 
 /// A file that a command inherits, in which the library counts.
 pub(crate) fn report_file() -> std::io::Result<File> {
-    let file = memfd_create("report", MemfdFlags::empty())?;
+    let file = memfd_create("report", MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, FILE_BYTES as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK)?;
     let file = File::from(file);
     file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
     Ok(file)

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Socket, Sockets};
 use nocopy_report::table::Table;
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,8 +18,10 @@ pub(super) struct Counts(File);
 
 impl Counts {
     pub(super) fn new() -> io::Result<Self> {
-        let file = memfd_create("nocopy-run", MemfdFlags::empty())?;
+        let file = memfd_create("nocopy-run", MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, FILE_BYTES as u64)?;
+        // A process that made it shorter would end all others at their next datagram (SIGBUS).
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let file = File::from(file);
         file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
         Ok(Self(file))
@@ -206,6 +208,15 @@ mod tests {
         for field in ["peer", "datagram_bytes", "alone_why", "plain_ns", "batched_ns"] {
             assert!(json.get(field).is_none(), "{json}");
         }
+    }
+
+    #[test]
+    fn no_process_changes_the_length() {
+        let counts = Counts::new().unwrap();
+        for bytes in [0, FILE_BYTES - 1, FILE_BYTES + 1] {
+            assert_eq!(ftruncate(&counts.0, bytes as u64), Err(rustix::io::Errno::PERM), "{bytes} bytes");
+        }
+        assert_eq!(fcntl_add_seals(&counts.0, SealFlags::WRITE), Err(rustix::io::Errno::PERM));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use nocopy_lab::patience::PATIENCE;
 use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 /// Room for all datagrams of any program here: none is lost because the receiver is late.
@@ -68,8 +68,13 @@ pub(crate) enum How<'a> {
 }
 
 /// Runs a command to its end; returns its output and the library's counts.
-pub(crate) fn run(mut command: Command, how: How<'_>) -> (Output, Sockets) {
-    let file = report_file();
+pub(crate) fn run(command: Command, how: How<'_>) -> (Output, Sockets) {
+    run_counted(command, how, SealFlags::SHRINK)
+}
+
+/// As [`run`]; the file for the counts has these seals.
+pub(crate) fn run_counted(mut command: Command, how: How<'_>, seals: SealFlags) -> (Output, Sockets) {
+    let file = report_file(seals);
     if let How::Preloaded(tuning) = how {
         let library = nocopy_lab::preloadable(&our_library()).unwrap();
         command.env("LD_PRELOAD", library).env("NOCOPY_BATCH_TUNING", tuning);
@@ -84,9 +89,10 @@ pub(crate) fn run(mut command: Command, how: How<'_>) -> (Output, Sockets) {
 }
 
 /// A file that the command inherits.
-fn report_file() -> File {
-    let file = memfd_create("report", MemfdFlags::empty()).unwrap();
+fn report_file(seals: SealFlags) -> File {
+    let file = memfd_create("report", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, FILE_BYTES as u64).unwrap();
+    fcntl_add_seals(&file, seals).unwrap();
     let file = File::from(file);
     file.write_all_at(&MAGIC.to_ne_bytes(), 0).unwrap();
     file

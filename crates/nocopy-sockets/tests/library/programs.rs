@@ -2,7 +2,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::common::{How, Program, arrived, receiver, run};
+use rustix::fs::SealFlags;
+
+use crate::common::{How, Program, arrived, receiver, run, run_counted};
 
 /// Bursts from the second equal datagram on, which nothing ends but what the program does, and the deadline.
 const EAGER: &str = "entry=2,always";
@@ -215,6 +217,18 @@ fn what_arguments_point_to_is_read_once() {
     let (output, _) = run(command, How::Preloaded("entry=2,always,deadline=600000000"));
     let once = format!("{BYTES} bytes sent, nothing read more than 1 times\n");
     assert_eq!(crate::common::text(&output.stdout), once.repeat(3), "{}", output.status);
+}
+
+/// A write behind the end of a file that another process has made shorter ends a program.
+#[test]
+fn a_file_for_counts_that_may_become_shorter_is_not_used() {
+    let program = Program::compile("refused");
+    for (seals, programs) in [(SealFlags::SHRINK, 1), (SealFlags::GROW, 0)] {
+        let mut command = program.command();
+        command.arg("9");
+        let (_, sockets) = run_counted(command, How::Preloaded(EAGER), seals);
+        assert_eq!(sockets.programs, programs, "{seals:?}");
+    }
 }
 
 /// Without a receiver, the kernel reports the error of one datagram at the next call.
