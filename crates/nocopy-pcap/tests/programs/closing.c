@@ -1,4 +1,4 @@
-// Handles that are closed while a call reads: by its callback, by another thread. Nothing of them is left then.
+// Handles that are closed while a call reads: by its callback, by another thread, by a signal handler. Nothing of them is left then.
 #include <semaphore.h>
 #include "program.h"
 
@@ -46,6 +46,31 @@ static void by_thread(const char *device) {
     printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
 }
 
+static pcap_t *handled;
+
+static void on_signal(int number) {
+    (void)number;
+    pcap_close(handled);
+}
+
+static void *signal_it(void *thread) {
+    wait_for_sleeper();
+    pthread_kill(*(pthread_t *)thread, SIGUSR1);
+    return NULL;
+}
+
+static void by_handler(const char *device) {
+    int before = descriptors();
+    struct seen seen = {0};
+    handled = opened(device);
+    signal(SIGUSR1, on_signal);
+    pthread_t self = pthread_self(), thread;
+    pthread_create(&thread, NULL, signal_it, &self);
+    printf("loop: %d\n", pcap_loop(handled, -1, on_packet, (unsigned char *)&seen));
+    pthread_join(thread, NULL);
+    printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     must_take = getenv("NOCOPY_TAKE") != NULL; // each is the only one, or looks on
@@ -53,6 +78,7 @@ int main(int argc, char **argv) {
     by_callback(argv[1]);
     by_callback(argv[1]);
     by_thread(argv[1]);
+    by_handler(argv[1]);
     pcap_close(opened(argv[1]));
     return 0;
 }
