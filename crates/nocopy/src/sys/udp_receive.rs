@@ -87,6 +87,16 @@ pub struct LocalAddress {
     pub address: IpAddr,
     /// Index of the interface that it arrived on.
     pub interface: u32,
+    /// The address of this host from which an answer has to come: the same, or one that the kernel names for a broadcast or a group (IPv4);
+    /// `None`: the kernel chooses it when the answer is sent.
+    pub local_addr: Option<IpAddr>,
+}
+
+impl LocalAddress {
+    #[inline]
+    pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
+        Self { address, interface, local_addr: (!address.is_multicast()).then_some(address) }
+    }
 }
 
 /// The arguments of `recvmmsg`, allocated once.
@@ -295,17 +305,17 @@ fn control_messages(header: &libc::msghdr) -> Told {
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let told: Option<libc::in_pktinfo> = payload(message);
+                let address = |of: libc::in_addr| Ipv4Addr::from_bits(u32::from_be(of.s_addr)).into();
                 *local = told.map(|told| LocalAddress {
-                    address: Ipv4Addr::from_bits(u32::from_be(told.ipi_addr.s_addr)).into(),
-                    interface: told.ipi_ifindex.cast_unsigned(),
+                    local_addr: Some(address(told.ipi_spec_dst)),
+                    ..LocalAddress::new(address(told.ipi_addr), told.ipi_ifindex.cast_unsigned())
                 });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 let told: Option<libc::in6_pktinfo> = payload(message);
-                *local = told.map(|told| LocalAddress {
-                    address: Ipv6Addr::from(told.ipi6_addr.s6_addr).to_canonical(),
-                    interface: told.ipi6_ifindex,
-                });
+                let address = |told: libc::in6_pktinfo| Ipv6Addr::from(told.ipi6_addr.s6_addr).to_canonical();
+                // For a datagram over IPv4 the better message follows.
+                *local = told.map(|told| LocalAddress::new(address(told), told.ipi6_ifindex));
             }
             // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
@@ -344,13 +354,13 @@ pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
 /// Makes the kernel report where each datagram was sent to, and its interface.
 pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
-    let (level, name) = if ipv6 {
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_PKTINFO)
-    };
+    if ipv6 {
+        // SAFETY: the option takes an `int`.
+        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)? };
+    }
+    // For IPv6 sockets, too: about IPv4 with IPv4-mapped addresses it tells more.
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, level, name, &on) }
+    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on) }
 }
 
 /// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report the marks of received ones.

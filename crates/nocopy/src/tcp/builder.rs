@@ -299,14 +299,14 @@ impl Builder {
         self.finish(stream.into(), false)
     }
 
-    /// Listens at that address; port 0 chooses a free one. All connections have these settings. They share the pool to send from. They also
+    /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families. All connections have these settings. They share the pool to send from. They also
     /// share a given pool to receive into; without one each has its own, whose memory is allocated when used.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
         let socket = new_socket(address)?;
-        let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&address.into()));
+        let bound = socket.set_reuse_address(true).and_then(|()| address::bind(&socket, address));
         bound.map_err(|source| OpenError::Bind { address, source })?;
         // Accepted connections inherit the buffer sizes, and with them the window's scale.
         self.set(&socket)?;

@@ -224,7 +224,8 @@ impl Builder {
         self
     }
 
-    /// Makes the socket, with this address; port 0 chooses a free one. Over a port it must be an address of the port's interface.
+    /// Makes the socket, with this address; port 0 chooses a free one. `[::]` stands for all addresses of both families. Over a port it
+    /// must be an address of the port's interface.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -294,7 +295,8 @@ impl Builder {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(OpenError::Socket)?;
         self.settings.set(&socket, address.is_ipv6())?;
-        socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
+        let bound = address::bind(&socket, address);
+        bound.map_err(|source| OpenError::Bind { address, source })?;
         self.settings.join(&SockRef::from(&socket))?;
         Ok(socket)
     }

@@ -51,6 +51,11 @@ impl Run {
         self.about.from
     }
 
+    /// The address to which they were sent, if [requested](super::Builder::local_addresses).
+    pub fn local(&self) -> Option<LocalAddress> {
+        self.about.local
+    }
+
     /// The number of datagrams.
     #[inline]
     pub fn len(&self) -> usize {

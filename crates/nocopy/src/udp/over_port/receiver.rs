@@ -232,7 +232,7 @@ impl Receiver {
         {
             let Message { bytes, from, congested, local, .. } = message;
             let bytes = self.buffer[..bytes].into();
-            let local = local.unwrap_or(LocalAddress { address: to, interface: 0 });
+            let local = local.unwrap_or(LocalAddress::new(to, 0));
             self.strays.push_back(Stray { bytes, from, local, congested });
         }
         Ok(())
@@ -498,7 +498,7 @@ impl Sorting {
         {
             from.set_scope_id(self.interface_index);
         }
-        let local = LocalAddress { address: to, interface: self.interface_index };
+        let local = LocalAddress::new(to, self.interface_index);
         let found = Found { from, local, congested: self.tells_marks && view.is_marked(), at, bytes };
         self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
         Some(found)
