@@ -9,6 +9,7 @@
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
+pub mod address;
 pub mod capability;
 pub mod chart;
 pub mod check;

@@ -1,0 +1,185 @@
+//! Connects to the first address of a host that accepts (RFC 8305).
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::Attempts;
+
+/// How long an attempt may be undecided before the next address is tried beside it (RFC 8305, section 5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// How often to ask whether to stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Connects to one of the addresses, within the time; they are tried in order, but the families in turn, and the next one as soon as one has
+/// failed, or is undecided for 250 ms. `prepare` sets options of each socket before. `None`: it was to stop.
+///
+/// # Errors
+/// All addresses failed, each with its error.
+pub fn connect(
+    addresses: &[SocketAddr],
+    within: Duration,
+    prepare: impl Fn(&OwnedFd) -> io::Result<()>,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<(TcpStream, SocketAddr)>, Attempts> {
+    let mut race = Race { begun: Vec::new(), failed: Attempts::default() };
+    let mut untried = families_in_turn(addresses).into_iter().peekable();
+    let start = Instant::now();
+    let mut next_at = start;
+    loop {
+        if is_stopped() {
+            return Ok(None);
+        }
+        if (race.begun.is_empty() || Instant::now() >= next_at)
+            && let Some(to) = untried.next()
+        {
+            race.begin(to, &prepare);
+            next_at = Instant::now() + ATTEMPT_DELAY;
+        }
+        let is_last = untried.peek().is_none();
+        if race.begun.is_empty() {
+            match is_last {
+                true => return Err(race.failed),
+                false => continue,
+            }
+        }
+        let left = within.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            untried.for_each(|to| race.failed.note(to, Errno::TIMEDOUT.into()));
+            return Err(race.given_up());
+        }
+        let until_next = next_at.saturating_duration_since(Instant::now());
+        let wait = if is_last { left } else { left.min(until_next) };
+        let begun = race.begun.len();
+        if let Some(connected) = race.winner(wait.min(STOP_INTERVAL)) {
+            return Ok(Some(connected));
+        }
+        if race.begun.len() < begun {
+            next_at = Instant::now(); // one has failed
+        }
+    }
+}
+
+struct Race {
+    begun: Vec<(OwnedFd, SocketAddr)>,
+    failed: Attempts,
+}
+
+impl Race {
+    fn begin(&mut self, to: SocketAddr, prepare: &impl Fn(&OwnedFd) -> io::Result<()>) {
+        let begin = || {
+            let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+            prepare(&socket)?;
+            match rustix::net::connect(&socket, &to) {
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+                Err(errno) => Err(io::Error::from(errno)),
+            }
+        };
+        match begin() {
+            Ok(socket) => self.begun.push((socket, to)),
+            Err(error) => self.failed.note(to, error),
+        }
+    }
+
+    /// The first that is connected, after waiting for at most that time until one is decided.
+    fn winner(&mut self, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() }; // under a second
+        let mut polled: Vec<_> =
+            self.begun.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::OUT)).collect();
+        poll(&mut polled, Some(&wait)).ok()?; // EINTR: it is looked at again
+        let decided: Vec<_> = polled.iter().map(|socket| !socket.revents().is_empty()).collect();
+        for index in (0..decided.len()).filter(|index| decided[*index]).collect::<Vec<_>>().into_iter().rev()
+        {
+            let (socket, to) = self.begun.remove(index);
+            let connected = sockopt::socket_error(&socket).and_then(|result| result);
+            match connected.and_then(|()| ioctl_fionbio(&socket, false)) {
+                Ok(()) => return Some((socket.into(), to)),
+                Err(errno) => self.failed.note(to, errno.into()),
+            }
+        }
+        None
+    }
+
+    fn given_up(mut self) -> Attempts {
+        self.begun.drain(..).for_each(|(_, to)| self.failed.note(to, Errno::TIMEDOUT.into()));
+        self.failed
+    }
+}
+
+/// The addresses in order, except that the families take turns (RFC 8305, section 4).
+fn families_in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let is_ipv4_first = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let (first, other): (Vec<SocketAddr>, Vec<SocketAddr>) =
+        addresses.iter().partition(|address| address.is_ipv4() == is_ipv4_first);
+    let (mut first, mut other) = (first.into_iter(), other.into_iter());
+    let mut all = Vec::with_capacity(addresses.len());
+    while all.len() < addresses.len() {
+        all.extend(first.next());
+        all.extend(other.next());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn addresses(all: &[&str]) -> Vec<SocketAddr> {
+        all.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let all = addresses(&["[::1]:9", "[::2]:9", "[::3]:9", "1.0.0.1:9", "1.0.0.2:9"]);
+        let turns = addresses(&["[::1]:9", "1.0.0.1:9", "[::2]:9", "1.0.0.2:9", "[::3]:9"]);
+        assert_eq!(families_in_turn(&all), turns);
+        assert_eq!(families_in_turn(&all[..2]), all[..2]);
+    }
+
+    #[test]
+    fn the_next_address_is_tried_after_a_refusal() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        let closed = SocketAddr::from(([127, 0, 0, 2], open.port()));
+        let connected = connect(&[closed, open], PATIENCE, |_| Ok(()), || false).unwrap().unwrap();
+        assert_eq!((connected.0.peer_addr().unwrap(), connected.1), (open, open));
+    }
+
+    #[test]
+    fn the_next_address_is_tried_while_one_is_silent() {
+        // A full queue: the kernel drops further requests to connect.
+        let silent = crate::address::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let silent = TcpListener::from(silent);
+        let at = silent.local_addr().unwrap();
+        let _waiting = TcpStream::connect(at).unwrap();
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = open.local_addr().unwrap();
+        let connected = connect(&[at, open], PATIENCE, |_| Ok(()), || false).unwrap().unwrap();
+        assert_eq!(connected.1, open);
+        let failed = connect(&[at], Duration::from_millis(1), |_| Ok(()), || false).unwrap_err().into_error();
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn all_addresses_are_in_the_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let closed = [2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
+        let error = connect(&closed, PATIENCE, |_| Ok(()), || false).unwrap_err().to_string();
+        assert!(closed.iter().all(|address| error.contains(&address.to_string())), "{error}");
+        assert!(connect(&closed, PATIENCE, |_| Ok(()), || true).unwrap().is_none());
+    }
+}
