@@ -348,6 +348,9 @@ mod tests {
         burst.refuse_one();
         burst.unlock();
         flush(Flush::Output);
-        assert_eq!((is_queued(), slots::of(burst.descriptor()).unwrap().take_owed()), (false, Some(libc::ECONNREFUSED)));
+        assert_eq!(
+            (is_queued(), slots::of(burst.descriptor()).unwrap().take_owed()),
+            (false, Some(libc::ECONNREFUSED))
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nocopy::message::{self, Endpoint as MessageEndpoint, Event, Kind, MESSAGE_BYTES_MAX, Payload, Peer};
 use nocopy::{Reason, Rejected};
@@ -11,6 +11,7 @@ use nocopy::{Reason, Rejected};
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
 use crate::exchange::PATIENCE;
+use crate::in_turn::{cause, cause_of_message, check_port, in_turn};
 use crate::{Failure, ping};
 use nocopy_report::quantity::time;
 use nocopy_report::{Interrupt, Outcome, capability, print};
@@ -34,18 +35,73 @@ impl From<Error> for Failure {
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let request = request(arguments)?;
     let interrupt = Interrupt::listen()?;
-    let to = ping::resolve(&arguments.target)?;
-    let endpoint =
-        ping::open(to, arguments.interface.as_deref(), arguments.wait, MESSAGE_BYTES_MAX as usize)?;
+    let addresses = ping::resolve(&arguments.target)?;
+    let start = Instant::now();
+    let connected = connect(arguments, &addresses, &interrupt)?;
     capability::drop_all_but(capability::NONE)?;
-    let mut call = Call { arguments, interrupt, endpoint, start: Instant::now() };
-    let Some(peer) = call.connect(to)? else {
-        return Ok(call.end_interrupted("not connected yet, nothing was sent"));
+    let Some((endpoint, peer)) = connected else {
+        return Ok(end_interrupted(arguments, start, "not connected yet, nothing was sent"));
     };
+    let mut call = Call { arguments, interrupt, endpoint };
     match call.response(request, peer)? {
         Some(response) => print_response(&response).map(|()| Outcome::Positive),
-        None => Ok(call.end_interrupted(call.sent_words(peer))),
+        None => Ok(end_interrupted(arguments, start, call.sent_words(peer))),
     }
+}
+
+/// An endpoint, connected to one of the addresses. `None`: interrupted.
+fn connect(
+    arguments: &CallArguments,
+    addresses: &[SocketAddr],
+    interrupt: &Interrupt,
+) -> Result<Option<(MessageEndpoint, Peer)>, Failure> {
+    let interface = arguments.interface.as_deref();
+    let open = |to| ping::open(to, interface, arguments.wait, MESSAGE_BYTES_MAX as usize);
+    if let [to] = addresses {
+        let endpoint = open(*to)?;
+        capability::drop_all_but(capability::NONE)?;
+        let connected = connect_to(endpoint, *to, arguments.timeout, interrupt);
+        return Ok(connected.map_err(ping::Error::Message)?);
+    }
+    capability::drop_all_but(ping::needed(interface))?;
+    let found = in_turn(addresses, arguments.timeout, |to, share| {
+        check_port(to)?;
+        connect_to(open(to).map_err(cause)?, to, share, interrupt).map_err(cause_of_message)
+    });
+    Ok(found.map_err(|failed| ping::Error::Connect {
+        target: arguments.target.clone(),
+        source: failed.into_error(),
+    })?)
+}
+
+fn connect_to(
+    mut endpoint: MessageEndpoint,
+    to: SocketAddr,
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Result<Option<(MessageEndpoint, Peer)>, message::Error> {
+    let start = Instant::now();
+    let peer = endpoint.start_connect(to)?;
+    while !interrupt.came() {
+        endpoint.wait(PATIENCE)?;
+        while let Some(event) = endpoint.poll_event() {
+            match event {
+                Event::Connected(..) => return Ok(Some((endpoint, peer))),
+                Event::Lost(_, reason) => return Err(message::Error::NotConnected { address: to, reason }),
+                _ => {}
+            }
+        }
+        if start.elapsed() >= timeout {
+            return Err(message::Error::ConnectTimedOut { address: to, timeout });
+        }
+    }
+    Ok(None)
+}
+
+fn end_interrupted(arguments: &CallArguments, start: Instant, what: &str) -> Outcome {
+    let after = time(start.elapsed().as_secs_f64());
+    print::say(format_args!("nocopy: {}: interrupted after {after}: {what}", arguments.target));
+    Outcome::Negative
 }
 
 /// One call; its waits end early if the user interrupts it.
@@ -53,35 +109,9 @@ struct Call<'a> {
     arguments: &'a CallArguments,
     interrupt: Interrupt,
     endpoint: MessageEndpoint,
-    start: Instant,
 }
 
 impl Call<'_> {
-    /// `None`: interrupted.
-    fn connect(&mut self, to: SocketAddr) -> Result<Option<Peer>, ping::Error> {
-        let (start, timeout) = (Instant::now(), self.arguments.timeout);
-        let peer = self.endpoint.start_connect(to).map_err(ping::Error::Message)?;
-        while !self.interrupt.came() {
-            self.endpoint.wait(PATIENCE).map_err(|error| ping::Error::Message(error.into()))?;
-            while let Some(event) = self.endpoint.poll_event() {
-                match event {
-                    Event::Connected(..) => return Ok(Some(peer)),
-                    Event::Lost(_, reason) => {
-                        return Err(ping::Error::Message(message::Error::NotConnected {
-                            address: to,
-                            reason,
-                        }));
-                    }
-                    _ => {}
-                }
-            }
-            if start.elapsed() >= timeout {
-                return Err(ping::Error::Message(message::Error::ConnectTimedOut { address: to, timeout }));
-            }
-        }
-        Ok(None)
-    }
-
     /// `None`: interrupted.
     fn response(&mut self, request: Vec<u8>, peer: Peer) -> Result<Option<Vec<u8>>, Error> {
         let (start, timeout) = (Instant::now(), self.arguments.timeout);
@@ -133,12 +163,6 @@ impl Call<'_> {
             }
             _ => "the request may have arrived, no response has come",
         }
-    }
-
-    fn end_interrupted(&self, what: &str) -> Outcome {
-        let after = time(self.start.elapsed().as_secs_f64());
-        print::say(format_args!("nocopy: {}: interrupted after {after}: {what}", self.arguments.target));
-        Outcome::Negative
     }
 }
 

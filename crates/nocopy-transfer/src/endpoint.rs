@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
+
+use nocopy_report::address::{self, Family, HostPort};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
@@ -32,39 +34,31 @@ impl Scheme {
     }
 }
 
-/// A host, by name or address, and a port.
+/// A host and a port, and how to talk to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     scheme: Scheme,
-    /// Without the brackets of an IPv6 address; empty where none was given.
-    host: String,
-    port: u16,
+    at: HostPort,
 }
 
 impl Endpoint {
     /// Parses `SCHEME://HOST:PORT`; `None` if the text does not begin with one of the schemes.
     fn read(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
-        let (scheme, place) =
+        let (scheme, authority) =
             known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.prefix())?)))?;
-        Some(Self::place(scheme, place, scheme.prefix()))
+        Some(Self::at(scheme, &address::of_url(authority), scheme.prefix()))
     }
 
-    fn place(scheme: Scheme, place: &str, prefix: &str) -> Result<Self, String> {
-        let parsed = place.rsplit_once(':').and_then(|(host, port)| {
-            let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-            let is_host = match inside {
-                Some(inside) => inside.contains(':'),
-                None => !host.contains([':', '[', ']', '/', '@', '?', '#']),
-            };
-            let port = port.bytes().all(|digit| digit.is_ascii_digit()).then(|| port.parse().ok())??;
-            is_host.then(|| Self { scheme, host: inside.unwrap_or(host).into(), port })
-        });
-        parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
+    fn at(scheme: Scheme, text: &str, prefix: &str) -> Result<Self, String> {
+        let at = text.parse().map_err(|why| {
+            format!("{why}; write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000")
+        })?;
+        Ok(Self { scheme, at })
     }
 
     /// Parses `HOST:PORT` for receiving: the host, an address of this machine, may be missing, and port 0 chooses a free port.
     pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
-        Self::place(scheme, text, "")
+        Self::at(scheme, text, "")
     }
 
     /// Parses `HOST:PORT` for sending.
@@ -79,7 +73,7 @@ impl Endpoint {
 
     /// Checks that it names a host and a port.
     fn into_peer(self) -> Result<Self, String> {
-        match self.host.is_empty() || self.port == 0 {
+        match self.at.host.is_none() || self.at.port == 0 {
             true => Err("a host and a port from 1 on are needed".into()),
             false => Ok(self),
         }
@@ -102,13 +96,13 @@ impl Endpoint {
         if text.contains("://") {
             return Err("only message://, udp://, tcp:// and xdp:// are known".into());
         }
-        let message = Self::place(Scheme::Message, text, "")?;
-        let next = message.port.checked_add(1).filter(|_| message.port > 0);
+        let message = Self::at(Scheme::Message, text, "")?;
+        let next = message.port().checked_add(1).filter(|_| message.port() > 0);
         let next = next.ok_or(
             "UDP is at the next port number: write a port from 1 to 65534, or message://ADDRESS:PORT",
         )?;
         let tcp = Self { scheme: Scheme::Tcp, ..message.clone() };
-        let udp = Self { scheme: Scheme::Udp, port: next, ..message.clone() };
+        let udp = Self { scheme: Scheme::Udp, at: HostPort { port: next, ..message.at.clone() } };
         Ok(vec![message, tcp, udp])
     }
 
@@ -116,58 +110,44 @@ impl Endpoint {
         self.scheme
     }
 
-    /// The host as given, if any.
-    pub fn host(&self) -> Option<&str> {
-        (!self.host.is_empty()).then_some(&*self.host)
+    /// Whether a host is given, rather than all addresses of this one.
+    pub fn has_host(&self) -> bool {
+        self.at.host.is_some()
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.at.port
     }
 
-    /// The first address that fits.
-    pub fn resolve(&self, family: Family) -> io::Result<SocketAddr> {
-        let all = (&*self.host, self.port).to_socket_addrs()?;
-        all.into_iter().find(|address| family.has(address.ip())).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::AddrNotAvailable, format!("it has no {family} address"))
-        })
+    /// The addresses of a peer, at least one, in the order in which to try them.
+    ///
+    /// # Errors
+    /// The host has no address of that family.
+    pub fn resolve(&self, family: Family) -> io::Result<Vec<SocketAddr>> {
+        let host = self.at.host.as_ref().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        host.resolve(self.at.port, family)
+    }
+
+    /// The addresses of this machine to receive at.
+    ///
+    /// # Errors
+    /// The host has no address.
+    pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
+        self.at.local_addrs()
+    }
+
+    /// How errors name the peer: its only address, or the host as it was given.
+    pub fn peer_name(&self, addresses: &[SocketAddr]) -> String {
+        match addresses {
+            [address] => address.to_string(),
+            _ => self.at.to_string(),
+        }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let prefix = self.scheme.prefix();
-        match self.host.contains(':') {
-            true => write!(f, "{prefix}[{}]:{}", self.host, self.port),
-            false => write!(f, "{prefix}{}:{}", self.host, self.port),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    Any,
-    Ipv4,
-    Ipv6,
-}
-
-impl Family {
-    fn has(self, address: IpAddr) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Ipv4 => address.is_ipv4(),
-            Self::Ipv6 => address.is_ipv6(),
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Self::Any => "IP",
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        })
+        write!(f, "{}{}", self.scheme.prefix(), self.at)
     }
 }
 
@@ -176,25 +156,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_a_name_or_address_and_a_port() {
-        let udp =
-            |text| Endpoint::parse_peer(Scheme::Udp, text).map(|Endpoint { host, port, .. }| (host, port));
-        assert_eq!(udp("example.org:9000"), Ok(("example.org".into(), 9000)));
-        assert_eq!(udp("[fe80::1%eth0]:1"), Ok(("fe80::1%eth0".into(), 1)));
-        for wrong in
-            ["", "a", ":9", "a:0", "a:65536", "a:+9", "::1:9", "[a]:9", "a:9/x", "udp://a:9", "a:", "a@b:9"]
-        {
-            assert!(udp(wrong).is_err(), "{wrong}");
+    fn peers_have_a_host_and_a_port() {
+        let peer = |text| Endpoint::parse_peer(Scheme::Udp, text).map(|peer| peer.to_string());
+        assert_eq!(peer("example.org:9000"), Ok("udp://example.org:9000".into()));
+        assert_eq!(peer("[fe80::1%eth0]:1"), Ok("udp://[fe80::1%eth0]:1".into()));
+        for wrong in [":9", "a:0", "a", "udp://a:9", "::1:9"] {
+            assert!(peer(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_receiver_need_not_name_itself() {
-        let own =
-            |text| Endpoint::parse(Scheme::Tcp, text).map(|own| (own.host().map(str::to_owned), own.port()));
-        assert_eq!(own(":0"), Ok((None, 0)));
-        assert_eq!(own("[::1]:7"), Ok((Some("::1".into()), 7)));
+        let own = |text| Endpoint::parse(Scheme::Tcp, text).map(|own| (own.has_host(), own.port()));
+        assert_eq!((own(":0"), own("[::1]:7")), (Ok((false, 0)), Ok((true, 7))));
         assert!(own("eth0").is_err() && own("9000").is_err());
+    }
+
+    #[test]
+    fn scopes_of_urls_are_decoded() {
+        let peer = Endpoint::parse_round("udp://[fe80::1%25eth0]:9").unwrap();
+        assert_eq!(peer.to_string(), "udp://[fe80::1%eth0]:9");
     }
 
     #[test]
@@ -223,14 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_resolved_in_the_family_asked_for() {
-        let local = Endpoint { scheme: Scheme::Udp, host: "127.0.0.1".into(), port: 7 };
-        assert_eq!(local.resolve(Family::Ipv4).unwrap(), "127.0.0.1:7".parse().unwrap());
-        assert!(local.resolve(Family::Ipv6).unwrap_err().to_string().contains("no IPv6 address"));
-        assert_eq!(local.to_string(), "udp://127.0.0.1:7");
+    fn errors_name_the_only_address_or_the_host() {
+        let peer = Endpoint::parse_peer(Scheme::Udp, "localhost:9").unwrap();
+        let all: Vec<SocketAddr> = vec!["[::1]:9".parse().unwrap(), "127.0.0.1:9".parse().unwrap()];
         assert_eq!(
-            Endpoint { scheme: Scheme::Tcp, host: "::1".into(), port: 7 }.to_string(),
-            "tcp://[::1]:7"
+            (peer.peer_name(&all), peer.peer_name(&all[..1])),
+            ("localhost:9".into(), "[::1]:9".into())
         );
     }
 }

@@ -2,6 +2,7 @@
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
+mod answer;
 pub mod arguments;
 pub mod arrivals;
 pub mod call;
@@ -9,6 +10,7 @@ mod control;
 pub mod endpoint;
 pub mod exchange;
 mod failure;
+mod in_turn;
 mod ledger;
 pub mod ping;
 mod processor;

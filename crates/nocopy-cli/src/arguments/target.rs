@@ -12,7 +12,7 @@ pub(super) fn as_option(word: &OsStr, command: &Command) -> OsString {
         Some((scheme @ ("udp" | "tcp"), place))
             if command.get_arguments().any(|option| option.get_long() == Some(scheme)) =>
         {
-            format!("--{scheme}={place}").into()
+            format!("--{scheme}={}", nocopy_report::address::of_url(place)).into()
         }
         _ => word.into(),
     }

@@ -353,7 +353,11 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
         "127.0.0.1:9: cannot connect (EMFILE); too many open files; look at 'ip route get 127.0.0.1'",
     ),
     (
-        &[Refused::always(libc::SYS_recvfrom, libc::ENOMEM)],
+        &[
+            Refused::always(libc::SYS_recvmsg, libc::ENOMEM),
+            Refused::always(libc::SYS_recvfrom, libc::ENOMEM),
+            Refused::always(libc::SYS_recvmmsg, libc::ENOMEM),
+        ],
         &["serve", "udp://127.0.0.1:7000"],
         "udp://127.0.0.1:7000: cannot answer any more (ENOMEM); cannot allocate memory; check that its interface is up, and start it again",
     ),

@@ -1,6 +1,7 @@
 //! The command, as a program on real traffic.
 #![allow(missing_docs, clippy::disallowed_macros)] // a test may print
 
+mod addresses;
 mod bench;
 mod capability;
 mod errors;

@@ -1,12 +1,13 @@
 //! Settings of a client, and how it connects: the server's ports, then the mount.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nocopy::Pool;
+use nocopy_report::address::{self, Attempts, Family};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::core::{Done, Limits, ProcedureNumber};
@@ -105,16 +106,50 @@ impl Builder {
     /// # Errors
     /// See [`ClientError`].
     pub fn connect(&self, url: &Url) -> Result<(Client, PathBuf), ClientError> {
-        let ip = resolve(url)?;
-        let [nfs, mount] = self.ports(url, ip)?;
-        let (root, export, below) = self.mount(url, SocketAddr::new(ip, mount))?;
+        let addresses = url.host.resolve(0, Family::Any);
+        let addresses =
+            addresses.map_err(|source| ClientError::Host { host: url.host.to_string(), source })?;
+        if let [address] = addresses[..] {
+            return self.connect_at(url, address);
+        }
+        let unreachable = |failed: Attempts| ClientError::Unreachable {
+            host: url.host.to_string(),
+            source: failed.into_error(),
+        };
+        let first = self.first_to_accept(url, &addresses).map_err(unreachable)?;
+        let mut failed = Attempts::default();
+        for address in [first].into_iter().chain(addresses.into_iter().filter(|address| *address != first)) {
+            match self.connect_at(url, address) {
+                Err(ClientError::Transport(TransportError::Connect { address, source })) => {
+                    failed.note(address, source);
+                }
+                done => return done,
+            }
+        }
+        Err(unreachable(failed))
+    }
+
+    /// Which of the server's addresses accepts connections first, so that an address without an answer delays nothing.
+    fn first_to_accept(&self, url: &Url, addresses: &[SocketAddr]) -> Result<SocketAddr, Attempts> {
+        let ports = url.nfs_port.map_or(vec![portmap::PORT, nfs3::PORT], |port| vec![port]);
+        let all: Vec<_> =
+            addresses.iter().flat_map(|to| ports.iter().map(|port| with_port(*to, *port))).collect();
+        let within = self.patience.map_or(self.timeout, |most| most.min(self.timeout));
+        let connected = address::connect(&all, within, |_| Ok(()), || false)?;
+        let (_, to) = connected.expect("nothing stops it");
+        Ok(with_port(to, 0))
+    }
+
+    fn connect_at(&self, url: &Url, host: SocketAddr) -> Result<(Client, PathBuf), ClientError> {
+        let [nfs, mount] = self.ports(url, host)?;
+        let (root, export, below) = self.mount(url, with_port(host, mount))?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => {
                 Pool::new(BUFFERS, self.call_bytes_max.min(CALL_BYTES_MAX)).map_err(ClientError::Memory)?
             }
         };
-        let mut transport = self.transport(SocketAddr::new(ip, nfs), self.connections);
+        let mut transport = self.transport(with_port(host, nfs), self.connections);
         transport.core.set_pool(&pool);
         let mut client = Client {
             transport,
@@ -125,7 +160,7 @@ impl Builder {
             filled: Default::default(),
             begun: Default::default(),
             watch: Watch::new()
-                .map_err(|source| TransportError::Wait { address: SocketAddr::new(ip, nfs), source })?,
+                .map_err(|source| TransportError::Wait { address: with_port(host, nfs), source })?,
         };
         let about: FileSystemInformation =
             client.ask::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
@@ -146,19 +181,19 @@ impl Builder {
         Transport::new(reach, u32::from_ne_bytes(xid), self.user.body())
     }
 
-    fn ports(&self, url: &Url, ip: IpAddr) -> Result<[u16; 2], ClientError> {
+    fn ports(&self, url: &Url, host: SocketAddr) -> Result<[u16; 2], ClientError> {
         let nfs = match url.nfs_port {
             Some(port) => port,
-            None => self.port_of(ip, nfs3::PROGRAM, nfs3::VERSION)?.unwrap_or(nfs3::PORT),
+            None => self.port_of(host, nfs3::PROGRAM, nfs3::VERSION)?.unwrap_or(nfs3::PORT),
         };
         if let Some(mount) = url.mount_port {
             return Ok([nfs, mount]);
         }
         // A URL with a port means that server also for MOUNT, if MOUNT is served there: the portmapper may know another server.
-        if url.nfs_port.is_some() && self.is_mount_port(SocketAddr::new(ip, nfs))? {
+        if url.nfs_port.is_some() && self.is_mount_port(with_port(host, nfs))? {
             return Ok([nfs, nfs]);
         }
-        Ok([nfs, self.port_of(ip, mount::PROGRAM, mount::VERSION)?.unwrap_or(nfs)])
+        Ok([nfs, self.port_of(host, mount::PROGRAM, mount::VERSION)?.unwrap_or(nfs)])
     }
 
     fn is_mount_port(&self, address: SocketAddr) -> Result<bool, ClientError> {
@@ -175,8 +210,8 @@ impl Builder {
     }
 
     /// The port by the portmapper; `None` without a portmapper, or if it does not know the program.
-    fn port_of(&self, ip: IpAddr, program: u32, version: u32) -> Result<Option<u16>, ClientError> {
-        let mut transport = self.transport(SocketAddr::new(ip, portmap::PORT), 1);
+    fn port_of(&self, host: SocketAddr, program: u32, version: u32) -> Result<Option<u16>, ClientError> {
+        let mut transport = self.transport(with_port(host, portmap::PORT), 1);
         let procedure = ProcedureNumber {
             program: portmap::PROGRAM,
             version: portmap::VERSION,
@@ -188,7 +223,7 @@ impl Builder {
             Err(Failed::Transport(TransportError::Connect { .. })) => return Ok(None),
             Err(Failed::Transport(error)) => return Err(error.into()),
             Err(Failed::Call(error)) => {
-                let subject = format!("{ip} port {}", portmap::PORT);
+                let subject = format!("{} port {}", host.ip(), portmap::PORT);
                 return Err(ClientError::of(subject, "asked for a port", error, false));
             }
         };
@@ -240,11 +275,9 @@ fn normal(path: &Path) -> PathBuf {
     [OsStr::new("/")].into_iter().chain(names).collect()
 }
 
-fn resolve(url: &Url) -> Result<IpAddr, ClientError> {
-    let failed = |source| ClientError::Host { host: url.host.clone(), source };
-    let mut addresses = (url.host.as_str(), 0).to_socket_addrs().map_err(failed)?;
-    let none = || failed(std::io::ErrorKind::NotFound.into());
-    addresses.next().map(|address| address.ip()).ok_or_else(none)
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 enum Failed {

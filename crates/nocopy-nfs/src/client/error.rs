@@ -17,6 +17,9 @@ pub enum ClientError {
     Url(#[from] UrlError),
     #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = Why(.source))]
     Host { host: String, source: std::io::Error },
+    /// None of its addresses accepts connections.
+    #[error("{host}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = Why(.source))]
+    Unreachable { host: String, source: std::io::Error },
     #[error("{export}: cannot be mounted ({}); {}; {}", mount_words(*status)[0], mount_words(*status)[1], mount_advice(*status))]
     Mount { export: String, status: mount::Status },
     #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]

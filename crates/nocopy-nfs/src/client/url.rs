@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+use nocopy_report::address::{self, Host};
+
 /// A server and a path on it. The path begins with the exported directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// A name or an address; an IPv6 address without brackets.
-    pub host: String,
+    pub host: Host,
     pub nfs_port: Option<u16>,
     pub mount_port: Option<u16>,
     /// From the server's root.
@@ -23,6 +24,8 @@ pub enum UrlError {
     Scheme { url: String },
     #[error("{url}: not a URL of NFS; it has no host; write it as nfs://HOST/PATH")]
     Host { url: String },
+    #[error("{url}: not a URL of NFS; {why}; write it as nfs://HOST/PATH")]
+    Address { url: String, why: String },
     #[error("{url}: not a URL of NFS; it has no path; write it as nfs://HOST/PATH")]
     Path { url: String },
     #[error("{url}: not a usable path; it contains '..'; write it without")]
@@ -57,20 +60,19 @@ impl FromStr for Url {
             Ok(port @ 1..) => Ok(port),
             _ => Err(UrlError::Port { url: url(), word: word.to_owned() }),
         };
-        let (host, nfs_port) = match authority.rsplit_once(':') {
-            Some((host, word)) if !word.contains(']') => (host, Some(port(word)?)),
-            _ => (authority, None),
-        };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let authority = address::of_url(authority);
+        let wrong = |why| UrlError::Address { url: url(), why };
+        let (host, word) = address::split_port(&authority).map_err(wrong)?;
         if host.is_empty() {
             return Err(UrlError::Host { url: url() });
         }
+        let (host, nfs_port) = (host.parse().map_err(wrong)?, word.map(port).transpose()?);
         let bytes = unescaped(path).ok_or_else(|| UrlError::Escape { url: url() })?;
         let path = PathBuf::from(OsString::from_vec(bytes));
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(UrlError::Upward { url: url() });
         }
-        let mut parsed = Self { host: host.to_owned(), nfs_port, mount_port: None, path };
+        let mut parsed = Self { host, nfs_port, mount_port: None, path };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("nfsport", word)) => parsed.nfs_port = Some(port(word)?),
@@ -93,8 +95,7 @@ impl Url {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, nfs_port, path, .. } = self;
-        let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-        write!(f, "nfs://{open}{host}{close}")?;
+        write!(f, "nfs://{host}")?;
         nfs_port.iter().try_for_each(|port| write!(f, ":{port}"))?;
         write!(f, "{}", path.display())
     }
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     fn url(host: &str, ports: [Option<u16>; 2], path: &str) -> Url {
-        Url { host: host.into(), nfs_port: ports[0], mount_port: ports[1], path: path.into() }
+        Url { host: host.parse().unwrap(), nfs_port: ports[0], mount_port: ports[1], path: path.into() }
     }
 
     #[test]
@@ -127,6 +128,8 @@ mod tests {
             ("nfs://10.0.0.1:2050/", url("10.0.0.1", [Some(2050), None], "/")),
             ("nfs://[fd00::1]/srv", url("fd00::1", [None, None], "/srv")),
             ("nfs://[fd00::1]:7/srv", url("fd00::1", [Some(7), None], "/srv")),
+            ("nfs://[fe80::1%25eth0]:7/srv", url("fe80::1%eth0", [Some(7), None], "/srv")),
+            ("nfs://[fe80::1%2]/srv", url("fe80::1%2", [None, None], "/srv")),
             ("nfs://h/a%20b%2fc?nfsport=1&mountport=2", url("h", [Some(1), Some(2)], "/a b/c")),
             ("nfs://h:9/x?version=3&nfsport=10", url("h", [Some(10), None], "/x")),
         ] {
@@ -142,6 +145,10 @@ mod tests {
             ("http://h/x", format!("{URL}; it does not begin with 'nfs://'; write it as nfs://HOST/PATH")),
             ("nfs:///x", format!("{URL}; it has no host; write it as nfs://HOST/PATH")),
             ("nfs://h", format!("{URL}; it has no path; write it as nfs://HOST/PATH")),
+            (
+                "nfs://::1/x",
+                format!("{URL}; an IPv6 address needs brackets: [::1]; write it as nfs://HOST/PATH"),
+            ),
             ("nfs://h:0/x", format!("{URL}; '0' is not a port; give a number from 1 to 65535")),
             (
                 "nfs://h/x?mountport=99999",

@@ -1,25 +1,27 @@
 //! The options of `nocopy serve nfs`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use ipnet::IpNet;
-
+use nocopy_report::address::HostPort;
 use nocopy_report::quantity;
+
+use crate::server::Allow;
 
 #[derive(Debug, Args)]
 pub struct NfsArguments {
     /// The directory to serve.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Where to listen; port 0 takes a free port. The default is reachable from this host only.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
-    pub listen: SocketAddr,
-    /// Serve only clients in this network, such as 10.0.0.0/8; may be given again (default: every host that reaches the address).
-    #[arg(long, value_name = "NETWORK", value_parser = network)]
-    pub allow: Vec<IpNet>,
+    /// Where to listen: an address, or a name with its addresses of this host; without HOST at all addresses of this host. Port 0 takes a
+    /// free port. The default is reachable from this host only.
+    #[arg(long, value_name = "[HOST]:PORT", default_value = "127.0.0.1:2049")]
+    pub listen: HostPort,
+    /// Serve only clients in this network, such as 10.0.0.0/8, or of this host; may be given again (default: every host that reaches the
+    /// address).
+    #[arg(long, value_name = "NETWORK|HOST")]
+    pub allow: Vec<Allow>,
     /// Where to keep what makes file handles valid after a restart, so that clients continue (default: a
     /// directory for each DIR below ~/.local/state/nocopy).
     #[arg(long, value_name = "DIRECTORY")]
@@ -47,27 +49,4 @@ pub struct NfsArguments {
     /// Print the summary as JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A network, or one address.
-fn network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse().map(|address: std::net::IpAddr| IpNet::from(address));
-    text.parse()
-        .or_else(|_| address())
-        .map_err(|_| "not a network: write it as 10.0.0.0/8 or fd00::/8".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn networks_are_read_as_written() {
-        for (text, read) in
-            [("10.0.0.0/8", "10.0.0.0/8"), ("10.1.2.3", "10.1.2.3/32"), ("fd00::/8", "fd00::/8")]
-        {
-            assert_eq!(network(text).unwrap().to_string(), read);
-        }
-        assert!(network("10.0.0.0/33").unwrap_err().contains("10.0.0.0/8"));
-    }
 }

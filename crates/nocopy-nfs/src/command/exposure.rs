@@ -1,14 +1,11 @@
 //! What clients may do that they could not do as themselves, for the line that a server prints at its start.
 
-use std::net::SocketAddr;
-
 use crate::server::Settings;
 use crate::server::core::Callers;
 
 /// The sentence; `None` if only root of this host can name users, who can become any of them anyway.
-pub(super) fn sentence(settings: &Settings, address: SocketAddr, server: u32) -> Option<String> {
+pub(super) fn sentence(settings: &Settings, is_local: bool, server: u32) -> Option<String> {
     let does = if settings.is_writable { "read and change" } else { "read" };
-    let is_local = address.ip().is_loopback();
     let (hosts, advice) = match (is_local, settings.allow.is_empty()) {
         (true, _) => ("this host", ""),
         (false, true) => ("every host that reaches this address", "; name networks by --allow"),
@@ -29,6 +26,8 @@ pub(super) fn sentence(settings: &Settings, address: SocketAddr, server: u32) ->
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]
@@ -39,9 +38,16 @@ mod tests {
             let address = SocketAddr::from((host, 2049));
             let allow = allow.iter().map(|network| network.parse().unwrap()).collect();
             let (is_stable, is_portmapper, connections_max) = (false, false, 1);
-            let settings =
-                Settings { address, allow, is_stable, is_writable, callers, is_portmapper, connections_max };
-            sentence(&settings, address, 1000)
+            let settings = Settings {
+                addresses: vec![address],
+                allow,
+                is_stable,
+                is_writable,
+                callers,
+                is_portmapper,
+                connections_max,
+            };
+            sentence(&settings, address.ip().is_loopback(), 1000)
         };
         let (here, open, allowed) = ([127, 0, 0, 1], [0, 0, 0, 0], ["10.0.0.0/8"]);
         for (said, expected) in [

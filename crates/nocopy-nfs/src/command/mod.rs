@@ -44,6 +44,8 @@ pub enum Failure {
         "{option}: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
     )]
     NotRoot { option: &'static str },
+    #[error("--listen {address}: no address to serve at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
+    Listen { address: String, source: io::Error },
     #[error("server: cannot wait for calls any more{cause}; start it again", cause = Why(.0))]
     Serve(#[source] io::Error),
     #[error(transparent)]
@@ -102,8 +104,11 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         Caller::check_acting()?;
     }
     let directory = export.path().display().to_string();
+    let addresses = arguments.listen.local_addrs();
+    let addresses =
+        addresses.map_err(|source| Failure::Listen { address: arguments.listen.to_string(), source })?;
     let settings = Settings {
-        address: arguments.listen,
+        addresses,
         allow: arguments.allow.clone(),
         is_stable: arguments.stable,
         is_writable: arguments.writable,
@@ -116,9 +121,12 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     }
     let server = Server::bind(export, settings.clone())?;
     capability::drop_all_but(needed(callers, arguments.writable))?;
-    let address = server.address();
-    print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
-    if let Some(sentence) = exposure::sentence(&settings, address, geteuid().as_raw()) {
+    let (address, addresses) = (server.address(), server.addresses());
+    addresses.iter().for_each(|address| {
+        print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
+    });
+    let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+    if let Some(sentence) = exposure::sentence(&settings, is_local, geteuid().as_raw()) {
         print::say(format_args!("nocopy: {sentence}"));
     }
     let start = Instant::now();

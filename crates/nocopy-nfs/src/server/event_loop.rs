@@ -170,7 +170,7 @@ impl EventLoop {
     fn add(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
         let address = SocketAddr::new(from.ip().to_canonical(), from.port());
         let allow = &self.shared.settings.allow;
-        if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address.ip())) {
+        if !allow.is_empty() && !allow.iter().any(|allow| allow.has(from)) {
             return self.shared.accounts.note_refused();
         }
         // The loops share the limit. A loop without connections may have one more, as there are few loops.

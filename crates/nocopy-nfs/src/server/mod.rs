@@ -21,6 +21,7 @@
 //! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable` copies instead.
 
 mod accounts;
+mod allow;
 mod connection;
 pub mod core;
 mod event_loop;
@@ -41,10 +42,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use ipnet::IpNet;
+use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use accounts::{Accounts, ClientCounts, Copied, Counts};
+pub use allow::Allow;
 
 use self::core::{Callers, Core};
 use crate::export::Export;
@@ -88,9 +90,10 @@ fn advice(error: &io::Error) -> &'static str {
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub address: SocketAddr,
-    /// The networks that may connect; empty: all that can reach the address.
-    pub allow: Vec<IpNet>,
+    /// Where to listen; of several addresses those that this host has, at one port.
+    pub addresses: Vec<SocketAddr>,
+    /// What may connect; empty: all that can reach the address.
+    pub allow: Vec<Allow>,
     /// Copy what is read, so that later changes of the file do not change the reply.
     pub is_stable: bool,
     pub is_writable: bool,
@@ -132,7 +135,8 @@ impl Shared {
 
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    /// At least one.
+    addresses: Vec<SocketAddr>,
     shared: Arc<Shared>,
     loops: Vec<EventLoop>,
 }
@@ -144,20 +148,22 @@ impl Server {
     /// See [`ServerError`].
     pub fn bind(export: Arc<Export>, settings: Settings) -> Result<Self, ServerError> {
         let connections_max = raise_descriptors().min(settings.connections_max);
-        let first = listen(settings.address)?;
-        let address = first.local_addr().map_err(ServerError::Setup)?;
-        let mut listeners = vec![first];
-        if settings.is_portmapper && address.port() != portmap::PORT {
-            listeners.push(listen(SocketAddr::new(address.ip(), portmap::PORT))?);
+        let mut listeners = listen_at_all(&settings.addresses)?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>();
+        let addresses = addresses.map_err(ServerError::Setup)?;
+        let port = addresses[0].port();
+        if settings.is_portmapper && port != portmap::PORT {
+            for mut address in addresses.clone() {
+                address.set_port(portmap::PORT);
+                listeners.push(listen(address)?);
+            }
         }
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
         let inboxes = (0..count).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>();
         let shared = Arc::new(Shared {
-            core: Core::new(export, groups, address.port())
-                .writable(settings.is_writable)
-                .callers(settings.callers),
+            core: Core::new(export, groups, port).writable(settings.is_writable).callers(settings.callers),
             settings,
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new(connections_max)),
@@ -178,11 +184,16 @@ impl Server {
             })
             .collect::<io::Result<_>>()
             .map_err(ServerError::Setup)?;
-        Ok(Self { address, shared, loops })
+        Ok(Self { addresses, shared, loops })
     }
 
+    /// The first of its addresses.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses[0]
+    }
+
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// Answers calls until `wait` returns; `wait` receives the progress.
@@ -241,9 +252,32 @@ impl Progress<'_> {
     }
 }
 
+/// At the addresses that this host has; a free port is chosen once for all.
+fn listen_at_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServerError> {
+    let (mut listeners, mut failed) = (Vec::new(), Attempts::default());
+    let mut port = None;
+    for mut address in addresses.iter().copied() {
+        address.set_port(port.unwrap_or(address.port()));
+        match listen(address) {
+            Ok(listener) => {
+                port = Some(listener.local_addr().map_err(ServerError::Setup)?.port());
+                listeners.push(listener);
+            }
+            Err(ServerError::Listen { source, .. }) if is_of_another_host(&source) => {
+                failed.note(address, source)
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match (listeners.is_empty(), addresses.first()) {
+        (true, Some(address)) => Err(ServerError::Listen { address: *address, source: failed.into_error() }),
+        _ => Ok(listeners),
+    }
+}
+
 fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     let listen = || {
-        let listener = TcpListener::bind(address)?;
+        let listener = listen_tcp(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };

@@ -48,7 +48,7 @@ impl Scene {
     pub(crate) fn serve_with(&self, change: impl FnOnce(&mut Settings)) -> Running {
         let export = Export::open(&self.path(""), Some(&self.around.path().join("state"))).unwrap();
         let mut settings = Settings {
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            addresses: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
             allow: Vec::new(),
             is_stable: false,
             is_writable: false,

@@ -1,6 +1,6 @@
 //! `nocopy recv`: datagrams or a stream from a host.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use clap::Args;
 use nocopy::tcp::ReceiveMethod;
 
 use crate::endpoint::{Endpoint, Scheme};
+use nocopy_report::address::Allowed;
 use nocopy_report::output_file::PrivateFile;
 use nocopy_report::quantity;
 
@@ -32,9 +33,9 @@ pub struct RecvArguments {
     /// Permissions of FILE, octal, such as 640 (default: 600, only its owner may read it).
     #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
     pub permissions: Option<u32>,
-    /// Only from this sender; may be repeated (default: from the first sender).
+    /// Only from this sender, a name or an address; may be repeated (default: from the first sender).
     #[arg(long, value_name = "ADDRESS")]
-    pub from: Vec<IpAddr>,
+    pub from: Vec<Allowed>,
     /// Ask the sender for checksums (CRC32C), and check every byte.
     #[arg(long)]
     pub verify: bool,
@@ -75,10 +76,8 @@ impl RecvArguments {
     }
 
     /// Whether a sender may have that address.
-    pub fn may_send(&self, from: IpAddr) -> bool {
-        // A socket for both families reports IPv4 addresses as IPv6 ones.
-        let is_from = |allowed: &IpAddr| allowed.to_canonical() == from.to_canonical();
-        self.from.is_empty() || self.from.iter().any(is_from)
+    pub fn may_send(&self, from: SocketAddr) -> bool {
+        self.from.is_empty() || self.from.iter().any(|allowed| allowed.has(from))
     }
 
     /// How FILE is made.

@@ -9,7 +9,8 @@ use nocopy_proto::MacAddress;
 use nocopy_proto::wire::vlan::TagControl;
 
 use super::ModeName;
-use crate::endpoint::{Endpoint, Family, Scheme};
+use crate::endpoint::{Endpoint, Scheme};
+use nocopy_report::address::{Family, Host};
 use nocopy_report::quantity::{self, Rate};
 
 #[derive(Debug, Args)]
@@ -200,10 +201,10 @@ pub struct FrameArguments {
     #[arg(long, value_name = "ID[:PCP]", value_parser = vlan)]
     pub vlan: Option<TagControl>,
     /// The address the packets come from (default: one reserved for benchmarks, 198.18.0.1 or 2001:2::1).
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "HOST", value_parser = packet_address)]
     pub source: Option<IpAddr>,
     /// The address the packets are for (default 198.18.0.2 or 2001:2::2).
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "HOST", value_parser = packet_address)]
     pub destination: Option<IpAddr>,
     /// The UDP port the packets come from, of the first flow.
     #[arg(long, value_name = "PORT", default_value = "49152")]
@@ -338,4 +339,11 @@ fn rounds(text: &str) -> Result<Rounds, String> {
         return Ok(Rounds::Forever);
     }
     quantity::count(text).map(Rounds::Times).map_err(|_| "not a number of times: write 3, 1k, forever".into())
+}
+
+/// The first address of a host. A scope is not part of a packet, which leaves by the interface that is named anyway.
+fn packet_address(text: &str) -> Result<IpAddr, String> {
+    let host: Host = text.parse()?;
+    let all = host.resolve(0, Family::Any).map_err(|error| error.to_string())?;
+    Ok(all[0].ip()) // there is at least one
 }

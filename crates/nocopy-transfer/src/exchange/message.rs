@@ -67,8 +67,8 @@ enum Publishes {
 }
 
 impl Message {
-    pub fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
-        let peer = endpoint.connect(to, CONNECT_MAX)?;
+    pub fn connect(mut endpoint: Endpoint, to: SocketAddr, within: Duration) -> Result<Self, Error> {
+        let peer = endpoint.connect(to, within)?;
         Ok(Self::new(endpoint, Some(peer)))
     }
 

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Port, Reason};
 
 use super::{Exchange, PATIENCE, Waiting};
+use crate::in_turn::any;
 
 #[derive(Debug)]
 pub struct OverPort {
@@ -70,11 +71,7 @@ impl Exchange for OverPort {
 
 /// The source address that the host would use for that destination and interface, with a free port number.
 pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
-    let any: IpAddr = match to {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0_u16; 8].into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = UdpSocket::bind((any(to), 0))?;
     setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
     socket.connect(to)?;
     let mut local = socket.local_addr()?;

@@ -5,24 +5,33 @@ mod summary;
 
 use nocopy_proto::errno::Why;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use nocopy::message::{self, Endpoint as MessageEndpoint};
 
 use crate::Failure;
 use crate::arguments::{LOOPBACK, PingArguments};
-use crate::endpoint::{Endpoint, Family, Scheme};
+use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::{CONNECT_MAX, Message, Setting};
 use crate::exchange::over_port::{OverPort, source_address};
 use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
 use crate::exchange::{Exchange, Waiting};
+use crate::in_turn::{any, cause, cause_of_message, check_port, in_turn};
+use nocopy_report::address::{self, Attempts, Family};
 use nocopy_report::{Interrupt, Outcome, capability, print};
 use rounds::Rounds;
+use rustix::thread::CapabilitySet;
 use summary::Summary;
 
 /// Default number of messages, if no time is given.
 const COUNT: u64 = 10_000;
+
+/// A message that asks whether an address answers: its number is that of no round.
+const PROBE: [u8; 8] = [0x7f; 8];
+
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -72,15 +81,25 @@ fn advice(error: &io::Error) -> &'static str {
 pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
     let interrupt = Interrupt::listen()?;
-    let to = resolve(&arguments.target)?;
+    let addresses = resolve(&arguments.target)?;
     match arguments.target.scheme() {
-        Scheme::Udp => play(arguments, interrupt, to, udp(arguments, to)?),
-        Scheme::Tcp => play(arguments, interrupt, to, tcp(arguments, to)?),
-        Scheme::Xdp => play(arguments, interrupt, to, xdp(arguments, to)?),
+        Scheme::Udp => {
+            let (exchange, to) = answering(arguments, &addresses, &interrupt, |to| Ok(udp(arguments, to)?))?;
+            play(arguments, interrupt, to, exchange)
+        }
+        Scheme::Xdp => {
+            let (exchange, to) = answering(arguments, &addresses, &interrupt, |to| xdp(arguments, to))?;
+            play(arguments, interrupt, to, exchange)
+        }
+        Scheme::Tcp => match tcp(arguments, &addresses, &interrupt)? {
+            Some((exchange, to)) => play(arguments, interrupt, to, exchange),
+            None => {
+                print::say(format_args!("nocopy: {}: interrupted: not connected yet", arguments.target));
+                Ok(Outcome::Negative)
+            }
+        },
         Scheme::Message => {
-            let endpoint = open(to, arguments.interface.as_deref(), arguments.wait, arguments.size)?;
-            capability::drop_all_but(capability::NONE)?;
-            let exchange = Message::connect(endpoint, to).map_err(Error::Message)?;
+            let (exchange, to) = messages(arguments, &addresses)?;
             play(arguments, interrupt, to, exchange)
         }
     }
@@ -98,25 +117,94 @@ fn check(arguments: &PingArguments) -> Result<(), Error> {
     }
 }
 
-pub fn resolve(target: &Endpoint) -> Result<SocketAddr, Error> {
+pub fn resolve(target: &Endpoint) -> Result<Vec<SocketAddr>, Error> {
     target.resolve(Family::Any).map_err(|source| Error::Resolve { target: target.clone(), source })
 }
 
+fn not_connected(target: &Endpoint, failed: Attempts) -> Error {
+    Error::Connect { target: target.clone(), source: failed.into_error() }
+}
+
+/// An exchange with the first address that answers. The only address need not: the rounds show whether it does.
+fn answering<E: Exchange>(
+    arguments: &PingArguments,
+    addresses: &[SocketAddr],
+    interrupt: &Interrupt,
+    open: impl Fn(SocketAddr) -> Result<E, Failure>,
+) -> Result<(E, SocketAddr), Failure> {
+    if let [to] = addresses {
+        return Ok((open(*to)?, *to));
+    }
+    let found = in_turn(addresses, CONNECT_MAX, |to, share| {
+        let mut exchange = open(to).map_err(cause)?;
+        probe(&mut exchange, share, interrupt)?;
+        Ok((exchange, to))
+    });
+    found.map_err(|failed| not_connected(&arguments.target, failed).into())
+}
+
+/// Asks until there is an answer.
+fn probe(exchange: &mut impl Exchange, within: Duration, interrupt: &Interrupt) -> io::Result<()> {
+    let start = Instant::now();
+    let mut asked = None;
+    while !interrupt.came() {
+        if asked.is_none_or(|asked: Instant| asked.elapsed() >= PROBE_INTERVAL) {
+            exchange.send(&PROBE)?;
+            asked = Some(Instant::now());
+        }
+        if exchange.receive(|_| ())? {
+            return Ok(());
+        }
+        if start.elapsed() >= within {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
+}
+
 fn udp(arguments: &PingArguments, to: SocketAddr) -> Result<Udp, Error> {
-    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let open = || {
-        let socket = UdpSocket::bind((any, 0))?;
+        let socket = UdpSocket::bind((any(to), 0))?;
         socket.connect(to)?;
         Udp::new(socket, arguments.wait)
     };
     open().map_err(|source| Error::Connect { target: arguments.target.clone(), source })
 }
 
-fn tcp(arguments: &PingArguments, to: SocketAddr) -> Result<Tcp, Error> {
-    let stream = TcpStream::connect_timeout(&to, CONNECT_MAX);
-    stream
-        .and_then(|stream| Tcp::new(stream, arguments.wait))
-        .map_err(|source| Error::Connect { target: arguments.target.clone(), source })
+/// `None`: interrupted.
+fn tcp(
+    arguments: &PingArguments,
+    addresses: &[SocketAddr],
+    interrupt: &Interrupt,
+) -> Result<Option<(Tcp, SocketAddr)>, Error> {
+    let connected = address::connect(addresses, CONNECT_MAX, |_| Ok(()), || interrupt.came());
+    let Some((stream, to)) = connected.map_err(|failed| not_connected(&arguments.target, failed))? else {
+        return Ok(None);
+    };
+    let exchange = Tcp::new(stream, arguments.wait);
+    let exchange = exchange.map_err(|source| Error::Connect { target: arguments.target.clone(), source })?;
+    Ok(Some((exchange, to)))
+}
+
+fn messages(arguments: &PingArguments, addresses: &[SocketAddr]) -> Result<(Message, SocketAddr), Failure> {
+    let open = |to| open(to, arguments.interface.as_deref(), arguments.wait, arguments.size);
+    if let [to] = addresses {
+        let endpoint = open(*to)?;
+        capability::drop_all_but(capability::NONE)?;
+        return Ok((Message::connect(endpoint, *to, CONNECT_MAX).map_err(Error::Message)?, *to));
+    }
+    capability::drop_all_but(needed(arguments.interface.as_deref()))?;
+    let found = in_turn(addresses, CONNECT_MAX, |to, share| {
+        check_port(to)?;
+        let endpoint = open(to).map_err(cause)?;
+        Ok((Message::connect(endpoint, to, share).map_err(cause_of_message)?, to))
+    });
+    found.map_err(|failed| not_connected(&arguments.target, failed).into())
+}
+
+/// The capabilities to open an endpoint for each address.
+pub fn needed(interface: Option<&str>) -> CapabilitySet {
+    interface.map_or(capability::NONE, |_| capability::NETWORK)
 }
 
 fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
@@ -132,10 +220,9 @@ pub fn open(
     waiting: Waiting,
     message_bytes_max: usize,
 ) -> Result<MessageEndpoint, Failure> {
-    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let at = match interface {
         Some(interface) => address_on(interface, to)?,
-        None => (any, 0).into(),
+        None => (any(to), 0).into(),
     };
     let setting = Setting {
         at,

@@ -3,51 +3,24 @@
 //! UDP cannot share its port number with messages, which are UDP, too: plain datagrams are served at another port.
 
 use std::io;
-use std::net::UdpSocket;
 
 use nocopy::udp;
 
 use super::summary::Served;
-use crate::exchange::{MARK, PATIENCE, Waiting, attend};
+use crate::exchange::{MARK, PATIENCE, Waiting};
 use nocopy_report::Interrupt;
 
 /// Longer than any datagram.
 const BUFFER_BYTES: usize = 64 << 10;
 
 pub(super) fn serve(
-    socket: &UdpSocket,
-    waiting: Waiting,
-    interrupt: &Interrupt,
-    served: &mut Served,
-) -> io::Result<()> {
-    socket.set_nonblocking(!waiting.sleeps_in_calls())?;
-    if waiting.sleeps_in_calls() {
-        socket.set_read_timeout(Some(PATIENCE))?;
-    }
-    let mut buffer = vec![0; BUFFER_BYTES];
-    while !interrupt.came() {
-        let received = match attend(waiting, socket, || socket.recv_from(&mut buffer)) {
-            Ok(received) => received,
-            // An earlier answer found no receiver; other clients are not affected.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-            Err(error) => return Err(error),
-        };
-        let Some((bytes, from)) = received else { continue };
-        let sent = mark(&mut buffer[..bytes]).and_then(|answer| socket.send_to(answer, from).ok());
-        match sent {
-            Some(_) => served.answer(bytes),
-            None => served.refused += 1,
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn serve_over_port(
     socket: udp::Socket,
     waiting: Waiting,
     interrupt: &Interrupt,
     served: &mut Served,
 ) -> io::Result<()> {
+    // A socket over a port has one address.
+    let is_wildcard = socket.local_address()?.ip().is_unspecified();
     let (mut receiver, mut sender) = socket.split();
     let mut answer = Vec::with_capacity(BUFFER_BYTES);
     while !interrupt.came() {
@@ -59,7 +32,9 @@ pub(super) fn serve_over_port(
         for datagram in batch {
             answer.clear();
             answer.extend_from_slice(&datagram);
-            let sent = mark(&mut answer).map(|answer| sender.send_copy(answer, datagram.from()));
+            let local = datagram.local().filter(|_| is_wildcard);
+            let (from, marked) = (datagram.from(), mark(&mut answer));
+            let sent = marked.map(|marked| crate::answer::answer(&mut sender, marked, from, local));
             match sent {
                 Some(Ok(())) => served.answer(answer.len()),
                 _ => served.refused += 1,

@@ -8,7 +8,7 @@ mod summary;
 
 use nocopy_proto::errno::Why;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,11 @@ use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
 use nocopy::udp;
 
 use crate::arguments::ServeArguments;
-use crate::endpoint::{Endpoint, Family, Scheme};
+use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::Setting;
+use crate::in_turn::cause;
 use crate::{Failure, exchange};
+use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use program::Program;
 use summary::{Served, Summary};
@@ -30,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub enum Error {
     #[error("{address}: no address to answer at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
+    #[error("{service}: cannot answer there{cause}; {}", advice(source), cause = Why(.source))]
+    NoListener { service: Endpoint, source: io::Error },
     #[error("{}://{address}: cannot answer there{cause}; {}", scheme.name(), advice(source), cause = Why(.source))]
     Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = Why(.source))]
@@ -77,8 +81,7 @@ struct Service {
 
 enum Way {
     Messages(Box<MessageEndpoint>),
-    Datagrams(UdpSocket),
-    OverPort(Box<udp::Socket>),
+    Datagrams(Box<udp::Socket>),
     Stream(TcpListener),
 }
 
@@ -88,7 +91,7 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
     let interrupt = Interrupt::listen()?;
     let services = arguments.services().map(|service| open(service, arguments));
-    let services = services.collect::<Result<Vec<_>, _>>()?;
+    let services: Vec<_> = services.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     capability::drop_all_but(capability::NONE)?;
     for Service { scheme, address, .. } in &services {
         print::say(format_args!("nocopy: serving at {}://{address}", scheme.name()));
@@ -100,15 +103,14 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
 }
 
 fn check(arguments: &ServeArguments) -> Result<(), Error> {
-    let over_port = |service: &&Endpoint| matches!(service.scheme(), Scheme::Message | Scheme::Xdp);
-    let over_port: Vec<_> = arguments.services().filter(over_port).collect();
+    let over_port: Vec<_> = arguments.services().filter(|service| is_by_port(service)).collect();
     match (&arguments.interface, over_port.len()) {
         (Some(_), 0) => Err(Error::NeedlessInterface),
         (None, _) if over_port.iter().any(|service| service.scheme() == Scheme::Xdp) => {
             Err(Error::NoInterface)
         }
         (Some(interface), 2..) => Err(Error::TwoPorts { interface: interface.clone() }),
-        (Some(interface), _) => match over_port.iter().find(|service| service.host().is_none()) {
+        (Some(interface), _) => match over_port.iter().find(|service| !service.has_host()) {
             Some(service) => {
                 Err(Error::NoAddress { service: (*service).clone(), interface: interface.clone() })
             }
@@ -118,28 +120,40 @@ fn check(arguments: &ServeArguments) -> Result<(), Error> {
     }
 }
 
-fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Service, Failure> {
+/// At all addresses of the host that this machine has; over a port at the first, as the port belongs to one socket.
+fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<Service>, Failure> {
     let scheme = service.scheme();
-    let opened = match service.host() {
-        Some(_) => {
-            let address = service.resolve(Family::Any);
-            let address = address.map_err(|source| Error::Resolve { address: service.clone(), source })?;
-            open_at(scheme, address, arguments)?
-        }
-        // All addresses of both families, or of the only available one.
-        None => match open_at(scheme, (Ipv6Addr::UNSPECIFIED, service.port()).into(), arguments) {
-            Ok(opened) => opened,
-            Err(_) if !has_ipv6() => {
-                open_at(scheme, (Ipv4Addr::UNSPECIFIED, service.port()).into(), arguments)?
+    let addresses = service.local_addrs();
+    let addresses = addresses.map_err(|source| Error::Resolve { address: service.clone(), source })?;
+    if let [address] = addresses[..] {
+        return Ok(vec![open_at(scheme, address, arguments)?]);
+    }
+    let is_over_port = arguments.interface.is_some() && is_by_port(service);
+    let (mut opened, mut failed) = (Vec::new(), Attempts::default());
+    for address in addresses {
+        match open_at(scheme, address, arguments) {
+            Ok(service) => opened.push(service),
+            Err(failure) => {
+                let source = cause(failure);
+                if !is_of_another_host(&source) {
+                    return Err(Error::Listen { scheme, address, source }.into());
+                }
+                failed.note(address, source);
             }
-            Err(failure) => return Err(failure),
-        },
-    };
-    Ok(opened)
+        }
+        if is_over_port && !opened.is_empty() {
+            break;
+        }
+    }
+    match opened.is_empty() {
+        true => Err(Error::NoListener { service: service.clone(), source: failed.into_error() }.into()),
+        false => Ok(opened),
+    }
 }
 
-fn has_ipv6() -> bool {
-    UdpSocket::bind((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)).is_ok()
+/// Whether the service is one that a port can carry.
+fn is_by_port(service: &Endpoint) -> bool {
+    matches!(service.scheme(), Scheme::Message | Scheme::Xdp)
 }
 
 fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> Result<Service, Failure> {
@@ -147,12 +161,15 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
     let waiting = arguments.wait;
     let (way, address) = match scheme {
         Scheme::Udp => {
-            let socket = UdpSocket::bind(address).map_err(refused)?;
-            let address = socket.local_addr().map_err(refused)?;
-            (Way::Datagrams(socket), address)
+            // At the wildcard, answers are sent from the address that was asked.
+            let builder = udp::Socket::builder().local_addresses(address.ip().is_unspecified());
+            let socket = builder.method(udp::Method::Socket).wait(waiting.of_port()).bind(address);
+            let socket = socket.map_err(|error| refused(cause(error)))?;
+            let address = socket.local_address().map_err(refused)?;
+            (Way::Datagrams(Box::new(socket)), address)
         }
         Scheme::Tcp => {
-            let listener = TcpListener::bind(address).map_err(refused)?;
+            let listener = listen_tcp(address).map_err(refused)?;
             let address = listener.local_addr().map_err(refused)?;
             (Way::Stream(listener), address)
         }
@@ -160,7 +177,7 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
             let interface = arguments.interface.as_deref().unwrap_or_default();
             let socket = exchange::over_port::open(interface, address, waiting)?;
             let address = socket.local_address().map_err(refused)?;
-            (Way::OverPort(Box::new(socket)), address)
+            (Way::Datagrams(Box::new(socket)), address)
         }
         Scheme::Message => {
             let is_tcp_port =
@@ -224,8 +241,7 @@ impl Service {
         let mut served = Served::new(scheme, address);
         let done = match way {
             Way::Messages(endpoint) => messages::serve(*endpoint, waiting, program, interrupt, &mut served),
-            Way::Datagrams(socket) => datagrams::serve(&socket, waiting, interrupt, &mut served),
-            Way::OverPort(socket) => datagrams::serve_over_port(*socket, waiting, interrupt, &mut served),
+            Way::Datagrams(socket) => datagrams::serve(*socket, waiting, interrupt, &mut served),
             Way::Stream(listener) => stream::serve(&listener, waiting, idle, interrupt, &mut served),
         };
         (served, done.err().map(|source| Error::Answer { scheme, address, source }))

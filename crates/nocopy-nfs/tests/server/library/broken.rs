@@ -67,7 +67,7 @@ fn a_server_that_is_started_again_gets_again_what_it_lost() {
     fs::write(scene.path("file"), []).unwrap();
     let again = scene.serve_with(|settings| {
         settings.is_writable = true;
-        settings.address = address;
+        settings.addresses = vec![address];
     });
     client.commit(file).unwrap();
     assert!(fs::read(scene.path("file")).unwrap() == content);

@@ -1,7 +1,7 @@
 //! New connections, until their first message.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -50,11 +50,11 @@ impl Acceptor {
 
     /// Accepts connections, and closes those of addresses that may not send. It accepts a limited number at a time, so that a flood of
     /// connections does not keep the receiver from reading others.
-    pub(super) fn accept(&mut self, may_send: impl Fn(IpAddr) -> bool) -> Vec<(TcpStream, SocketAddr)> {
+    pub(super) fn accept(&mut self, may_send: impl Fn(SocketAddr) -> bool) -> Vec<(TcpStream, SocketAddr)> {
         let mut accepted = Vec::new();
         for _ in 0..WAITING_MAX {
             let Some((stream, from)) = self.accept_next() else { break };
-            match may_send(from.ip()) {
+            match may_send(from) {
                 true => accepted.push((stream, from)),
                 false => self.count_foreign(),
             }
@@ -73,7 +73,7 @@ impl Acceptor {
         accepted.ok()
     }
 
-    pub(super) fn accept_waiting(&mut self, may_send: impl Fn(IpAddr) -> bool) {
+    pub(super) fn accept_waiting(&mut self, may_send: impl Fn(SocketAddr) -> bool) {
         for (stream, from) in self.accept(may_send) {
             if self.waiting.len() == WAITING_MAX {
                 self.waiting.remove(0);

@@ -7,17 +7,18 @@ mod tally;
 
 use nocopy_proto::errno::Why;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Builder, OpenError, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, LocalAddress, OpenError, Receiver, Sender, Socket};
 
 use nocopy::integration::Run;
 use nocopy_lab::Interface;
 
 use crate::Failure;
 use crate::arguments::RecvArguments;
-use crate::endpoint::{Endpoint, Family};
+use crate::endpoint::Endpoint;
+use nocopy_report::address::{Attempts, is_of_another_host};
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
@@ -38,6 +39,8 @@ const BUFFER_BYTES: u64 = 8 << 20;
 pub enum Error {
     #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
+    #[error("{address}: cannot receive there{cause}; name an address of this host, and a port that is free", cause = Why(.source))]
+    Bind { address: Endpoint, source: io::Error },
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(
@@ -75,31 +78,32 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     print::finish(&summary, arguments.json, to_stdout, failure)
 }
 
+/// At the first address of the host that this machine has.
 fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
-    let builder = || Socket::builder().receive_buffer(arguments.buffer.unwrap_or(BUFFER_BYTES) as usize);
-    let bind = |address: SocketAddr| builder().bind(address).map_err(Error::Open);
     let own = arguments.address();
-    if own.host().is_some() {
-        let address = own.resolve(Family::Any);
-        let address = address.map_err(|source| Error::Resolve { address: own.clone(), source })?;
+    let addresses = own.local_addrs();
+    let addresses = addresses.map_err(|source| Error::Resolve { address: own.clone(), source })?;
+    let mut failed = Attempts::default();
+    for address in &addresses {
+        let builder = Socket::builder().receive_buffer(arguments.buffer.unwrap_or(BUFFER_BYTES) as usize);
         if address.ip().is_multicast() {
-            return join(builder().reuse_address(true), address, arguments);
+            return join(builder.reuse_address(true), *address, arguments);
         }
-        return if arguments.datagrams.interface.is_some() {
-            Err(Error::NeedlessInterface.into())
-        } else {
-            Ok(bind(address)?)
-        };
+        if arguments.datagrams.interface.is_some() {
+            return Err(Error::NeedlessInterface.into());
+        }
+        // At the wildcard, answers are sent from the address that was asked.
+        match builder.local_addresses(address.ip().is_unspecified()).bind(*address) {
+            Ok(socket) => return Ok(socket),
+            Err(OpenError::Bind { source, .. } | OpenError::Socket(source))
+                if addresses.len() > 1 && is_of_another_host(&source) =>
+            {
+                failed.note(*address, source);
+            }
+            Err(error) => return Err(Error::Open(error).into()),
+        }
     }
-    if arguments.datagrams.interface.is_some() {
-        return Err(Error::NeedlessInterface.into());
-    }
-    // All addresses of both families, or of the only available one.
-    let any = |ip: IpAddr| bind((ip, own.port()).into());
-    match any(Ipv6Addr::UNSPECIFIED.into()) {
-        Err(Error::Open(OpenError::Socket(_))) => Ok(any(Ipv4Addr::UNSPECIFIED.into())?),
-        bound => Ok(bound?),
-    }
+    Err(Error::Bind { address: own.clone(), source: failed.into_error() }.into())
 }
 
 /// Receives from a group, possibly together with others on this host.
@@ -108,13 +112,14 @@ fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Resul
         return Err(Error::Group { to: group }.into());
     }
     let interface = arguments.datagrams.interface.as_deref();
-    let index = match interface {
-        Some(name) => Interface::find(name).map_err(Failure::lookup(name))?.index,
-        None => 0,
+    let index = match (interface, group) {
+        (Some(name), _) => Interface::find(name).map_err(Failure::lookup(name))?.index,
+        (None, SocketAddr::V6(group)) => group.scope_id(),
+        (None, SocketAddr::V4(_)) => 0,
     };
     let own = match group {
         // Link-local groups need an interface (RFC 4007).
-        SocketAddr::V6(group) if index > 0 => {
+        SocketAddr::V6(group) if interface.is_some() => {
             SocketAddrV6::new(*group.ip(), group.port(), group.flowinfo(), index).into()
         }
         group => group,
@@ -133,6 +138,8 @@ struct Reception<'a> {
     start: Instant,
     drops_asked: Instant,
     ended: Option<Ended>,
+    /// The address of this host that the sender asked last.
+    asked: Option<LocalAddress>,
 }
 
 impl<'a> Reception<'a> {
@@ -152,7 +159,18 @@ impl<'a> Reception<'a> {
             ),
         };
         let start = Instant::now();
-        Self { arguments, sender, receiver, output, interrupt, tally, start, drops_asked: start, ended: None }
+        Self {
+            arguments,
+            sender,
+            receiver,
+            output,
+            interrupt,
+            tally,
+            start,
+            drops_asked: start,
+            ended: None,
+            asked: None,
+        }
     }
 
     fn run(&mut self) -> Result<(), Failure> {
@@ -204,7 +222,7 @@ impl<'a> Reception<'a> {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        let Self { arguments, receiver, sender, tally, output, start, drops_asked, .. } = self;
+        let Self { arguments, receiver, sender, tally, output, start, drops_asked, asked, .. } = self;
         if drops_asked.elapsed() >= DROPS_INTERVAL {
             *drops_asked = Instant::now();
             note_drops(tally, receiver);
@@ -213,15 +231,19 @@ impl<'a> Reception<'a> {
         let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
         let datagrams: usize = runs.iter().map(Run::len).sum();
         let mut pieces = Vec::with_capacity(if output.is_some() { datagrams } else { 0 });
-        let each = runs.iter().flat_map(|run| run.datagrams().map(|bytes| (run.from(), bytes)));
-        for (from, bytes) in each {
-            if !arguments.may_send(from.ip()) {
+        let each = runs.iter().flat_map(|run| run.datagrams().map(move |bytes| (run, bytes)));
+        for (run, bytes) in each {
+            let from = run.from();
+            if !arguments.may_send(from) {
                 tally.turn_away();
                 continue;
             }
             match tally.take(from, bytes, now_ns) {
                 Kind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
-                Kind::Answer(answer) => say(sender, from, &answer),
+                Kind::Answer(answer) => {
+                    *asked = run.local();
+                    say(sender, from, *asked, &answer);
+                }
                 _ => {}
             }
         }
@@ -237,7 +259,7 @@ impl<'a> Reception<'a> {
         note_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
         if let Some((to, answer)) = self.tally.close(now_ns) {
-            say(&mut self.sender, to, &answer);
+            say(&mut self.sender, to, self.asked, &answer);
         }
     }
 
@@ -251,8 +273,8 @@ impl<'a> Reception<'a> {
 }
 
 /// Sends an answer; if it is lost, the sender asks again.
-fn say(sender: &mut Sender, to: SocketAddr, answer: &[u8]) {
-    let _ = sender.send_copy(answer, to);
+fn say(sender: &mut Sender, to: SocketAddr, asked: Option<LocalAddress>, answer: &[u8]) {
+    let _ = crate::answer::answer(sender, answer, to, asked);
 }
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.

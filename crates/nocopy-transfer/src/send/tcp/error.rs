@@ -38,14 +38,14 @@ pub(super) enum Error {
     Congestion { name: String, source: io::Error },
     #[error(
         "{to}: no receiver{cause}; start 'nocopy recv tcp://:{port}' there, or wait longer with --connect-timeout",
-        port = .to.port(), cause = Why(.source))]
-    NobodyThere { to: SocketAddr, source: io::Error },
+        cause = Why(.source))]
+    NobodyThere { to: String, port: u16, source: io::Error },
     #[error(transparent)]
     Publish(PublishError),
     #[error("{to}: no socket to send from; {source}")]
     Open { to: SocketAddr, source: OpenError },
-    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", ip = .to.ip(), cause = Why(.source))]
-    Connect { to: SocketAddr, source: io::Error },
+    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", cause = Why(.source))]
+    Connect { to: String, ip: String, source: io::Error },
     #[error(
         "{to}: the receiver closed the connection before a stream began{cause}; check that it runs, and what it prints", cause = Why(.source))]
     Broken { to: SocketAddr, source: io::Error },

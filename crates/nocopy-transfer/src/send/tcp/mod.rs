@@ -40,10 +40,10 @@ pub(super) fn run(
     // Files are opened with the rights of the user, before capabilities are dropped.
     let plan = Plan::new(arguments)?;
     capability::drop_all_but(plan.needs())?;
-    let to = target
+    let addresses = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let mut transmission = Transmission { arguments, to, plan, interrupt, session: None };
+    let mut transmission = Transmission { target, addresses, arguments, plan, interrupt, session: None };
     let workers = transmission.open()?;
     capability::drop_all_but(capability::NONE)?;
     let start = processor::Start::now();
@@ -52,13 +52,15 @@ pub(super) fn run(
         None => (Vec::new(), Ended::Interrupted),
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
-    let summary = transmission.summary(target, &ends, ended, start);
+    let summary = transmission.summary(&ends, ended, start);
     print::finish(&summary, arguments.json, false, failure)
 }
 
 struct Transmission<'a> {
+    target: &'a Endpoint,
+    /// Those of the target; from the first connection on only its address.
+    addresses: Vec<SocketAddr>,
     arguments: &'a SendArguments,
-    to: SocketAddr,
     plan: Plan,
     interrupt: Interrupt,
     /// `None` with `--raw`: no receiver answers.
@@ -69,7 +71,7 @@ impl Transmission<'_> {
     /// Opens all connections. `None`: the user interrupted it.
     fn open(&mut self) -> Result<Option<Vec<Worker>>, Error> {
         if let Some(name) = &self.arguments.stream.congestion {
-            connect::check_congestion(name, self.to)?;
+            connect::check_congestion(name, self.to())?;
         }
         let run = super::run_number().map_err(Error::Random)?;
         if !self.arguments.host.raw {
@@ -77,7 +79,7 @@ impl Transmission<'_> {
             let patience = self.arguments.host.patience();
             let asking =
                 Asking::new(run, self.plan.streams(), self.plan.total, self.arguments.host.verify, patience);
-            let session = Session::new(stream, self.to, asking).map_err(self.unprepared())?;
+            let session = Session::new(stream, self.to(), asking).map_err(self.unprepared())?;
             if !self.session.insert(session).begin(&self.interrupt)? {
                 return Ok(None);
             }
@@ -85,13 +87,22 @@ impl Transmission<'_> {
         (0..self.plan.streams()).map(|number| self.open_worker(run, number)).collect()
     }
 
-    fn connect(&self) -> Result<Option<TcpStream>, Error> {
+    fn connect(&mut self) -> Result<Option<TcpStream>, Error> {
         let congestion = self.arguments.stream.congestion.as_deref();
-        connect::connect(self.to, self.arguments.host.patience(), congestion, &self.interrupt)
+        let (to, patience) = ((self.target, &*self.addresses), self.arguments.host.patience());
+        let connected = connect::connect(to, patience, congestion, &self.interrupt)?;
+        Ok(connected.map(|(stream, to)| {
+            self.addresses = vec![to];
+            stream
+        }))
+    }
+
+    fn to(&self) -> SocketAddr {
+        self.addresses[0] // there is at least one
     }
 
     fn unprepared(&self) -> impl Fn(io::Error) -> Error + use<> {
-        let to = self.to;
+        let to = self.to();
         move |source| Error::Prepare { to, source }
     }
 
@@ -105,7 +116,7 @@ impl Transmission<'_> {
             };
             let head = Head { run, number, streams: self.plan.streams(), offset, length };
             // The kernel always has room for so few bytes.
-            stream.write_all(&head.emit()).map_err(|source| Error::Broken { to: self.to, source })?;
+            stream.write_all(&head.emit()).map_err(|source| Error::Broken { to: self.to(), source })?;
         }
         let piece_bytes = self.plan.piece_bytes as usize;
         let (piece, pieces_apart) = self.plan.pieces(number);
@@ -120,7 +131,7 @@ impl Transmission<'_> {
             schedule: self.plan.schedule(),
             count: Count::nothing(self.has_checksums()),
             connection: Connection::new(stream, self.plan.method, piece_bytes)
-                .map_err(|source| Error::Open { to: self.to, source })?,
+                .map_err(|source| Error::Open { to: self.to(), source })?,
             read: Vec::new(),
         }))
     }
@@ -213,16 +224,10 @@ impl Transmission<'_> {
         ended
     }
 
-    fn summary(
-        &self,
-        target: &Endpoint,
-        ends: &[WorkerEnd],
-        ended: Ended,
-        start: processor::Start,
-    ) -> Summary {
+    fn summary(&self, ends: &[WorkerEnd], ended: Ended, start: processor::Start) -> Summary {
         let state = self.session.as_ref().map(Session::state);
         let findings = self.session.as_ref().map(Session::findings);
-        Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, state)
+        Summary::new(self.arguments, (self.target, self.to()), &self.plan, ends, ended, state)
             .with_findings(findings, self.has_checksums())
             .with_use(start)
     }

@@ -40,15 +40,15 @@ pub(super) enum Error {
     #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
-        "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw", port = .to.port()
+        "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw"
     )]
-    NobodyThere { to: SocketAddr, said: &'static str },
+    NobodyThere { to: String, port: u16, said: String, is_refused: bool },
     #[error(
         "{to}: the receiver is gone (port unreachable); it has ended, or was killed; look at what it printed"
     )]
     Gone { to: SocketAddr },
-    #[error("{to}: no receiver; port unreachable; start the receiver first")]
-    NobodyReceives { to: SocketAddr },
+    #[error("{to}: no receiver; {said}; start the receiver first")]
+    NobodyReceives { to: String, said: String },
     #[error(
         "{to}: the receiver has not answered for 10 s; how much of the last data arrived is not known; check that it runs, and what it prints"
     )]

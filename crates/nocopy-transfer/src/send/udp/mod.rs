@@ -2,6 +2,7 @@
 
 mod by_port;
 mod by_socket;
+mod connect;
 mod error;
 mod payload;
 mod session;
@@ -12,6 +13,7 @@ mod writer;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nocopy::udp::{DATAGRAM_BYTES_MAX, Method};
 use nocopy_lab::Interface;
@@ -57,16 +59,16 @@ pub(super) fn run(
     let (path, payload) = open(&arguments.host, shape)?;
     let how = How::of(arguments.host.method);
     capability::drop_all_but(how.needs())?;
-    let to = target
+    let addresses = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let session = open_session(to, how, arguments, shape)?;
+    let open = |to, patience| open_session(to, how, arguments, shape, patience);
+    let (session, to, is_there) = connect::connect((target, &addresses), arguments, &interrupt, open)?;
     capability::drop_all_but(capability::NONE)?;
     let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
     let schedule = Schedule::new(pace, Goal::of(arguments));
     let batch = BATCH_BYTES / shape.datagram_bytes;
     let mut transmitter = DatagramTransmitter { session, schedule, payload, path, shape, batch, look_ns: 0 };
-    let is_there = transmitter.session.connect(&interrupt)?;
     let start = processor::Start::now();
     let mut run = match is_there {
         true => run::run(&mut transmitter, &interrupt),
@@ -115,6 +117,7 @@ fn open_session(
     how: How,
     arguments: &SendArguments,
     shape: Shape,
+    patience: Duration,
 ) -> Result<Session, Failure> {
     let HostArguments { raw, verify, .. } = arguments.host;
     if to.ip().is_multicast() && !raw {
@@ -135,9 +138,7 @@ fn open_session(
     };
     let sending = match raw {
         true => None,
-        false => {
-            Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, arguments.host.patience()))
-        }
+        false => Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, patience)),
     };
     Ok(Session::new(transport, to, sending))
 }

@@ -52,8 +52,8 @@ impl Session {
         self.state() == State::EndedEarly
     }
 
-    /// Waits until the receiver answers. `false`: the user interrupted it.
-    pub(super) fn connect(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
+    /// Waits until the receiver answers; also while its port is closed, if `retries`. `false`: the user interrupted it.
+    pub(super) fn connect(&mut self, interrupt: &Interrupt, retries: bool) -> Result<bool, Error> {
         let mut live = LiveLine::default();
         while self.state() == State::Connecting {
             if interrupt.came() {
@@ -62,10 +62,12 @@ impl Session {
             live.update(Instant::now(), |_| format!("waiting for 'nocopy recv' at {}", self.to));
             self.send_question()?;
             self.receive_answers(LOOK_INTERVAL)?;
+            if self.refused && !retries {
+                return Err(self.nobody_there());
+            }
         }
         match self.state() {
-            State::Silent if self.refused => Err(Error::NobodyThere { to: self.to, said: REFUSED }),
-            State::Silent => Err(Error::NobodyThere { to: self.to, said: NO_ANSWER }),
+            State::Silent => Err(self.nobody_there()),
             _ => {
                 // Errors for questions that came too early.
                 self.refused = false;
@@ -73,6 +75,11 @@ impl Session {
                 Ok(true)
             }
         }
+    }
+
+    fn nobody_there(&self) -> Error {
+        let said = if self.refused { REFUSED } else { NO_ANSWER }.into();
+        Error::NobodyThere { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
     /// Asks when a question is due, and handles received answers, while data is sent.
@@ -83,7 +90,9 @@ impl Session {
             State::Silent => Err(Error::Silent { to: self.to }),
             State::Agreed | State::EndedEarly => Ok(()),
             _ if !self.refused => Ok(()),
-            _ if self.sending.is_none() => Err(Error::NobodyReceives { to: self.to }),
+            _ if self.sending.is_none() => {
+                Err(Error::NobodyReceives { to: self.to.to_string(), said: REFUSED.into() })
+            }
             _ => Err(Error::Gone { to: self.to }),
         }
     }

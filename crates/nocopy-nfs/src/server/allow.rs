@@ -1,0 +1,84 @@
+//! Which hosts may connect.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use nocopy_report::address::Allowed;
+
+/// A network, or the addresses of a host.
+#[derive(Debug, Clone)]
+pub enum Allow {
+    Network(IpNet),
+    Host(Allowed),
+}
+
+impl FromStr for Allow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(network) = text.parse() {
+            return Ok(Self::Network(network));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Network(address.into()));
+        }
+        let host =
+            text.parse().map_err(|why: String| format!("{why}; write a network as 10.0.0.0/8 or fd00::/8"));
+        host.map(Self::Host)
+    }
+}
+
+impl Allow {
+    pub(super) fn has(&self, peer: SocketAddr) -> bool {
+        match self {
+            Self::Network(network) => network.contains(&peer.ip().to_canonical()),
+            Self::Host(host) => host.has(peer),
+        }
+    }
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(network) => write!(f, "{network}"),
+            Self::Host(host) => write!(f, "{host}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allow(text: &str) -> Allow {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn networks_and_hosts_are_read_as_written() {
+        for (text, read) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("fd00::/8", "fd00::/8"),
+            ("localhost", "localhost"),
+            ("fe80::1%lo", "fe80::1%lo"),
+        ] {
+            assert_eq!(allow(text).to_string(), read);
+        }
+        assert!("10.0.0.0/33".parse::<Allow>().unwrap_err().contains("10.0.0.0/8"));
+    }
+
+    #[test]
+    fn clients_are_in_the_network_or_of_the_host() {
+        let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert!(
+            allow("10.0.0.0/8").has(peer("[::ffff:10.1.0.1]:9"))
+                && !allow("10.0.0.0/8").has(peer("11.0.0.1:9"))
+        );
+        assert!(allow("localhost").has(peer("127.0.0.1:9")) && !allow("localhost").has(peer("10.0.0.1:9")));
+        let linked = |scope| std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, scope).into();
+        assert!(allow("fe80::1%lo").has(linked(1)) && !allow("fe80::1%lo").has(linked(2)));
+    }
+}

@@ -1,0 +1,79 @@
+//! Answers of a socket that is bound to all addresses of the host: they come from the address that was asked. Otherwise the kernel would
+//! choose the source by its routes, and a peer that asked another address ignores the answer.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use nocopy::udp::{LocalAddress, Sender};
+
+/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given.
+pub(crate) fn answer(
+    sender: &mut Sender,
+    bytes: &[u8],
+    to: SocketAddr,
+    local: Option<LocalAddress>,
+) -> io::Result<()> {
+    let Some((local_addr, interface)) = local.and_then(|local| Some((local.local_addr?, local.interface)))
+    else {
+        return Ok(sender.send_copy(bytes, to)?);
+    };
+    let socket = sender.kernel_socket()?.as_raw_fd();
+    let send = |control: ControlMessage<'_>| {
+        let to = SockaddrStorage::from(to);
+        sendmsg(socket, &[IoSlice::new(bytes)], &[control], MsgFlags::empty(), Some(&to))
+    };
+    let sent = match local_addr {
+        IpAddr::V4(address) => send(ControlMessage::Ipv4PacketInfo(&libc::in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: libc::in_addr { s_addr: address.to_bits().to_be() },
+            ipi_addr: libc::in_addr { s_addr: 0 },
+        })),
+        IpAddr::V6(address) => send(ControlMessage::Ipv6PacketInfo(&libc::in6_pktinfo {
+            ipi6_addr: libc::in6_addr { s6_addr: address.octets() },
+            // Of an interface are only the addresses of its link.
+            ipi6_ifindex: if address.is_unicast_link_local() { interface } else { 0 },
+        })),
+    };
+    match sent {
+        Ok(_) => Ok(()),
+        // An anycast address cannot be a source (RFC 4291, section 2.6): the kernel chooses one.
+        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy(bytes, to)?),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use nocopy::udp::Socket;
+
+    use super::*;
+
+    #[test]
+    fn answers_come_from_the_address_asked() {
+        if !nocopy_lab::ipv6_or_skip() {
+            return;
+        }
+        for (wildcard, asked) in
+            [("0.0.0.0:0", &["127.0.0.1", "127.0.0.9"][..]), ("[::]:0", &["127.0.0.1", "127.0.0.9", "::1"])]
+        {
+            let server = Socket::builder().local_addresses(true).bind(wildcard.parse().unwrap()).unwrap();
+            let port = server.local_address().unwrap().port();
+            let (mut receiver, mut sender) = server.split();
+            for asked in asked {
+                let to = SocketAddr::new(asked.parse().unwrap(), port);
+                let from = if to.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+                let client = UdpSocket::bind(from).unwrap();
+                client.connect(to).unwrap(); // takes nothing from other addresses
+                client.send(b"question").unwrap();
+                let question = receiver.receive().unwrap().next().unwrap();
+                answer(&mut sender, b"answer", question.from(), question.local()).unwrap();
+                assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6, "{asked}");
+            }
+        }
+    }
+}

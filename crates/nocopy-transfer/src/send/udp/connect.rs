@@ -1,0 +1,74 @@
+//! Finds the receiver at one of the target's addresses.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::Error;
+use super::session::Session;
+use crate::Failure;
+use crate::arguments::SendArguments;
+use crate::endpoint::Endpoint;
+use crate::in_turn::{cause, try_each};
+use nocopy_report::address::Attempts;
+use nocopy_report::{Interrupt, capability};
+
+/// Between two rounds over addresses that refuse.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Whether an address of this host has no receiver, found out without a datagram that one would count.
+fn check_own_port(to: SocketAddr) -> io::Result<()> {
+    match UdpSocket::bind(to) {
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)),
+        Err(_) => Ok(()), // in use, or of another host
+    }
+}
+
+/// A session with the first address where a receiver answers, and `false` if the user interrupted the search. Of several addresses each has
+/// a share of the time, and after a refusal the next one follows at once; as long as there is time, they are tried again. Receivers of raw
+/// datagrams do not answer: it is then the first address where there may be one.
+pub(super) fn connect(
+    (target, addresses): (&Endpoint, &[SocketAddr]),
+    arguments: &SendArguments,
+    interrupt: &Interrupt,
+    open: impl Fn(SocketAddr, Duration) -> Result<Session, Failure>,
+) -> Result<(Session, SocketAddr, bool), Failure> {
+    let patience = arguments.host.patience();
+    if let [to] = addresses {
+        let mut session = open(*to, patience)?;
+        capability::drop_all_but(capability::NONE)?;
+        let is_there = session.connect(interrupt, true)?;
+        return Ok((session, *to, is_there));
+    }
+    let (start, mut failed) = (Instant::now(), Attempts::default());
+    loop {
+        let left = patience.saturating_sub(start.elapsed());
+        let found = try_each(addresses, left, &mut failed, |to, share| {
+            if arguments.host.raw {
+                check_own_port(to)?;
+            }
+            let mut session = open(to, share).map_err(cause)?;
+            match session.connect(interrupt, false) {
+                Ok(is_there) => Ok((session, to, is_there)),
+                Err(Error::NobodyThere { is_refused: true, .. }) => {
+                    Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
+                }
+                Err(Error::NobodyThere { .. }) => Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => Err(cause(error)),
+            }
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if arguments.host.raw || start.elapsed() + RETRY_INTERVAL >= patience {
+            break;
+        }
+        sleep(RETRY_INTERVAL);
+    }
+    let (to, port, said) = (target.peer_name(addresses), target.port(), failed.into_error().to_string());
+    Err(match arguments.host.raw {
+        true => Error::NobodyReceives { to, said }.into(),
+        false => Error::NobodyThere { to, port, said, is_refused: false }.into(),
+    })
+}
