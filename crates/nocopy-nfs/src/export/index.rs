@@ -199,8 +199,11 @@ impl Index {
         if stored.is_behind || self.places().surplus() > SURPLUS_MAX {
             stored.is_behind = self.rewrite(&mut stored).is_err();
         } else if std::mem::take(&mut stored.is_unsynced) {
+            let file = stored.file.try_clone();
+            // Others write to it meanwhile.
+            drop(stored);
             // Errors: the next power failure may make handles stale, which nothing here can change.
-            let _ = stored.file.sync_data();
+            let _ = file.and_then(|file| file.sync_data());
         }
     }
 
