@@ -83,8 +83,9 @@ const PROGRAMS: &[Program] = &[
     program("strace", "--version", ["strace", "strace"], Needed::SlowDisk),
     program("rustfmt", "--version", RUSTUP, Needed::Checks),
     program("cargo-clippy", "--version", RUSTUP, Needed::Checks),
-    // The linker of Rust programs, and the compiler of the C programs that run on nocopy-pcap.
+    // The linker of Rust programs, and the compilers of the programs that run on nocopy-pcap.
     program("gcc", "--version", ["gcc", "gcc"], Needed::UnitTests),
+    program("g++", "--version", ["g++", "gcc-c++"], Needed::UnitTests),
     program("ip", "-V", ["iproute2", "iproute"], Needed::UnitTests),
     program("tc", "-V", ["iproute2", "iproute-tc"], Needed::UnitTests),
     // Its package includes libpcap, which compiles filters.
