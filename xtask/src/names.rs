@@ -36,7 +36,7 @@ const LIBRARY: &str = "crates/nocopy/";
 const PUBLIC: &str = "docs/api.txt";
 
 /// Names of other projects that no source has: of the kernel and the C library, of programs and their settings.
-const FOREIGN: [&str; 27] = [
+const FOREIGN: [&str; 29] = [
     // Settings and functions of the kernel.
     "SCHED_INFO",
     "lib/",
@@ -56,11 +56,13 @@ const FOREIGN: [&str; 27] = [
     "PR_SET_PDEATHSIG",
     "RESOLVE_BENEATH",
     "RESOLVE_CACHED",
+    "RWF_NOWAIT",
     "TCP_ULP",
     "TLS_RX",
     "TLS_TX",
     "cap_ipc_lock",
     "posix_fadvise",
+    "setcontext",
     // Programs and their settings.
     "Cx",
     "Px",
