@@ -16,8 +16,9 @@ pub(crate) fn answer(
     to: SocketAddr,
     local: Option<LocalAddress>,
 ) -> io::Result<()> {
-    let Some((local_addr, interface)) = local.and_then(|local| Some((local.local_addr?, local.interface)))
-    else {
+    let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
+    let local = local.map(|local| (from(local), local.interface));
+    let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
         return Ok(sender.send_copy(bytes, to)?);
     };
     let socket = sender.kernel_socket()?.as_raw_fd();

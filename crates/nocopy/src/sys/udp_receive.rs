@@ -87,15 +87,15 @@ pub struct LocalAddress {
     pub address: IpAddr,
     /// Index of the interface that it arrived on.
     pub interface: u32,
-    /// The address of this host from which an answer has to come: the same, or one that the kernel names for a broadcast or a group (IPv4);
-    /// `None`: the kernel chooses it when the answer is sent.
-    pub local_addr: Option<IpAddr>,
+    /// Only if `address` is a broadcast or multicast address of IPv4: the address of this host from which an answer has to come
+    /// (`ipi_spec_dst`, ip(7)).
+    pub reply_from: Option<Ipv4Addr>,
 }
 
 impl LocalAddress {
     #[inline]
     pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
-        Self { address, interface, local_addr: (!address.is_multicast()).then_some(address) }
+        Self { address, interface, reply_from: None }
     }
 }
 
@@ -305,10 +305,14 @@ fn control_messages(header: &libc::msghdr) -> Told {
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let told: Option<libc::in_pktinfo> = payload(message);
-                let address = |of: libc::in_addr| Ipv4Addr::from_bits(u32::from_be(of.s_addr)).into();
-                *local = told.map(|told| LocalAddress {
-                    local_addr: Some(address(told.ipi_spec_dst)),
-                    ..LocalAddress::new(address(told.ipi_addr), told.ipi_ifindex.cast_unsigned())
+                let address = |of: libc::in_addr| Ipv4Addr::from_bits(u32::from_be(of.s_addr));
+                *local = told.map(|told| {
+                    let (to, own) = (address(told.ipi_addr), address(told.ipi_spec_dst));
+                    let reply_from = (to != own).then_some(own);
+                    LocalAddress {
+                        reply_from,
+                        ..LocalAddress::new(to.into(), told.ipi_ifindex.cast_unsigned())
+                    }
                 });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {

@@ -591,8 +591,8 @@ fn groups_are_received_by_who_joined_them() {
             for datagram in joined.receiver().receive_timeout(PATIENCE).unwrap() {
                 let local = datagram.local().unwrap();
                 assert_eq!((local.address, local.interface), (group, right));
-                let own = group.is_ipv4().then(|| lab.right().ipv4().into());
-                assert_eq!(local.local_addr, own, "the address to answer from");
+                let own = group.is_ipv4().then(|| lab.right().ipv4());
+                assert_eq!(local.reply_from, own, "the address to answer from");
                 assert!(datagram.len() <= 1400);
                 if let SocketAddr::V6(from) = datagram.from() {
                     assert_eq!(from.scope_id(), right, "a link-local sender is one of an interface");
