@@ -71,11 +71,7 @@ pub fn has_io_uring() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn io_uring_or_skip() -> bool {
-    let is_there = has_io_uring();
-    if !is_there {
-        skip(&Missing::Kernel(IO_URING));
-    }
-    is_there
+    or_skip(has_io_uring(), &Missing::Kernel(IO_URING))
 }
 
 /// The values; where io_uring is refused, without those that need it. What is missing is printed at the end of the iteration, after a loop
@@ -112,6 +108,13 @@ pub fn without_missing_ipv6_sockets<T>(
     without_missing(IPV6, has_ipv6_sockets(), values, needs_ipv6)
 }
 
+fn or_skip(is_there: bool, missing: &Missing) -> bool {
+    if !is_there {
+        skip(missing);
+    }
+    is_there
+}
+
 fn without_missing<T>(
     feature: &'static str,
     is_there: bool,
@@ -138,11 +141,7 @@ pub fn descriptors_or_skip() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let is_enough = limit.current.is_none_or(|current| current >= 1024);
     let raised = Rlimit { current: Some(1024), maximum: limit.maximum };
-    let is_there = is_enough || setrlimit(Resource::Nofile, raised).is_ok();
-    if !is_there {
-        skip(&Missing::Capability(DESCRIPTORS));
-    }
-    is_there
+    or_skip(is_enough || setrlimit(Resource::Nofile, raised).is_ok(), &Missing::Capability(DESCRIPTORS))
 }
 
 /// Whether IPv6 sockets can be bound to the loopback interface.
@@ -155,11 +154,7 @@ pub fn has_ipv6() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn ipv6_or_skip() -> bool {
-    let is_there = has_ipv6();
-    if !is_there {
-        skip(&Missing::Kernel(IPV6));
-    }
-    is_there
+    or_skip(has_ipv6(), &Missing::Kernel(IPV6))
 }
 
 /// Whether the kernel has IPv6 sockets, even if no interface has an IPv6 address.
@@ -172,11 +167,7 @@ pub fn has_ipv6_sockets() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn ipv6_sockets_or_skip() -> bool {
-    let is_there = has_ipv6_sockets();
-    if !is_there {
-        skip(&Missing::Kernel(IPV6));
-    }
-    is_there
+    or_skip(has_ipv6_sockets(), &Missing::Kernel(IPV6))
 }
 
 /// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else { return };`
