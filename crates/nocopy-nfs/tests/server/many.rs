@@ -88,18 +88,22 @@ fn replies_that_nobody_reads_take_bounded_memory() {
     assert_eq!(replied.len(), CALLS as usize);
 }
 
+const CONNECTIONS: usize = 40;
+
+fn null(client: &mut Client) {
+    client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
+}
+
 /// However the loops share them, all allowed connections are served; one more ends an idle one.
 #[test]
 fn connections_end_only_when_all_places_are_taken() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    const CONNECTIONS: usize = 40;
     let scene = Scene::new();
     let server = scene.serve_with(|settings| settings.connections_max = CONNECTIONS);
-    let null = |client: &mut Client| client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
-    (0..2).for_each(|_| clients.iter_mut().for_each(|client| drop(null(client))));
+    (0..2).for_each(|_| clients.iter_mut().for_each(null));
     // A loop without connections accepts one more; then one ends for each.
     clients.extend((0..20).map(|_| server.connect()));
     nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 60);
@@ -113,17 +117,13 @@ fn an_address_with_many_connections_ends_only_its_own() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    const CONNECTIONS: usize = 40;
     let scene = Scene::new();
     let server = scene.serve_with(|settings| settings.connections_max = CONNECTIONS);
-    let null = |client: &mut Client| client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
     let mut honest: Vec<Client> = (2..6).map(|last| Client::connect_from(last, server.address)).collect();
-    honest.iter_mut().for_each(|client| drop(null(client)));
+    honest.iter_mut().for_each(null);
     let greedy: Vec<Client> = (0..300).map(|_| server.connect()).collect();
     nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 304);
-    for client in &mut honest {
-        null(client);
-    }
+    honest.iter_mut().for_each(null);
     drop(greedy);
     assert!(server.end().ended() >= 300 - CONNECTIONS as u64);
 }

@@ -40,6 +40,20 @@ fn assert_ends_in_time(table: &mut Table, client: Peer, server: Peer) {
     assert_eq!(table.lost(1), Some((server, "it ended the connection (code 3)".to_owned())));
 }
 
+/// Contradicts what was acknowledged, after which all seems acknowledged.
+fn assert_ends_whether_more_is_sent(contradict: impl Fn(&mut Table, Peer)) {
+    for sends_more in [false, true] {
+        let (mut table, client, server) = Table::connected(&Settings::default());
+        contradict(&mut table, client);
+        assert_eq!(in_flight(&table, client), 0);
+        if sends_more {
+            table.send(0, client, b"message");
+        }
+        table.settle(|_, _| true);
+        assert_ends_in_time(&mut table, client, server);
+    }
+}
+
 /// The receiver keeps a packet by a number that was not sent yet, and reports that number with each acknowledgement.
 #[test]
 fn a_damaged_sequence_number_does_not_stop_the_sender() {
@@ -72,46 +86,32 @@ fn lasting_acknowledgements_of_unsent_packets_end_it() {
 /// The sender no longer has a packet that the receiver waits for: a damaged acknowledgement was of packets that had not arrived.
 #[test]
 fn lasting_acknowledgements_below_earlier_ones_end_it() {
-    for sends_more in [false, true] {
-        let (mut table, client, server) = Table::connected(&Settings::default());
-        let packet = sent(&mut table, client);
+    assert_ends_whether_more_is_sent(|table, client| {
+        let packet = sent(table, client);
         table.hosts[1].handle_datagram(table.now, address(0), false, packet);
-        sent(&mut table, client); // is lost
+        sent(table, client); // is lost
         table.now = table.now + Duration::from_millis(1);
         table.hosts[1].handle_timeout(table.now);
         let ack = whole(table.hosts[1].poll_transmit(table.now).expect("it is due"));
-        arrives(&mut table, 0, increased(&ack, EXPECTED, 1));
-        assert_eq!(in_flight(&table, client), 0);
-        if sends_more {
-            table.send(0, client, b"message");
-        }
-        table.settle(|_, _| true);
-        assert_ends_in_time(&mut table, client, server);
-    }
+        arrives(table, 0, increased(&ack, EXPECTED, 1));
+    });
 }
 
 /// The sender no longer has a packet that the receiver waits for: a damaged range was of a packet that had not arrived.
 #[test]
 fn ranges_that_later_ones_contradict_end_it() {
-    for sends_more in [false, true] {
-        let (mut table, client, server) = Table::connected(&Settings::default());
-        let packet = sent(&mut table, client);
-        sent(&mut table, client); // is lost
-        let third = sent(&mut table, client);
+    assert_ends_whether_more_is_sent(|table, client| {
+        let packet = sent(table, client);
+        sent(table, client); // is lost
+        let third = sent(table, client);
         table.hosts[1].handle_datagram(table.now, address(0), false, third);
         let ack = whole(table.hosts[1].poll_transmit(table.now).expect("it reports a gap"));
         // Both packets behind the first one.
         let range = [0, 1, 0, 2];
         assert_eq!(ack[HEADER_BYTES..], [0, 2, 0, 1]);
-        arrives(&mut table, 0, [&ack[..HEADER_BYTES], &range].concat());
-        arrives(&mut table, 1, packet);
-        assert_eq!(in_flight(&table, client), 0);
-        if sends_more {
-            table.send(0, client, b"message");
-        }
-        table.settle(|_, _| true);
-        assert_ends_in_time(&mut table, client, server);
-    }
+        arrives(table, 0, [&ack[..HEADER_BYTES], &range].concat());
+        arrives(table, 1, packet);
+    });
 }
 
 /// An old acknowledgement that arrives again and again, long after newer ones, is only old.
