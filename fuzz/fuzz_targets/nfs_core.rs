@@ -1,19 +1,45 @@
-//! Any call to the core of an NFS server, of a small directory: no panic, and one whole record as its answer.
+//! Any call to the core of an NFS server, of a small directory: no panic, and one whole record as its answer. And two clients with a
+//! disk that fails: what they read is what they wrote, and they are told what may be lost.
 
 #![cfg_attr(fuzzing, no_main)]
 
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
+use nocopy_lab::refused::{Refused, where_refused};
 use nocopy_nfs::export::Export;
 use nocopy_nfs::server::core::{Core, oracle};
+use tempfile::TempDir;
 
-static CORE: LazyLock<(tempfile::TempDir, Core)> = LazyLock::new(|| {
+/// A directory with an empty one to export.
+fn around() -> TempDir {
     let around = tempfile::tempdir().expect("a directory for the export");
+    std::fs::create_dir(around.path().join("exported")).expect("a directory in it");
+    around
+}
+
+fn core(around: &Path) -> Core {
+    let export = Export::open(&around.join("exported"), Some(&around.join("state")));
+    Core::new(Arc::new(export.expect("it can be exported")), Vec::new(), nocopy_nfs::wire::nfs3::PORT)
+}
+
+static CORE: LazyLock<(TempDir, Core)> = LazyLock::new(|| {
+    let around = around();
     let exported = around.path().join("exported");
-    std::fs::create_dir_all(exported.join("below")).expect("a directory in it");
+    std::fs::create_dir(exported.join("below")).expect("a directory in it");
     std::fs::write(exported.join("file"), b"content").expect("a file in it");
-    let export = Export::open(&exported, Some(&around.path().join("state"))).expect("it can be exported");
-    (around, Core::new(Arc::new(export), Vec::new(), nocopy_nfs::wire::nfs3::PORT))
+    let core = core(around.path());
+    (around, core)
 });
 
-nocopy_fuzz::target!(|bytes: &[u8]| oracle::check(&CORE.1, bytes));
+fn check(bytes: &[u8]) {
+    oracle::check(&CORE.1, bytes);
+    let around = around();
+    oracle::clients::converse(&core(around.path()).writable(true), bytes, &|disk, work| {
+        let refused: Vec<_> =
+            disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
+        where_refused(&refused, work);
+    });
+}
+
+nocopy_fuzz::target!(|bytes: &[u8]| check(bytes));

@@ -1,5 +1,7 @@
 //! Properties of every call: shared by the tests and the fuzz target.
 
+pub mod clients;
+
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Answer, Core};

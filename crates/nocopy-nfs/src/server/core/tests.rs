@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
+use nocopy_lab::refused::{Refused, where_refused};
+
 use super::replies::Begun;
 use super::*;
 use crate::wire::mount::{ExportEntry, MountEntry, MountReply, Mounted, Text};
@@ -400,5 +402,21 @@ proptest::proptest! {
     fn any_call_is_answered_by_one_record(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
         thread_local!(static SCENE: Scene = Scene::new());
         SCENE.with(|scene| oracle::check(&scene.core, &input));
+    }
+
+    #[test]
+    fn two_clients_read_what_was_written_and_are_told_what_may_be_lost(
+        input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+    ) {
+        let around = tempfile::tempdir().unwrap();
+        let exported = around.path().join("exported");
+        fs::create_dir(&exported).unwrap();
+        let export = Export::open(&exported, Some(&around.path().join("state"))).unwrap();
+        let core = Core::new(Arc::new(export), Vec::new(), 2049).writable(true);
+        oracle::clients::converse(&core, &input, &|disk, work| {
+            let refused: Vec<Refused> =
+                disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
+            where_refused(&refused, work);
+        });
     }
 }
