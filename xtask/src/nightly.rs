@@ -77,6 +77,12 @@ const ALL: &[Nightly] = &[
         run: machines::outcome,
     },
     Nightly {
+        name: "trust",
+        about: "attacks on servers of the command: what others are answered meanwhile, and how much memory is taken",
+        inputs: &["crates/nocopy-cli", "xtask/src/suite"],
+        run: trust,
+    },
+    Nightly {
         name: "soak",
         about: "the VM lab's random operations for ten minutes, from a new seed",
         inputs: VM_LAB,
@@ -320,6 +326,12 @@ fn slow_disk() -> Outcome {
         return there;
     }
     Suite { retry: false, slow_disk: true, ..Suite::of("nightly", suite::ALL) }.outcome()
+}
+
+fn trust() -> Outcome {
+    let filters = [" trust::".to_owned()];
+    let built = ["--package", "nocopy-cli"];
+    Suite { filters: &filters, ignored: true, ..Suite::of("trust", &built) }.outcome()
 }
 
 fn rounds(run: impl Fn() -> Outcome) -> Outcome {

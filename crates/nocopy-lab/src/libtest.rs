@@ -21,15 +21,23 @@ pub enum Verdict {
     Failed,
 }
 
-/// The tests of a program that is run in `directory`, without tests that only other tests start (`#[ignore]`).
+/// The tests of a program that is run in `directory`, without those that are ignored (`#[ignore]`).
 ///
 /// # Errors
 /// The program cannot be started, or does not list its tests.
 pub fn tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
     let mut all = listed(program, directory, &[])?;
-    let ignored = listed(program, directory, &["--ignored"])?;
+    let ignored = ignored(program, directory)?;
     all.retain(|test| !ignored.contains(test));
     Ok(all)
+}
+
+/// The tests of a program that only other tests, or suites of their own, start.
+///
+/// # Errors
+/// As [`tests`].
+pub fn ignored(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
+    listed(program, directory, &["--ignored"])
 }
 
 fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<String>> {
@@ -42,9 +50,9 @@ fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<St
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// The arguments that make a program run one test and print its output.
-pub fn command_line(test: &str) -> [&str; 3] {
-    ["--exact", test, "--nocapture"]
+/// The arguments that make a program run one test, ignored or not, and print its output.
+pub fn command_line(test: &str) -> [&str; 4] {
+    ["--exact", test, "--nocapture", "--include-ignored"]
 }
 
 /// The result of a test that printed `output`. A program that runs no test exits with success, too, so the output must say that it ran one.

@@ -77,9 +77,10 @@ fn test_binary(line: &str) -> Option<Binary> {
     Some(Binary { name, path, directory })
 }
 
-/// The tests of a binary, without tests that only other tests start (`#[ignore]`).
-pub(crate) fn cases(binary: Binary) -> Result<Vec<Case>, Failed> {
-    let tests = libtest::tests(&binary.path, &binary.directory)
+/// The tests of a binary that are ignored (`#[ignore]`), or those that are not.
+pub(crate) fn cases(binary: Binary, ignored: bool) -> Result<Vec<Case>, Failed> {
+    let list = if ignored { libtest::ignored } else { libtest::tests };
+    let tests = list(&binary.path, &binary.directory)
         .map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;
     let binary = Arc::new(binary);
     Ok(tests.into_iter().map(|test| Case { binary: Arc::clone(&binary), test }).collect())

@@ -42,6 +42,8 @@ pub(crate) struct Suite<'a> {
     pub(crate) built: &'a [&'a str],
     /// Only the tests whose names contain one of these; if empty, all tests.
     pub(crate) filters: &'a [String],
+    /// The tests that are ignored (`#[ignore]`), instead of the others.
+    pub(crate) ignored: bool,
     /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
     /// A failed test is run again if the machine stalled.
@@ -97,6 +99,7 @@ impl<'a> Suite<'a> {
             name,
             built,
             filters: &[],
+            ignored: false,
             seed: None,
             retry: true,
             instrument: Instrument::Nothing,
@@ -113,7 +116,8 @@ impl<'a> Suite<'a> {
     }
 
     fn run(&self, binaries: Vec<Binary>) -> Result<Outcome, Failed> {
-        let cases: Result<Vec<Vec<Case>>, Failed> = binaries.into_iter().map(binaries::cases).collect();
+        let cases = |binary| binaries::cases(binary, self.ignored);
+        let cases: Result<Vec<Vec<Case>>, Failed> = binaries.into_iter().map(cases).collect();
         let mut cases: Vec<Case> = cases?.into_iter().flatten().collect();
         let wanted = |case: &Case| self.filters.iter().any(|filter| case.name().contains(filter.as_str()));
         cases.retain(|case| self.filters.is_empty() || wanted(case));

@@ -29,5 +29,6 @@ mod sniff;
 mod stats;
 mod tcp;
 mod transferring;
+mod trust;
 mod udp;
 mod watching;

@@ -88,7 +88,7 @@ impl Server {
         input.bytes(head.count as usize).unwrap().to_vec()
     }
 
-    fn end(self) -> Value {
+    pub(crate) fn end(self) -> Value {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
         assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve-nfs/1".into()), "{summary}");

@@ -18,6 +18,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::nfs::Server;
 use crate::running::readable_directory;
 
+const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
 /// Fewer where so many descriptors are not allowed.
 const CONNECTIONS: usize = 2000;
 
@@ -47,9 +49,9 @@ fn half(mark: u32, begin: &[u8], claimed: usize) -> Vec<u8> {
     out
 }
 
-fn connected_from(last: u8, to: SocketAddr) -> TcpStream {
+fn connected_from(from: IpAddr, to: SocketAddr) -> TcpStream {
     let opened = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    bind(&opened, &SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).unwrap();
+    bind(&opened, &SocketAddr::new(from, 0)).unwrap();
     // What the server does not read takes little memory of the kernel.
     sockopt::set_socket_send_buffer_size(&opened, 32 << 10).unwrap();
     connect(&opened, &to).unwrap();
@@ -90,6 +92,11 @@ fn connections_max() -> usize {
 
 #[test]
 fn incomplete_calls_of_one_address_take_bounded_memory() {
+    are_bounded_and_stop_no_other(|_| IpAddr::V4(Ipv4Addr::LOCALHOST));
+}
+
+/// Sends incomplete calls from these addresses, and checks the server's memory, and that another address is served.
+pub(crate) fn are_bounded_and_stop_no_other(from: impl Fn(usize) -> IpAddr) {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -102,7 +109,7 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
     let process = server.running.id();
     let honest = || {
         let path: mount::Path<'_> = Text(b"/");
-        let reply = server.call_on(connected_from(2, server.address), mount::PROGRAM, 1, &path);
+        let reply = server.call_on(connected_from(HONEST, server.address), mount::PROGRAM, 1, &path);
         xdr::parse::<MountReply>(&reply).unwrap().unwrap().handle
     };
     let halves = [
@@ -113,7 +120,7 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
         half(0, &call(Procedure::Null, &[]), SHORT_BYTES),
     ];
     let attack = |number: usize| {
-        let stream = connected_from(1, server.address);
+        let stream = connected_from(from(number), server.address);
         stream.set_nonblocking(true).unwrap();
         // The long ones are few, because the kernel's memory of unread bytes is limited, too.
         let kind = if number.is_multiple_of(4) { number / 4 % 2 } else { 2 + number % 3 };
@@ -126,7 +133,7 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
     let data = vec![b'x'; 1 << 20];
     let (count, stability, data) = (data.len() as u32, Stability::Unstable, Data(&data));
     let asked = WriteArguments { file, offset: 0, count, stability, data };
-    let stream = connected_from(2, server.address);
+    let stream = connected_from(HONEST, server.address);
     let reply = server.call_on(stream, nfs3::PROGRAM, Procedure::Write as u32, &asked);
     let written = xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(&reply).unwrap().unwrap();
     assert_eq!(written.count, count);
@@ -136,7 +143,7 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
 
 fn look_up(server: &Server, directory: FileHandle) -> FileHandle {
     let asked = LookupArguments { directory, name: Text(b"file") };
-    let stream = connected_from(2, server.address);
+    let stream = connected_from(HONEST, server.address);
     let reply = server.call_on(stream, nfs3::PROGRAM, Procedure::Lookup as u32, &asked);
     xdr::parse::<NfsResult<LookupResult, Option<Attributes>>>(&reply).unwrap().unwrap().file
 }

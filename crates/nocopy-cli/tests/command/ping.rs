@@ -17,13 +17,13 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 /// A server of those services, once it listens, and the addresses that it prints.
-struct Server {
+pub(crate) struct Server {
     running: Running,
-    targets: Vec<String>,
+    pub(crate) targets: Vec<String>,
 }
 
 impl Server {
-    fn start(services: &[&str], options: &[&str]) -> Self {
+    pub(crate) fn start(services: &[&str], options: &[&str]) -> Self {
         let mut running = Running::start(&[&["serve", "--json"], services, options].concat());
         let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
         let targets = services.iter().map(|_| {
@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// Asks the server to end; returns its counts.
-    fn end(self) -> Vec<Value> {
+    pub(crate) fn end(self) -> Vec<Value> {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
         assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve/1".into()), "{summary}");
@@ -53,12 +53,12 @@ impl Server {
 }
 
 /// The summary of `nocopy ping`, and its exit code.
-fn ping(target: &str, options: &[&str]) -> (Value, i32) {
+pub(crate) fn ping(target: &str, options: &[&str]) -> (Value, i32) {
     Running::start(&[&["ping", target, "--json"], options].concat()).summary()
 }
 
 /// Checks that `count` messages were answered, each once, and that the figures are consistent.
-fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
+pub(crate) fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
     assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/1".into()), "{summary}");
     for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("changed", 0)]
     {

@@ -1,0 +1,77 @@
+//! Servers of the command while strangers do what they can: others are answered, and the servers' memory is bounded. Attacks take long,
+//! so they are ignored by the usual run: `cargo xtask nightly trust`.
+
+mod memory;
+mod messages;
+mod nfs;
+mod slow_stream;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use nocopy_lab::patience::wait_until;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+/// An address of a network of attackers.
+fn stranger(number: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(127, 99, 0, 1 + (number % 200) as u8))
+}
+
+/// An address of a network of its own.
+fn victim(number: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(127, 1 + (number % 90) as u8, 0, 1))
+}
+
+/// What strangers do, until the victims have ended.
+#[derive(Default)]
+struct Attack {
+    is_over: AtomicBool,
+    done: AtomicU64,
+}
+
+impl Attack {
+    fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed) // ordering: nothing else is handed over by it
+    }
+
+    /// Counts what it does.
+    fn note(&self, count: u64) {
+        self.done.fetch_add(count, Ordering::Relaxed); // ordering: nothing else is handed over by it
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed) // ordering: nothing else is handed over by it
+    }
+}
+
+/// Ends the attack, also after a panic.
+struct Ending<'a>(&'a Attack);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
+    }
+}
+
+/// Runs the victims while that many threads attack, once these have done `before`.
+fn beside(attackers: usize, before: u64, attack: impl Fn(usize, &Attack) + Sync, victims: impl FnOnce()) {
+    let attacking = Attack::default();
+    thread::scope(|scope| {
+        let _ending = Ending(&attacking);
+        for number in 0..attackers {
+            let (attack, attacking) = (&attack, &attacking);
+            scope.spawn(move || attack(number, attacking));
+        }
+        wait_until("the attack to be under way", || attacking.done() >= before);
+        victims();
+    });
+}
+
+/// A connection from an address of this host; an error if there is no room for one more.
+fn connected_from(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream> {
+    let opened = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&opened, &SocketAddr::new(from, 0))?;
+    connect(&opened, &to)?;
+    Ok(opened.into())
+}

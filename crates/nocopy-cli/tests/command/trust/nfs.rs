@@ -1,0 +1,307 @@
+//! `nocopy serve nfs`: clients that work, beside others that flood, stall, forge and repeat.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use nocopy_nfs::wire::mount::{self, MountReply, Text};
+use nocopy_nfs::wire::nfs3::{
+    self, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, FileHandle,
+    HowToCreate, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments, ReadDirPlusArguments,
+    ReadHead, Stability, Status, WeakCacheConsistency, WriteArguments, WriteResult,
+};
+use nocopy_nfs::wire::record;
+use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
+use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Attack, beside, connected_from, stranger, victim};
+use crate::nfs::Server;
+use crate::running::{PATIENCE, readable_directory};
+
+const VICTIMS: usize = 8;
+/// What each victim does: a file is made, written, committed, found, read and removed.
+const ROUNDS: usize = 50;
+const CALLS_PER_ROUND: usize = 6;
+const ATTACKERS: usize = 16;
+/// What the attackers do before the victims begin.
+const BEFORE: u64 = 200;
+const FILES: usize = 2_000;
+const FILE_BYTES: usize = 4096;
+
+/// A connection that makes one call after the other.
+struct Client {
+    stream: TcpStream,
+    root: FileHandle,
+    xid: u32,
+}
+
+fn record_of<'a>(xid: u32, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
+    let mut arguments = Vec::new();
+    asked.encode(&mut arguments);
+    let mut call = record::begin();
+    let credential = Credential::NONE;
+    Call { xid, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
+    record::end(&mut call, 0);
+    call
+}
+
+/// The results of the next reply, which belongs to the call with that number.
+fn results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
+    let mut mark = [0; record::MARK_BYTES];
+    stream.read_exact(&mut mark)?;
+    let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+    stream.read_exact(&mut reply)?;
+    let mut input = Reader::new(&reply);
+    assert_eq!(Reply::decode(&mut input), Ok((expected, Reply::Success)));
+    Ok(input.rest().to_vec())
+}
+
+fn root_of(stream: &mut TcpStream) -> std::io::Result<FileHandle> {
+    let path: mount::Path<'_> = Text(b"/");
+    stream.write_all(&record_of(1, mount::PROGRAM, 1, &path))?;
+    let mounted: MountReply = xdr::parse(&results(stream, 1)?).expect("a reply to a mount");
+    Ok(mounted.expect("it may be mounted").handle)
+}
+
+impl Client {
+    fn connect(from: IpAddr, to: SocketAddr) -> Self {
+        let mut stream = connected_from(from, to).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let root = root_of(&mut stream).unwrap();
+        Self { stream, root, xid: 1 }
+    }
+
+    fn call<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> Vec<u8> {
+        self.xid += 1;
+        self.stream.write_all(&record_of(self.xid, nfs3::PROGRAM, procedure as u32, asked)).unwrap();
+        results(&mut self.stream, self.xid).unwrap()
+    }
+
+    fn ask<'a, T>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> T
+    where
+        T: for<'b> Xdr<'b>,
+    {
+        xdr::parse(&self.call(procedure, asked)).unwrap_or_else(|error| panic!("{procedure:?}: {error}"))
+    }
+
+    /// Makes a file, and checks that everybody's next call sees what the last one did.
+    fn work(&mut self, name: &str, filled_with: u8) {
+        let at = Entry { directory: self.root, name: Text(name.as_bytes()) };
+        let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+        let made: NfsResult<Created, WeakCacheConsistency> =
+            self.ask(Procedure::Create, &CreateArguments { at, how });
+        let file = made.unwrap().file.unwrap();
+        let content = [filled_with; FILE_BYTES];
+        let (count, stability, data) = (content.len() as u32, Stability::Unstable, Data(&content));
+        let asked = WriteArguments { file, offset: 0, count, stability, data };
+        let written: NfsResult<WriteResult, WeakCacheConsistency> = self.ask(Procedure::Write, &asked);
+        assert_eq!(written.unwrap().count, count);
+        let asked = CommitArguments { file, offset: 0, count: 0 };
+        let committed: NfsResult<CommitResult, WeakCacheConsistency> = self.ask(Procedure::Commit, &asked);
+        committed.unwrap();
+        let found: NfsResult<LookupResult, Option<Attributes>> = self.ask(Procedure::Lookup, &at);
+        assert_eq!(found.unwrap().file, file);
+        let read = self.call(Procedure::Read, &ReadArguments { file, offset: 0, bytes: count });
+        let mut read = Reader::new(&read);
+        let head: ReadHead = read.read::<NfsResult<_, Option<Attributes>>>().unwrap().unwrap();
+        assert_eq!(read.bytes(head.count as usize).unwrap(), content);
+        let removed: NfsResult<WeakCacheConsistency, WeakCacheConsistency> = self.ask(Procedure::Remove, &at);
+        removed.unwrap();
+    }
+}
+
+struct Scene {
+    around: TempDir,
+    server: Server,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let around = readable_directory();
+        let exported = around.path().join("exported");
+        fs::create_dir(&exported).unwrap();
+        fs::set_permissions(&exported, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir(exported.join("many")).unwrap();
+        (0..FILES)
+            .for_each(|number| drop(fs::File::create(exported.join(format!("many/{number}"))).unwrap()));
+        fs::write(around.path().join("outside"), b"nobody's business").unwrap();
+        let server = Server::start(&around, &["--writable"]);
+        Self { around, server }
+    }
+
+    /// All victims work beside the attack; each call of theirs is answered, and counted as theirs by the server.
+    fn attack(self, attack: impl Fn(usize, &Attack, SocketAddr) + Sync) -> (Value, TempDir) {
+        let address = self.server.address;
+        let mut victims: Vec<Client> =
+            (0..VICTIMS).map(|number| Client::connect(victim(number), address)).collect();
+        beside(
+            ATTACKERS,
+            BEFORE,
+            |number, attacking| attack(number, attacking, address),
+            || {
+                for round in 0..ROUNDS {
+                    for (number, client) in victims.iter_mut().enumerate() {
+                        client.work(&format!("of {number}"), (round + number) as u8);
+                    }
+                }
+            },
+        );
+        drop(victims);
+        let summary = self.server.end();
+        let clients = summary["clients"].as_array().unwrap();
+        for number in 0..VICTIMS {
+            let address = victim(number).to_string();
+            let of_it = clients.iter().find(|client| client["address"] == address[..]);
+            let of_it = of_it.unwrap_or_else(|| panic!("{address}: {summary}"));
+            let counted =
+                ["connections", "calls", "written_bytes", "bytes"].map(|field| of_it[field].as_u64());
+            let bytes = (ROUNDS * FILE_BYTES) as u64;
+            let calls = (1 + ROUNDS * CALLS_PER_ROUND) as u64;
+            assert_eq!(counted, [1, calls, bytes, bytes].map(Some), "{address}: {summary}");
+        }
+        (summary, self.around)
+    }
+}
+
+/// A network that always has more to do for all workers than there are leaves some of them to others.
+#[test]
+#[ignore = "an attack: cargo xtask nightly trust"]
+fn workers_are_left_to_others() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
+    let (summary, _) = Scene::new().attack(|number, attacking, address| {
+        let mut stream = connected_from(stranger(number), address).unwrap();
+        let root = root_of(&mut stream).unwrap();
+        let many = record_of(
+            1,
+            nfs3::PROGRAM,
+            Procedure::Lookup as u32,
+            &Entry { directory: root, name: Text(b"many") },
+        );
+        stream.write_all(&many).unwrap();
+        let found: NfsResult<LookupResult, Option<Attributes>> =
+            xdr::parse(&results(&mut stream, 1).unwrap()).unwrap();
+        let directory = found.unwrap().file;
+        let listed = ReadDirPlusArguments {
+            directory,
+            cookie: 0,
+            verifier: [0; 8],
+            names_bytes_max: 1 << 20,
+            bytes_max: 1 << 20,
+        };
+        let name = format!("stranger's {number}");
+        let at = Entry { directory: root, name: Text(name.as_bytes()) };
+        let create = CreateArguments { at, how: HowToCreate::Unchecked(NewAttributes::NONE) };
+        while attacking.goes_on() {
+            // The same call many times, and long ones.
+            let mut calls = Vec::new();
+            (0..8).for_each(|_| {
+                calls.extend(record_of(7, nfs3::PROGRAM, Procedure::Create as u32, &create));
+            });
+            (0..4).for_each(|_| {
+                calls.extend(record_of(8, nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &listed));
+            });
+            calls.extend(record_of(9, nfs3::PROGRAM, Procedure::Remove as u32, &at));
+            if stream.write_all(&calls).is_err() {
+                break;
+            }
+            // A call repeated while it is made is answered once.
+            let mut mark = [0; record::MARK_BYTES];
+            for _ in 0..6 {
+                if stream.read_exact(&mut mark).is_err() {
+                    return;
+                }
+                let bytes = (u32::from_be_bytes(mark) & !(1 << 31)).into();
+                std::io::copy(&mut (&mut stream).take(bytes), &mut std::io::sink()).unwrap();
+                attacking.note(1);
+            }
+        }
+    });
+    assert_eq!(summary["malformed"], 0, "{summary}");
+}
+
+/// Connections by the thousand, with half a call each, or none, end no connection that is used.
+#[test]
+#[ignore = "an attack: cargo xtask nightly trust"]
+fn floods_of_a_network_end_only_its_own_connections() {
+    if !nocopy_lab::descriptors_or_skip() {
+        return;
+    }
+    let call = record_of(1, nfs3::PROGRAM, Procedure::Null as u32, &());
+    let (summary, _) = Scene::new().attack(|number, attacking, address| {
+        let mut held = Vec::new();
+        let mut done = 0;
+        while attacking.goes_on() {
+            let Ok(mut stream) = connected_from(stranger(number + done), address) else {
+                held.clear();
+                continue;
+            };
+            let _ = stream.write_all(&call[..[0, 3, call.len() - 1, call.len()][done % 4]]);
+            held.push(stream);
+            if held.len() == 100 {
+                held.drain(..50);
+            }
+            done += 1;
+            attacking.note(1);
+        }
+    });
+    assert_eq!(summary["malformed"], 0, "half a call is no other message: {summary}");
+}
+
+/// Handles that the server did not make, and records that are no calls, lead nowhere and cost nobody else anything.
+#[test]
+#[ignore = "an attack: cargo xtask nightly trust"]
+fn forged_handles_and_records_lead_nowhere() {
+    let (summary, around) = Scene::new().attack(|number, attacking, address| {
+        let mut done = 0;
+        'connections: while attacking.goes_on() {
+            let mut stream = connected_from(stranger(number), address).unwrap();
+            let Ok(root) = root_of(&mut stream) else { continue };
+            for _ in 0..200 {
+                let mut bytes = root.as_bytes().to_vec();
+                let at = (number + done) % bytes.len();
+                bytes[at] ^= (1 + done % 255) as u8;
+                let file = FileHandle::new(&bytes).unwrap();
+                let (procedure, asked) = match done % 4 {
+                    0 => (Procedure::GetAttr, encoded(&file)),
+                    1 => (Procedure::Read, encoded(&ReadArguments { file, offset: 0, bytes: 4096 })),
+                    2 => (Procedure::Lookup, encoded(&Entry { directory: file, name: Text(b"outside") })),
+                    _ => (Procedure::Remove, encoded(&Entry { directory: file, name: Text(b"of 1") })),
+                };
+                if stream.write_all(&record_of(5, nfs3::PROGRAM, procedure as u32, &Bytes(&asked))).is_err() {
+                    continue 'connections;
+                }
+                let Ok(reply) = results(&mut stream, 5) else { continue 'connections };
+                let status = u32::from_be_bytes(reply[..4].try_into().unwrap());
+                assert_eq!(status, Status::BadHandle as u32, "{procedure:?}");
+                done += 1;
+                attacking.note(1);
+            }
+            let _ = stream.write_all(&[done as u8; 64]);
+        }
+    });
+    assert_eq!(fs::read(around.path().join("outside")).unwrap(), b"nobody's business", "{summary}");
+}
+
+/// Arguments that are encoded already.
+struct Bytes<'a>(&'a [u8]);
+
+impl Xdr<'_> for Bytes<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0);
+    }
+
+    fn decode(_: &mut Reader<'_>) -> Result<Self, xdr::XdrError> {
+        unreachable!("only arguments are sent so")
+    }
+}
+
+fn encoded<'a>(asked: &impl Xdr<'a>) -> Vec<u8> {
+    let mut out = Vec::new();
+    asked.encode(&mut out);
+    out
+}
