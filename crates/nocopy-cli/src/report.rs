@@ -105,8 +105,8 @@ fn read(path: &Path) -> Result<Results, Failure> {
     let Kind { schema } = first.map_err(malformed)?;
     match schema.as_str() {
         SCHEMA => result_lines::read(&text).map(Results::Bench).map_err(malformed),
-        SCHEMA_1 => serde_json::from_slice(&text).map(Results::Bench).map_err(malformed),
-        sweep::SCHEMA => serde_json::from_slice(&text).map(Results::Sweep).map_err(malformed),
+        SCHEMA_1 => print::parse(&text).map(Results::Bench).map_err(malformed),
+        sweep::SCHEMA => print::parse(&text).map(Results::Sweep).map_err(malformed),
         _ => Err(Failure::Schema { path: path.into(), schema }),
     }
 }

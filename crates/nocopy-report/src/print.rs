@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 use crate::{Failure, Outcome, Summary};
 
 /// Prints lines that may contain text of a file, a peer or another process.
@@ -52,6 +55,25 @@ pub fn printable(text: &str) -> String {
 /// A name, without any control character: with a newline it would look like several.
 pub fn one_line(name: &str) -> String {
     name.replace(|c: char| c.is_control(), "\u{fffd}")
+}
+
+/// Reads JSON that anybody may have written: each of its strings is [one line](one_line).
+///
+/// # Errors
+/// It is no JSON, or not of this type.
+pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
+    let mut value: Value = serde_json::from_slice(json)?;
+    join_lines(&mut value);
+    serde_json::from_value(value)
+}
+
+fn join_lines(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = one_line(text),
+        Value::Array(values) => values.iter_mut().for_each(join_lines),
+        Value::Object(fields) => fields.values_mut().for_each(join_lines),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 fn write(mut output: impl Write, text: &str) -> io::Result<()> {

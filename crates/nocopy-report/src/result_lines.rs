@@ -3,10 +3,10 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
 use crate::receive_analysis::ReceiveAnalysis;
 use crate::result::{Machine, Report, Row, SCHEMA};
 use crate::result_file::{LineFile, ResultFile};
+use crate::{Failure, print};
 
 /// The note that a reader adds if the end is missing.
 const CUT: &str =
@@ -111,7 +111,7 @@ pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
         let is_cut = number > 1 && !line.ends_with(b"\n");
         let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
-        match serde_json::from_slice(line) {
+        match print::parse(line) {
             Ok(Line::Header(_)) if header.is_some() => {
                 return Err(wrong(&"a second header, where results of one run belong"));
             }

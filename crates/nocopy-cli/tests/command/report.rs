@@ -248,6 +248,49 @@ fn words_of_a_refused_file_are_only_shown() {
     }
 }
 
+/// Whatever the words of results are, they are words in a terminal, and on every page.
+#[test]
+fn words_of_results_are_only_shown() {
+    const HOSTILE: &str =
+        "\x1b]0;title\x07\u{9b}2J\r\n# heading\n| cell | <script>bad()</script> \"' onload=bad() [a](b)";
+    const FREE: [&str; 7] = [
+        "/command",
+        "/machine/nocopy_version",
+        "/machine/kernel",
+        "/machine/architecture",
+        "/machine/network",
+        "/results/0/series",
+        "/notes/0",
+    ];
+    let scratch = Scratch::new("hostile");
+    let mut hostile = results("xdp", 1e6);
+    hostile["notes"] = json!([""]);
+    for field in FREE {
+        *hostile.pointer_mut(field).unwrap() = format!("words {HOSTILE}").into();
+    }
+    scratch.file("a.json", &hostile.to_string());
+    scratch.file("b.json", &lines(&hostile));
+    for files in
+        [&["a.json", "--html", "page.html", "--markdown", "page.md", "--force"][..], &["a.json", "b.json"]]
+    {
+        let output = scratch.nocopy(&[&["report"], files].concat());
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        assert!(said.contains("title") && !said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
+        assert!(!said.lines().any(|line| line.starts_with('#') || line.starts_with("| cell")), "{said}");
+    }
+    let html = scratch.read("page.html");
+    assert!(html.contains("title") && !html.contains("<script>bad") && !html.contains('\x1b'), "{html}");
+    let markdown = scratch.read("page.md");
+    assert!(markdown.contains("title") && !markdown.contains('\x1b'), "{markdown}");
+    // What is indented is code.
+    for line in markdown.lines().filter(|line| !line.starts_with("    ")) {
+        let is_markup = ["# heading", "| cell"].iter().any(|begin| line.starts_with(begin))
+            || [" <script>bad", "[a](b"].iter().any(|inside| line.contains(inside));
+        assert!(!is_markup, "{line}");
+    }
+}
+
 #[test]
 fn a_broken_standard_error_changes_no_exit_code() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
