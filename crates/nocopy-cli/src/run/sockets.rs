@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Socket, Sockets};
+use nocopy_report::print;
 use nocopy_report::table::Table;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use serde::Serialize;
@@ -91,7 +92,7 @@ impl Row {
         let a_burst = self.batched.checked_div(self.bursts).map_or("-".into(), |count| count.to_string());
         vec![
             self.process.to_string(),
-            self.program.clone(),
+            print::one_line(&self.program),
             self.peer.clone().unwrap_or("-".into()),
             self.datagram_bytes.map_or("-".into(), |bytes| bytes.to_string()),
             self.batched.to_string(),
@@ -123,7 +124,7 @@ impl Row {
                 )
             }),
         ];
-        let who = format!("{} ({})", self.program, self.process);
+        let who = format!("{} ({})", print::one_line(&self.program), self.process);
         words.into_iter().flatten().map(move |words| format!("{who}: {words}"))
     }
 }
@@ -172,7 +173,7 @@ mod tests {
     fn socket() -> Socket {
         Socket {
             process: 4711,
-            program: "sen\x1b[1mder".into(),
+            program: "sen\x1b[1md\ner".into(),
             peer: Some("192.0.2.1:9".parse().unwrap()),
             datagram_bytes: 1400,
             joined: 92,
@@ -192,6 +193,7 @@ mod tests {
         let text = text(&[Row::new(&socket())]);
         let lines: Vec<_> = text.lines().collect();
         let cells: Vec<_> = lines[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells[..2], ["4711", "sen\u{fffd}[1md\u{fffd}er"], "{text}");
         assert_eq!(cells[2..], ["192.0.2.1:9", "1400", "92", "2", "46", "10"], "{text}");
         let ends = |words: &str| lines.iter().any(|line| line.ends_with(words));
         assert!(ends("bursts ended by: full 1, the deadline 1"), "{text}");

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use nocopy_report::print;
+
 use crate::stats::report::{Group, Report, Row, Source};
 
 /// Shown even if 0, since it matters that no packets arrive.
@@ -46,8 +48,8 @@ pub(in crate::stats) fn words(source: &Source) -> String {
         Source::Socket(socket) => {
             let owner = socket.owner.as_ref();
             // The process chose its name, which may contain control characters.
-            let shown = |name: &String| name.replace(char::is_control, "\u{fffd}");
-            let owner = owner.map(|(pid, name)| format!(" of {} ({pid})", shown(name))).unwrap_or_default();
+            let shown = |(pid, name): &(_, String)| format!(" of {} ({pid})", print::one_line(name));
+            let owner = owner.map(shown).unwrap_or_default();
             format!("AF_XDP queue {}{owner}", socket.queue)
         }
     }
