@@ -214,6 +214,17 @@ impl Shares {
         })
     }
 
+    /// Whether a connection to which so many sent packets are kept may have one more, if `free` others are left for all: also if each
+    /// connection that its address and its network have made kept as many.
+    pub(super) fn has_share_of_sent(&self, index: u32, kept: usize, free: usize) -> bool {
+        self.address(index).is_none_or(|number| {
+            let address = &self.addresses.places[number as usize];
+            let network = &self.networks.places[address.network as usize];
+            let of = |connections: usize| kept.saturating_mul(connections.max(1));
+            of(address.accepted.len()) <= free && of(network.accepted) <= free.saturating_mul(NETWORK_SHARE)
+        })
+    }
+
     /// Counts one more kept packet of a connection.
     #[inline]
     pub(super) fn keep(&mut self, index: u32) {

@@ -328,8 +328,7 @@ impl Builder {
         settings.placement = true;
         settings.streams = streams.is_some();
         let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
-        let mut endpoint = Endpoint::new(carrier, settings, self.wait, descriptor, streams)?;
-        endpoint.datagrams_max = datagrams_max;
+        let mut endpoint = Endpoint::new(carrier, settings, datagrams_max, self.wait, descriptor, streams)?;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;
         }

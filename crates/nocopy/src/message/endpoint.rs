@@ -20,6 +20,7 @@ use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
 use super::placing::{Posted, Puts};
 use super::received::Owned;
+use super::sending::SentShares;
 use super::streams::Streams;
 use super::{Builder, Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
@@ -83,8 +84,7 @@ pub struct Endpoint {
     pub(super) wait: Wait,
     pub(super) clock: Clock,
     pub(super) window_packets: usize,
-    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
-    pub(super) datagrams_max: usize,
+    pub(super) sent_shares: SentShares,
     /// Packets queued since the protocol was asked what to send.
     pub(super) unsent: usize,
     /// A message that arrived alone and is passed to the program in place.
@@ -166,6 +166,7 @@ impl Endpoint {
     pub(super) fn new(
         carrier: AnyCarrier,
         settings: Settings,
+        datagrams_max: usize,
         wait: Wait,
         descriptor: Descriptor,
         streams: Option<Box<Streams>>,
@@ -181,7 +182,7 @@ impl Endpoint {
             descriptor,
             keep_alive: None,
             window_packets: settings.window_packets,
-            datagrams_max: settings.window_packets,
+            sent_shares: SentShares::new(datagrams_max, carrier.room()),
             protocol: protocol::Endpoint::new(settings, seed),
             home: carrier.home().cloned(),
             carrier,

@@ -7,7 +7,7 @@ use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::by_stream::is_published;
-use super::carrier::{Carrier, Layout, Packet};
+use super::carrier::{Carrier, Layout, Packet, Room};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
 use super::{Endpoint, Payload};
@@ -147,8 +147,8 @@ impl Endpoint {
             && message.len() <= outlook.message_bytes_max
             && let Standing { has_open, is_ended: false } = self.peers.standing(peer)
             && usize::from(has_open) < outlook.room
-            && outlook.unacknowledged < self.datagrams_max
-            && outlook.unacknowledged.max(1) <= self.room().packets
+            && outlook.unacknowledged < self.sent_shares.packets_max
+            && outlook.unacknowledged.max(self.sent_shares.plenty) <= self.room().packets
             && let Some(packet) = self.carrier.packet()
         {
             if has_open {
@@ -167,8 +167,8 @@ impl Endpoint {
         self.queue_waiting();
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
-        let left = self.room().packets;
-        if left < packets || plan.is_beyond(left, self.datagrams_max) {
+        let left = self.free(|room| room.packets);
+        if left.packets < packets || self.is_beyond(peer, &plan, left) {
             return Err(self.starve(peer, left, packets));
         }
         if plan.has_open {
@@ -258,8 +258,8 @@ impl Endpoint {
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
         let plan = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
-        let left = self.room().either();
-        let is_beyond = plan.is_beyond(left, self.datagrams_max);
+        let left = self.free(Room::either);
+        let is_beyond = self.is_beyond(to, &plan, left);
         let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
         let needed = if is_beyond { plan.packets } else { usize::MAX };
         buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left, needed))
@@ -295,7 +295,7 @@ impl Endpoint {
         };
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
-            let left = self.room().either();
+            let left = self.free(Room::either);
             return Err(rejected(buffers, self.starve(peer, left, usize::MAX)));
         }
         let packets = made.len();
@@ -330,9 +330,9 @@ impl Endpoint {
     fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.room();
-        let left = room.either();
+        let left = self.free(Room::either);
         let is_short = room.fragments < plan.packets || room.buffers < buffers;
-        if is_short || plan.is_beyond(left, self.datagrams_max) {
+        if is_short || self.is_beyond(peer, &plan, left) {
             let needed = if is_short { usize::MAX } else { plan.packets };
             return Err(self.starve(peer, left, needed));
         }
@@ -368,9 +368,27 @@ impl Endpoint {
         Ok(Plan { payload_bytes_max, packets, is_whole, has_open, unacknowledged })
     }
 
+    /// What is left of a kind of memory for packets.
+    pub(super) fn free(&self, kind: impl Fn(Room) -> usize) -> Free {
+        Free { packets: kind(self.room()), all: kind(self.sent_shares.all) }
+    }
+
+    /// Whether a peer has used up its packets: its own limit, or its share.
+    fn is_beyond(&self, peer: Peer, plan: &Plan, left: Free) -> bool {
+        // One message has room in any case: memory is for windows of it.
+        let Plan { unacknowledged, packets, .. } = *plan;
+        let is_beyond_limit = unacknowledged > 0 && unacknowledged + packets > self.sent_shares.packets_max;
+        is_beyond_limit || !self.has_share(peer, left)
+    }
+
+    /// Whether there are packets for a peer: peers which acknowledge nothing leave some for others.
+    fn has_share(&self, peer: Peer, left: Free) -> bool {
+        self.protocol.has_share_of_sent(peer, left.packets, left.all).unwrap_or(false)
+    }
+
     /// Notes that no packets are left for this peer: packets return when peers acknowledge theirs.
     #[cold]
-    pub(super) fn starve(&mut self, peer: Peer, left: usize, needed: usize) -> Reason {
+    pub(super) fn starve(&mut self, peer: Peer, left: Free, needed: usize) -> Reason {
         let peer = self.protocol.main_of(peer).unwrap_or(peer); // which is told
         self.note_full(peer);
         if self.starved.is_empty() {
@@ -379,9 +397,7 @@ impl Endpoint {
             self.carrier.freed();
         }
         // One that has its share already waits for its own, and so does one for which there would be enough of them.
-        if left < needed
-            && self.protocol.unacknowledged(peer).is_ok_and(|unacknowledged| unacknowledged <= left)
-        {
+        if left.packets < needed && self.has_share(peer, left) {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {
@@ -657,6 +673,30 @@ fn gone(_: Gone) -> Reason {
     Reason::Gone
 }
 
+/// How the packets for messages are shared by peers (docs/protocol.md §8.4).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SentShares {
+    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
+    packets_max: usize,
+    /// Those that there are.
+    all: Room,
+    /// While so many are free, each peer is looked at alone.
+    plenty: usize,
+}
+
+impl SentShares {
+    pub(super) fn new(packets_max: usize, all: Room) -> Self {
+        Self { packets_max, all, plenty: all.packets / 2 + 1 }
+    }
+}
+
+/// How many packets are left, of how many.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Free {
+    packets: usize,
+    all: usize,
+}
+
 /// The fresh packets that a message needs.
 pub(super) struct Plan {
     payload_bytes_max: usize,
@@ -665,18 +705,11 @@ pub(super) struct Plan {
     is_whole: bool,
     /// A packet is being filled for the peer.
     has_open: bool,
-    /// Unacknowledged packets to the peer. They may not exceed the packets left for all, so that peers which acknowledge nothing leave some
-    /// for others.
+    /// Unacknowledged packets to the peer.
     unacknowledged: usize,
 }
 
 impl Plan {
-    /// Whether the peer has used up its share of packets: its own limit, or as many as are left for others.
-    fn is_beyond(&self, left: usize, most: usize) -> bool {
-        // One message has room in any case: memory is for windows of it.
-        self.unacknowledged > left || self.unacknowledged > 0 && self.unacknowledged + self.packets > most
-    }
-
     /// The longest payload of a packet.
     pub(super) fn payload_bytes_max(&self) -> usize {
         self.payload_bytes_max

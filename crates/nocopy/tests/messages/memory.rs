@@ -152,6 +152,33 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
     drop(silent);
 }
 
+/// Connections of one address that acknowledge nothing leave as many packets to other addresses as one connection does.
+#[test]
+fn an_address_that_acknowledges_nothing_leaves_packets_for_others() {
+    const PACKETS: usize = 500;
+    let mut server = endpoint(|builder| builder.streams(false));
+    let message = pattern(1, 1400);
+    let silent: Vec<_> = (0..16)
+        .map(|_| {
+            let mut client = Endpoint::builder().bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            let (_, peer) = connect(&mut client, &mut server);
+            (client, peer)
+        })
+        .collect();
+    let owned = || [Buffer::from(message.clone())];
+    for (_, peer) in silent.iter().chain(&silent) {
+        while server.send_copy(&message, *peer).is_ok() {}
+        while server.send(owned(), *peer).is_ok() {}
+    }
+    let mut client = endpoint(|builder| builder);
+    let (_, peer) = connect(&mut client, &mut server);
+    (0..PACKETS).for_each(|number| {
+        server.send_copy(&message, peer).unwrap_or_else(|error| panic!("{number}: {error}"))
+    });
+    server.send(owned(), peer).expect("a part of those for owned messages is left");
+    drop(silent);
+}
+
 /// As the test above, for owned messages, which have fewer packets.
 #[test]
 fn unacknowledged_messages_leave_packets_for_other_peers() {

@@ -113,6 +113,16 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.packets()))
     }
 
+    /// Whether the caller may keep another packet for a peer, if it has memory for `free` more, and for `all` (docs/protocol.md §8.4).
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn has_share_of_sent(&self, peer: Peer, free: usize, all: usize) -> Result<bool, Gone> {
+        let kept = self.unacknowledged(peer)?;
+        let is_plenty = free > all / 2;
+        Ok(kept <= free && (is_plenty || self.admission.shares.has_share_of_sent(peer.index, kept, free)))
+    }
+
     /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).
     ///
     /// # Errors
