@@ -20,7 +20,7 @@ use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
 use super::placing::{Posted, Puts};
 use super::received::Owned;
-use super::sending::SentShares;
+use super::sent_shares::SentShares;
 use super::streams::Streams;
 use super::{Builder, Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};

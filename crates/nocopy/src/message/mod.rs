@@ -54,6 +54,7 @@ mod placing;
 mod received;
 mod receiving;
 mod sending;
+mod sent_shares;
 mod shared;
 mod streams;
 #[cfg(test)]

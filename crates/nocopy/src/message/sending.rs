@@ -10,6 +10,7 @@ use super::by_stream::is_published;
 use super::carrier::{Carrier, Layout, Packet, Room};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
+use super::sent_shares::Free;
 use super::{Endpoint, Payload};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::rejected::{Reason, Rejected};
@@ -671,30 +672,6 @@ pub(super) fn refused(refusal: QueueError) -> Reason {
 /// The error for a peer that the protocol no longer knows.
 fn gone(_: Gone) -> Reason {
     Reason::Gone
-}
-
-/// How the packets for messages are shared by peers (docs/protocol.md §8.4).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SentShares {
-    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
-    packets_max: usize,
-    /// Those that there are.
-    all: Room,
-    /// While so many are free, each peer is looked at alone.
-    plenty: usize,
-}
-
-impl SentShares {
-    pub(super) fn new(packets_max: usize, all: Room) -> Self {
-        Self { packets_max, all, plenty: all.packets / 2 + 1 }
-    }
-}
-
-/// How many packets are left, of how many.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Free {
-    packets: usize,
-    all: usize,
 }
 
 /// The fresh packets that a message needs.
