@@ -25,6 +25,9 @@ const TURN: Span = Span::from_secs(10);
 /// An incomplete message makes progress with each such part of a window. A turn has no more parts than this, so it ends, however few
 /// packets arrive at a time.
 const PARTS: usize = 4;
+/// How long a turn may last for which others wait, whatever progress it makes: the message that is being received, and the one that has
+/// begun behind it, each with all parts.
+const TURN_MAX: Span = Span::from_secs(100);
 
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -58,6 +61,8 @@ struct Turn {
     since: Time,
     /// Packets that were kept at `since`.
     kept: usize,
+    /// When another connection first asked for it.
+    wanted: Option<Time>,
     /// A message is complete. If others wait, no more is kept than the rest of the message that has begun.
     has_whole: bool,
     /// That rest has arrived and others wait: nothing more is kept until everything was read.
@@ -237,7 +242,8 @@ impl Admission {
         }
         self.waiting.leave(index);
         (self.last, self.others_wait) = (Some(index), false);
-        self.turn = Some(Turn { index, since: now, kept: 0, has_whole: false, is_ending: false });
+        self.turn =
+            Some(Turn { index, since: now, kept: 0, wanted: None, has_whole: false, is_ending: false });
         true
     }
 
@@ -248,8 +254,12 @@ impl Admission {
             && self.turn.is_none_or(|turn| turn.index != index)
             && let Some(network) = self.shares.network(index)
         {
+            let now = self.shortage.now();
             self.others_wait |= self.last != Some(index);
-            self.waiting.ask(network, index, self.shortage.now());
+            if let Some(turn) = &mut self.turn {
+                turn.wanted.get_or_insert(now);
+            }
+            self.waiting.ask(network, index, now);
         }
     }
 
@@ -316,7 +326,9 @@ impl Admission {
         }
         let is_overdue = |index: u32| {
             let is_too_long = self.turn.is_some_and(|turn| {
-                turn.index == index && self.free > 0 && self.shortage.since(turn.since) >= TURN
+                let has_stopped = self.free > 0 && self.shortage.since(turn.since) >= TURN;
+                let lasts = turn.wanted.is_some_and(|since| self.shortage.since(since) >= TURN_MAX);
+                turn.index == index && (has_stopped || lasts)
             });
             is_too_long || self.shortage.since(self.asked[index as usize]) >= STALL
         };
@@ -415,7 +427,8 @@ mod tests {
     fn an_address_keeps_at_most_as_many_packets_as_are_left() {
         let mut admission = admission(10, 100);
         // Another connection has the turn, so this one has only its share.
-        admission.turn = Some(Turn { index: 9, since: at(0), kept: 0, has_whole: false, is_ending: false });
+        admission.turn =
+            Some(Turn { index: 9, since: at(0), kept: 0, wanted: None, has_whole: false, is_ending: false });
         let mut taken = |index| (0..100).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
         assert_eq!([1, 2, 3, 4].map(&mut taken), [50, 25, 13, 2], "the rest is the reserve");
     }
@@ -428,7 +441,8 @@ mod tests {
             let ip = [0x2001, 0xdb8, 0, network, 0, 0, 0, index as u16];
             admission.joined(index, ip.into(), true);
         }
-        admission.turn = Some(Turn { index: 9, since: at(0), kept: 0, has_whole: false, is_ending: false });
+        admission.turn =
+            Some(Turn { index: 9, since: at(0), kept: 0, wanted: None, has_whole: false, is_ending: false });
         let mut taken = |index| (0..1000).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
         assert_eq!([1, 2, 3, 4].map(&mut taken), [500, 250, 0, 125]);
     }
@@ -551,5 +565,24 @@ mod tests {
             }
             assert_eq!(second - 1, ends_after_seconds, "{fast_seconds} s with five packets each");
         }
+    }
+
+    /// Messages in order behind which a gap stays do not make a turn last for ever, while others wait.
+    #[test]
+    fn a_turn_with_a_gap_that_stays_ends() {
+        let mut admission = admission(4, 4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder) && admission.admit(at(0), 1, Arrival::Ahead));
+        admission.came(1, 2, true, true);
+        let mut ms = 0;
+        while admission.overdue().is_empty() {
+            assert!(ms < 200_000, "it goes on");
+            admission.read(1, 1, true);
+            admission.set_free(3);
+            assert!(admission.admit(at(ms), 1, Arrival::InOrder));
+            admission.came(1, 2, true, true);
+            assert!(!admission.admit(at(ms), 2, Arrival::InOrder));
+            ms += 500;
+        }
+        assert!(ms >= 100_000, "it may complete two messages");
     }
 }

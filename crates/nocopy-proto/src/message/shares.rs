@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The most packets kept for a network, as a multiple of the free ones. Hosts of a LAN share a network, so it gets more than an address;
 /// but not everything, since one host may have all of its addresses.
-const NETWORK_SHARE: usize = 3;
+pub(super) const NETWORK_SHARE: usize = 3;
 
 /// Connections made and packets kept, by address and by network; and the address of each connection.
 #[derive(Debug, Default)]
@@ -51,6 +51,12 @@ struct Address {
     accepted: BTreeMap<u64, u32>,
     /// Kept packets of all its connections.
     kept: usize,
+}
+
+/// Connections that an address or a network has made.
+pub(super) struct Made<'a> {
+    pub(super) count: usize,
+    pub(super) all: Box<dyn Iterator<Item = u32> + 'a>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -214,15 +220,19 @@ impl Shares {
         })
     }
 
-    /// Whether a connection to which so many sent packets are kept may have one more, if `free` others are left for all: also if each
-    /// connection that its address and its network have made kept as many.
-    pub(super) fn has_share_of_sent(&self, index: u32, kept: usize, free: usize) -> bool {
-        self.address(index).is_none_or(|number| {
-            let address = &self.addresses.places[number as usize];
-            let network = &self.networks.places[address.network as usize];
-            let of = |connections: usize| kept.saturating_mul(connections.max(1));
-            of(address.accepted.len()) <= free && of(network.accepted) <= free.saturating_mul(NETWORK_SHARE)
-        })
+    /// The connections that the address of a connection has made, and those that its network has made.
+    pub(super) fn made_beside(&self, index: u32) -> Option<[Made<'_>; 2]> {
+        let address = &self.addresses.places[self.address(index)? as usize];
+        let network = &self.networks.places[address.network as usize];
+        Some([
+            Made { count: address.accepted.len(), all: Box::new(address.accepted.values().copied()) },
+            Made {
+                count: network.accepted,
+                all: Box::new(network.by_connections.iter().flat_map(|(_, number)| {
+                    self.addresses.places[*number as usize].accepted.values().copied()
+                })),
+            },
+        ])
     }
 
     /// Counts one more kept packet of a connection.

@@ -203,7 +203,11 @@ impl Endpoint {
             };
             let (number, packets, payload_bytes_max) =
                 (cut.unit.number(), cut.packets, cut.payload_bytes_max);
-            if self.make_packets(packets) {
+            if !self.has_share(peer, 0, self.sent_shares.packets(self.carrier.room().packets)) {
+                // It waits until the peer has acknowledged what it has.
+                self.streams.iter_mut().for_each(|streams| streams.wait_for_packets(0));
+                left -= 1;
+            } else if self.make_packets(packets) {
                 self.replace_cut(peer, number, payload_bytes_max);
             } else if let Self { streams: Some(streams), protocol, .. } = self
                 && !streams.gather()

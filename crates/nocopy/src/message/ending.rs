@@ -39,7 +39,7 @@ impl Endpoint {
     /// As [`send`](Self::send).
     pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {
         self.plan(peer, Kind::Plain, 0)?;
-        let left = self.free(|room| room.packets);
+        let left = self.free_packets();
         let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left, usize::MAX)) };
         self.close_packet_of(peer);
         self.carrier.set_payload_bytes(&packet, 0);

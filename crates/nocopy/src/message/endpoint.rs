@@ -182,7 +182,7 @@ impl Endpoint {
             descriptor,
             keep_alive: None,
             window_packets: settings.window_packets,
-            sent_shares: SentShares::new(datagrams_max, carrier.room()),
+            sent_shares: SentShares::new(datagrams_max, carrier.room().packets, carrier.room().either()),
             protocol: protocol::Endpoint::new(settings, seed),
             home: carrier.home().cloned(),
             carrier,

@@ -7,7 +7,7 @@ use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::by_stream::is_published;
-use super::carrier::{Carrier, Layout, Packet, Room};
+use super::carrier::{Carrier, Layout, Packet};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
 use super::sent_shares::Free;
@@ -168,7 +168,7 @@ impl Endpoint {
         self.queue_waiting();
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
-        let left = self.free(|room| room.packets);
+        let left = self.free_packets();
         if left.packets < packets || self.is_beyond(peer, &plan, left) {
             return Err(self.starve(peer, left, packets));
         }
@@ -259,7 +259,7 @@ impl Endpoint {
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
         let plan = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
-        let left = self.free(Room::either);
+        let left = self.free_of_either();
         let is_beyond = self.is_beyond(to, &plan, left);
         let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
         let needed = if is_beyond { plan.packets } else { usize::MAX };
@@ -296,7 +296,7 @@ impl Endpoint {
         };
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
-            let left = self.free(Room::either);
+            let left = self.free_of_either();
             return Err(rejected(buffers, self.starve(peer, left, usize::MAX)));
         }
         let packets = made.len();
@@ -331,7 +331,7 @@ impl Endpoint {
     fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.room();
-        let left = self.free(Room::either);
+        let left = self.free_of_either();
         let is_short = room.fragments < plan.packets || room.buffers < buffers;
         if is_short || self.is_beyond(peer, &plan, left) {
             let needed = if is_short { usize::MAX } else { plan.packets };
@@ -369,9 +369,12 @@ impl Endpoint {
         Ok(Plan { payload_bytes_max, packets, is_whole, has_open, unacknowledged })
     }
 
-    /// What is left of a kind of memory for packets.
-    pub(super) fn free(&self, kind: impl Fn(Room) -> usize) -> Free {
-        Free { packets: kind(self.room()), all: kind(self.sent_shares.all) }
+    pub(super) fn free_packets(&self) -> Free {
+        self.sent_shares.packets(self.room().packets)
+    }
+
+    fn free_of_either(&self) -> Free {
+        self.sent_shares.either(self.room().either())
     }
 
     /// Whether a peer has used up its packets: its own limit, or its share.
@@ -379,12 +382,12 @@ impl Endpoint {
         // One message has room in any case: memory is for windows of it.
         let Plan { unacknowledged, packets, .. } = *plan;
         let is_beyond_limit = unacknowledged > 0 && unacknowledged + packets > self.sent_shares.packets_max;
-        is_beyond_limit || !self.has_share(peer, left)
+        is_beyond_limit || !self.has_share(peer, packets, left)
     }
 
-    /// Whether there are packets for a peer: peers which acknowledge nothing leave some for others.
-    fn has_share(&self, peer: Peer, left: Free) -> bool {
-        self.protocol.has_share_of_sent(peer, left.packets, left.all).unwrap_or(false)
+    /// Whether a peer may have so many packets more: peers which acknowledge nothing leave some for others.
+    pub(super) fn has_share(&self, peer: Peer, packets: usize, left: Free) -> bool {
+        self.protocol.has_share_of_sent(peer, packets, left.packets, left.all).unwrap_or(false)
     }
 
     /// Notes that no packets are left for this peer: packets return when peers acknowledge theirs.
@@ -398,7 +401,7 @@ impl Endpoint {
             self.carrier.freed();
         }
         // One that has its share already waits for its own, and so does one for which there would be enough of them.
-        if left.packets < needed && self.has_share(peer, left) {
+        if left.packets / 2 < needed && self.has_share(peer, 0, left) {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {

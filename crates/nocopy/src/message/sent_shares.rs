@@ -1,22 +1,16 @@
-//! The memory of packets that are sent, as peers share it.
+//! The memory of packets that are sent, as peers share it (docs/protocol.md §8.4).
 
-use super::carrier::Room;
-
-/// How the packets for messages are shared by peers (docs/protocol.md §8.4).
+/// How many packets there are for messages, and for a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentShares {
     /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
     pub(super) packets_max: usize,
-    /// Those that there are.
-    pub(super) all: Room,
-    /// While so many are free, each peer is looked at alone.
+    /// All whole packets.
+    packets: usize,
+    /// All whole packets or fragments, whichever are fewer.
+    either: usize,
+    /// While so many packets are free, each peer is looked at alone.
     pub(super) plenty: usize,
-}
-
-impl SentShares {
-    pub(super) fn new(packets_max: usize, all: Room) -> Self {
-        Self { packets_max, all, plenty: all.packets / 2 + 1 }
-    }
 }
 
 /// How many packets are left, of how many.
@@ -24,4 +18,20 @@ impl SentShares {
 pub(super) struct Free {
     pub(super) packets: usize,
     pub(super) all: usize,
+}
+
+impl SentShares {
+    pub(super) fn new(packets_max: usize, packets: usize, either: usize) -> Self {
+        Self { packets_max, packets, either, plenty: packets / 2 + 1 }
+    }
+
+    /// Whole packets, of which so many are left.
+    pub(super) fn packets(&self, left: usize) -> Free {
+        Free { packets: left, all: self.packets }
+    }
+
+    /// Whole packets or fragments, of which so many are left.
+    pub(super) fn either(&self, left: usize) -> Free {
+        Free { packets: left, all: self.either }
+    }
 }

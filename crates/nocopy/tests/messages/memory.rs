@@ -145,7 +145,7 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
             client
         })
         .collect();
-    let mut client = endpoint(|builder| builder);
+    let mut client = Endpoint::builder().bind("127.0.0.2:0".parse().unwrap()).unwrap();
     let (_, peer) = connect(&mut client, &mut server);
     server.send_copy(&long, peer).expect("a part of the packets is left");
     assert_eq!(receive(&mut server, &mut client).2, long);

@@ -25,6 +25,18 @@ use super::time::Span;
 use super::wire::HEADER_BYTES;
 use super::{Event, LostReason, Peer, Settings, Time, crc};
 
+/// A peer that acknowledges less than one of so many parts of what is kept for it is slow.
+const PARTS: usize = 4;
+
+/// What a peer must acknowledge while memory to send is missing.
+#[derive(Debug, Clone, Copy)]
+struct Slowness {
+    /// By the clock of that shortage.
+    since: Time,
+    /// The first packet that is not acknowledged once it has acknowledged enough.
+    enough: u64,
+}
+
 /// What both ends agreed on when the connection was set up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Agreed {
@@ -117,8 +129,7 @@ pub(super) struct Connection<S, R> {
     pub(super) is_beside: bool,
     /// Units may be sent: there is a stream.
     pub(super) has_stream: bool,
-    /// The first unacknowledged packet when memory to send was last missing, and since when, by the clock of that shortage.
-    slowness: Option<(u64, Time)>,
+    slowness: Option<Slowness>,
     /// The contradictions in its acknowledgements, the last of which may be long ago.
     contradictions: Option<Contradictions>,
 }
@@ -212,16 +223,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// How long the peer has acknowledged nothing while packets to it are kept, sent or not, by the clock of `shortage`. Measured only when
-    /// called, so to be called often.
+    /// How long the peer has acknowledged less than a quarter of what is kept for it, sent or not, by the clock of `shortage`. Measured only
+    /// when called, so to be called often.
     pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
-        let acknowledged = self.send.first();
-        let since = match self.slowness {
-            Some((before, since)) if before == acknowledged && self.send.packets() > 0 => since,
-            _ => shortage.now(),
-        };
-        self.slowness = Some((acknowledged, since));
-        shortage.since(since)
+        let (acknowledged, kept) = (self.send.first(), self.send.len());
+        let goes_on = |slowness: &Slowness| self.send.packets() > 0 && acknowledged < slowness.enough;
+        let slowness = self.slowness.filter(goes_on).unwrap_or_else(|| Slowness {
+            since: shortage.now(),
+            enough: acknowledged + kept.div_ceil(PARTS).max(1) as u64,
+        });
+        self.slowness = Some(slowness);
+        shortage.since(slowness.since)
     }
 
     #[inline]

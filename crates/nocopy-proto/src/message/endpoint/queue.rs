@@ -2,7 +2,11 @@
 
 use super::{Endpoint, Entry, State};
 use crate::message::connection::Connection;
+use crate::message::shares::{Made, NETWORK_SHARE};
 use crate::message::{Gone, Peer, QueueError};
+
+/// The packets of so many connections are added up. Of more that would take too long for each message.
+const SUMMED_MAX: usize = 64;
 
 /// What may be sent to a peer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -113,14 +117,38 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.packets()))
     }
 
-    /// Whether the caller may keep another packet for a peer, if it has memory for `free` more, and for `all` (docs/protocol.md §8.4).
+    /// Whether the caller may keep so many packets more for a peer, if it has memory for `free` more, and for `all` (docs/protocol.md §8.4).
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn has_share_of_sent(&self, peer: Peer, free: usize, all: usize) -> Result<bool, Gone> {
+    pub fn has_share_of_sent(
+        &self,
+        peer: Peer,
+        packets: usize,
+        free: usize,
+        all: usize,
+    ) -> Result<bool, Gone> {
         let kept = self.unacknowledged(peer)?;
-        let is_plenty = free > all / 2;
-        Ok(kept <= free && (is_plenty || self.admission.shares.has_share_of_sent(peer.index, kept, free)))
+        if kept > free || packets > free {
+            return Ok(false);
+        }
+        let made = if free > all / 2 { None } else { self.admission.shares.made_beside(peer.index) };
+        let Some([address, network]) = made else { return Ok(true) };
+        let free = free - packets;
+        let of = |made: Made<'_>| packets + self.sent_by(made, kept, packets);
+        Ok(of(address) <= free && of(network) <= free.saturating_mul(NETWORK_SHARE))
+    }
+
+    /// Packets that are kept for these connections; of many, as if each kept as many as one of them, with those that are to be added.
+    fn sent_by(&self, made: Made<'_>, kept: usize, packets: usize) -> usize {
+        if made.count > SUMMED_MAX {
+            return made.count.saturating_mul(kept + packets);
+        }
+        let of = |index: u32| match &self.entries[index as usize].state {
+            State::Open(connection) => connection.send.packets(),
+            _ => 0,
+        };
+        made.all.map(of).sum::<usize>().max(kept)
     }
 
     /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).
