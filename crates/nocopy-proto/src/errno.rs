@@ -1,5 +1,7 @@
 //! Texts of kernel errors: the name of the error, then its meaning.
 
+use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -40,9 +42,109 @@ fn name_and_words(error: &io::Error) -> (Option<String>, String) {
     let text = error.to_string();
     let Some(number) = error.raw_os_error() else { return (None, text) };
     let words = uncapitalized(text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text));
+    (Some(name(number)), words)
+}
+
+/// The kernel's number of an error, also of one inside another error.
+pub fn number(error: &io::Error) -> Option<i32> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        let Some(io_error) = error.downcast_ref::<io::Error>() else {
+            next = error.source();
+            continue;
+        };
+        if let Some(number) = io_error.raw_os_error() {
+            return Some(number);
+        }
+        // The source of an `io::Error` is that of the error in it.
+        next = io_error.get_ref().map(|inner| inner as &(dyn Error + 'static));
+    }
+    None
+}
+
+/// Whether the interface is down: a port and a capture go on when it is up again, and a wait for packets is no error until then.
+pub fn is_down(error: &io::Error) -> bool {
+    match number(error) {
+        Some(number) => Errno::from_raw(number) == Errno::ENETDOWN,
+        None => error.kind() == io::ErrorKind::NetworkDown,
+    }
+}
+
+/// Whether a datagram that the kernel refused for this reason is lost as others are on their way, and a later one may pass: links, routes,
+/// addresses, neighbours, packet filters, tunnels and queues change while a program runs. Any other error is a fault that waiting does not
+/// mend, and ends a run; so does a stream's error.
+pub fn is_passing(error: &io::Error) -> bool {
+    let Some(number) = number(error) else { return is_down(error) };
+    matches!(
+        Errno::from_raw(number),
+        // No route, or one of the kinds `unreachable`, `prohibit` and `blackhole`; also an address of this host that is gone (`EINVAL`
+        // in older kernels), and the results of ICMP (`icmp_err_convert` of net/ipv4/icmp.c).
+        Errno::ENETUNREACH
+            | Errno::EHOSTUNREACH
+            | Errno::EHOSTDOWN
+            | Errno::ENONET
+            | Errno::EACCES
+            | Errno::EINVAL
+            | Errno::ECONNREFUSED
+            | Errno::EPROTO
+            | Errno::ENOPROTOOPT
+            | Errno::EOPNOTSUPP
+            // The interface is down, or its MTU became smaller.
+            | Errno::ENETDOWN
+            | Errno::EMSGSIZE
+            // The address is not there yet, or no more.
+            | Errno::EADDRNOTAVAIL
+            // A packet filter.
+            | Errno::EPERM
+            // A tunnel without a key, or without the address of its other end.
+            | Errno::ENOKEY
+            | Errno::EDESTADDRREQ
+            // A full queue, or no memory now.
+            | Errno::ENOBUFS
+            | Errno::ENOMEM
+    )
+}
+
+/// How often each error of the kernel was met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(BTreeMap<i32, u64>);
+
+impl Counts {
+    /// Counts an error; one without a number means that there was no room.
+    pub fn add(&mut self, error: &io::Error, count: u64) {
+        *self.0.entry(number(error).unwrap_or(0)).or_default() += count;
+    }
+
+    /// Whether there was none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The counts by the errors' names.
+    pub fn by_name(&self) -> BTreeMap<String, u64> {
+        self.0.iter().map(|(number, count)| (name(*number), *count)).collect()
+    }
+}
+
+/// `ENETUNREACH 1234, EPERM 2`.
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<_> =
+            self.0.iter().map(|(number, count)| format!("{} {count}", name(*number))).collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+fn name(number: i32) -> String {
     match Errno::from_raw(number) {
-        Errno::UnknownErrno => (Some(format!("errno {number}")), words),
-        errno => (Some(format!("{errno:?}")), words),
+        Errno::UnknownErrno if number == 0 => "no room".into(),
+        Errno::UnknownErrno => format!("errno {number}"),
+        errno => format!("{errno:?}"),
     }
 }
 
@@ -118,6 +220,50 @@ mod tests {
         assert_eq!(Why(&inner).to_string(), " (ENXIO); no such device or address");
         let kind = io::Error::from(io::ErrorKind::TimedOut);
         assert_eq!(Why(&kind).to_string(), "; timed out");
+    }
+
+    #[test]
+    fn a_number_is_found_in_wrapped_errors() {
+        #[derive(Debug)]
+        struct Wrapped(io::Error);
+        impl fmt::Display for Wrapped {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "wrapped")
+            }
+        }
+        impl Error for Wrapped {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let down = || io::Error::from_raw_os_error(100);
+        let once = io::Error::new(io::ErrorKind::NetworkDown, down());
+        let twice = io::Error::other(Wrapped(io::Error::other(Wrapped(down()))));
+        for error in [down(), once, twice] {
+            assert_eq!((number(&error), is_down(&error), is_passing(&error)), (Some(100), true, true));
+        }
+        assert_eq!(number(&io::Error::other("words")), None);
+        assert!(
+            is_down(&io::ErrorKind::NetworkDown.into()) && is_passing(&io::ErrorKind::NetworkDown.into())
+        );
+    }
+
+    #[test]
+    fn faults_do_not_pass() {
+        for errno in [Errno::EBADF, Errno::ENODEV, Errno::ENXIO, Errno::EAFNOSUPPORT, Errno::ENOTCONN] {
+            assert!(!is_passing(&io::Error::from_raw_os_error(errno as i32)), "{errno}");
+        }
+        assert!(!is_passing(&io::Error::other("words")) && !is_passing(&io::ErrorKind::WouldBlock.into()));
+    }
+
+    #[test]
+    fn counted_errors_have_their_names() {
+        let mut counts = Counts::default();
+        for (number, count) in [(101, 3), (1, 2), (101, 4)] {
+            counts.add(&io::Error::from_raw_os_error(number), count);
+        }
+        assert_eq!((counts.total(), &*counts.to_string()), (9, "EPERM 2, ENETUNREACH 7"));
+        assert_eq!(counts.by_name(), BTreeMap::from([("ENETUNREACH".into(), 7), ("EPERM".into(), 2)]));
     }
 
     #[test]

@@ -70,12 +70,18 @@ impl Sender {
         match port.send_copied(to, &[bytes]) {
             Ok(()) => Ok(()),
             Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
-            Err(Reason::System(error)) => Err(Reason::System(error)),
-            Err(_) => {
-                port.flush().map_err(Reason::System)?;
-                self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
-            }
+            Err(Reason::System(error)) => Err(self.refuse_copy(error)),
+            Err(_) => match port.flush() {
+                Ok(_) => self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into())),
+                Err(error) => Err(self.refuse_copy(error)),
+            },
         }
+    }
+
+    #[cold]
+    fn refuse_copy(&mut self, error: io::Error) -> Reason {
+        self.count_refused(&error);
+        Reason::System(error)
     }
 
     /// Whether no datagram sent by the port is in flight. Errors: the interface was removed, with its frames. An interface that is down may

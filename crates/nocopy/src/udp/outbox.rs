@@ -106,8 +106,9 @@ pub(super) struct Outbox {
 pub(super) struct Resent {
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
-    pub(super) refused: u64,
-    pub(super) error: Option<io::Error>,
+    /// The error of each datagram that was refused again.
+    pub(super) refused: Vec<io::Error>,
+    pub(super) refused_bytes: u64,
 }
 
 impl Outbox {
@@ -330,8 +331,8 @@ impl Outbox {
                     resent.bytes += u64::from(mark.bytes);
                 }
                 Err(error) => {
-                    resent.refused += 1;
-                    resent.error.get_or_insert(error);
+                    resent.refused.push(error);
+                    resent.refused_bytes += u64::from(mark.bytes);
                 }
             }
             place = mark.to;

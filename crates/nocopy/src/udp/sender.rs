@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nocopy_proto::errno::Counts;
 use rustix::event::PollFlags;
 
 use super::call::Call;
@@ -17,6 +18,7 @@ use super::outbox::{How, Outbox, Run, Taken};
 use super::outcome::{Counters, SendError};
 use super::peer_error::PeerError;
 use super::{Method, over_port};
+use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
 use crate::engine::reaper;
@@ -77,6 +79,7 @@ pub struct Sender {
     errors_before: u64,
     /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
     late_refusals: Option<SendError>,
+    refusals: Counts,
     pub(super) counters: Counters,
 }
 
@@ -98,6 +101,7 @@ impl Sender {
             awaits_completions: false,
             chooser,
             late_refusals: None,
+            refusals: Counts::default(),
             counters: Counters::default(),
         }
     }
@@ -288,7 +292,7 @@ impl Sender {
                 }
                 Err(error) if self.was_pending(&error, &mut pending) => {}
                 Err(source) => {
-                    self.counters.refused += 1;
+                    self.count_refused(&source);
                     return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
                 }
             }
@@ -442,7 +446,7 @@ impl Sender {
                     break;
                 }
                 Err(source) => {
-                    self.refuse();
+                    self.refuse(&source);
                     let to = self.destinations.get(run.destination).to;
                     refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
                 }
@@ -594,9 +598,15 @@ impl Sender {
     /// Removes the first datagram, which no method could send.
     #[cold]
     #[inline(never)]
-    fn refuse(&mut self) {
-        self.counters.refused += 1;
+    fn refuse(&mut self, error: &io::Error) {
+        self.count_refused(error);
         self.pass_next();
+    }
+
+    /// Counts a datagram that is not sent.
+    pub(super) fn count_refused(&mut self, error: &io::Error) {
+        self.counters.refused += 1;
+        self.refusals.add(error, 1);
     }
 
     /// Skips the next datagram, for which no completion will arrive.
@@ -640,13 +650,12 @@ impl Sender {
                 return;
             };
             self.ledger_mut().add(evidence, resent.datagrams, resent.bytes);
-            self.counters.sent -= resent.refused;
-            self.counters.sent_bytes -= u64::from(call.datagram_bytes) * resent.refused; // but for a shorter last one
-            self.counters.refused += resent.refused;
-            if let Some(source) = resent.error {
-                let to = self.destinations.get(call.destination).to;
-                let refused = SendError { to, refused: 0, source };
-                self.late_refusals.get_or_insert(refused).refused += resent.refused;
+            self.counters.sent -= resent.refused.len() as u64;
+            self.counters.sent_bytes -= resent.refused_bytes;
+            resent.refused.iter().for_each(|error| self.count_refused(error));
+            let to = self.destinations.get(call.destination).to;
+            for source in resent.refused {
+                self.late_refusals.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
             }
             if is_of_method(&error) {
                 self.chooser.refused(call.method, call.destination, call.datagram_bytes);
@@ -815,7 +824,8 @@ impl Sender {
     }
 
     /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there is a counter for each
-    /// path: `over_port`, and each reason to send through the kernel. With sockets over all queues, the first has the `peer_errors` of all.
+    /// path: `over_port`, and each reason to send through the kernel. Refused datagrams are also counted by the kernel's error:
+    /// `refused_ENETUNREACH`, and so on. With sockets over all queues, the first has the `peer_errors` of all.
     ///
     /// # Errors
     /// Never, in this version.
@@ -825,7 +835,11 @@ impl Sender {
         let peer_errors = if counts_elsewhere { 0 } else { self.errors_told() - self.errors_before };
         let strange_completions = self.outbox.sending.strange_completions();
         let counters = Counters { peer_errors, strange_completions, ..self.counters };
-        let mut stats = Stats::moved(sent, sent_bytes);
+        let by_error = self.refusals.by_name().into_iter().map(|(name, value)| {
+            let meaning = "Of the refused datagrams, those by this error of the kernel.";
+            Counter { name: format!("refused_{name}").into(), meaning, value }
+        });
+        let mut stats = Stats::moved(sent, sent_bytes).with(by_error);
         stats.flushes = flushes;
         for counter in counters.counters() {
             stats = match &*counter.name {
@@ -838,8 +852,9 @@ impl Sender {
         Ok(match &self.port {
             None => stats,
             Some(port) => {
-                let all = stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]);
                 let below = port.port().stats()?;
+                let all = stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]);
+                let all = all.with([port.sent().still_queued(below.moved)]);
                 all.with_dropped(below.only(&["tx_dropped", "tx_invalid_descs"]))
                     .with_faults(below.only(&crate::port::TX_FAULTS))
             }

@@ -1,6 +1,7 @@
 //! UDP sockets under faults: the right error, and every byte accounted for.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
 
 use nocopy::udp::{Message, Method, SendError, Socket};
 use nocopy::{Buffer, Cause, Evidence, Pool};
@@ -90,6 +91,39 @@ fn an_interface_set_down_and_up_is_told_and_the_socket_goes_on() {
         cross(&mut socket, &receiver, 1);
         assert!(socket.sender().drain(PATIENCE).unwrap());
         assert_eq!(socket.sender().ledger().datagrams(), 40, "{method}");
+    }
+}
+
+fn ip(end: &End, arguments: &str) {
+    let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn each_datagram_of_a_refused_burst_is_counted_once() {
+    for method in available(METHODS) {
+        let lab = lab!();
+        let receiver = receiver(lab.right());
+        let mut socket = sender(lab.left(), method, &receiver);
+        cross(&mut socket, &receiver, 0);
+        for (kind, bytes) in [("prohibit", 30 * 1400), ("unreachable", 45 * 1400 + 7)] {
+            ip(lab.left(), &format!("route add {kind} 10.77.0.2"));
+            socket.sender().send(Message::segments(Buffer::from(vec![1; bytes]), 1400), None).unwrap();
+            // A ring reports some of them later.
+            let refused = [socket.sender().flush(), socket.sender().drain(PATIENCE).map(drop)];
+            let refused =
+                refused.into_iter().filter_map(|done| Some(done.err()?.downcast::<SendError>().unwrap()));
+            let refused: u64 = refused.map(|error| error.refused).sum();
+            assert_eq!(refused, bytes.div_ceil(1400) as u64, "{method}");
+            ip(lab.left(), &format!("route del {kind} 10.77.0.2"));
+            cross(&mut socket, &receiver, 1);
+        }
+        assert!(socket.sender().drain(PATIENCE).unwrap());
+        let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
+        assert_eq!((tally.datagrams(), tally.bytes()), (60, 60 * 1400), "{method}: {tally}");
+        assert_eq!((counters.moved, counters.bytes, counters["refused"]), (60, 60 * 1400, 76), "{method}");
+        let by_error = (counters["refused_EACCES"], counters["refused_EHOSTUNREACH"]);
+        assert_eq!((by_error, counters.dropped), ((30, 46), 76), "{method}");
     }
 }
 

@@ -76,6 +76,12 @@ impl Sent {
         Counter { name: Cow::Borrowed("through_kernel"), meaning, value: self.through_kernel() }
     }
 
+    /// What the kernel has not taken of the datagrams over the port; it has taken that many.
+    pub(in crate::udp) fn still_queued(&self, taken: u64) -> Counter {
+        let meaning = "Datagrams over the port that the kernel has not taken yet: its queue is full, or the interface down.";
+        Counter { name: Cow::Borrowed("still_queued"), meaning, value: self.over_port.saturating_sub(taken) }
+    }
+
     fn count_from_slices(&mut self, bytes: usize) {
         self.from_slices += 1;
         self.from_slices_bytes += bytes as u64;
