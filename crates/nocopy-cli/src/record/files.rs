@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::integration::disk::Writer;
 use serde::Serialize;
@@ -60,7 +60,8 @@ pub(super) struct Files {
     pub(super) unlisted: Tally,
     /// The file that could not be made, if one could not.
     refused: Option<PathBuf>,
-    begun_ns: u64,
+    /// When the current file was begun.
+    begun: Instant,
 }
 
 impl Files {
@@ -82,7 +83,7 @@ impl Files {
             deleted: Tally::default(),
             unlisted: Tally::default(),
             refused: None,
-            begun_ns: 0,
+            begun: Instant::now(),
         }
     }
 
@@ -92,7 +93,7 @@ impl Files {
             .open(&path)
             .and_then(Writer::new)
             .map_err(|source| nocopy_report::Failure::output(&path, source))?;
-        self.begin(path, now_ns);
+        self.begin(path);
         Ok(writer)
     }
 
@@ -103,7 +104,7 @@ impl Files {
             self.refused = Some(path);
             return Err(error);
         }
-        self.begin(path, now_ns);
+        self.begin(path);
         Ok(())
     }
 
@@ -112,10 +113,10 @@ impl Files {
         self.making.open(path, File::options().read(true).write(true))
     }
 
-    fn begin(&mut self, path: PathBuf, now_ns: u64) {
+    fn begin(&mut self, path: PathBuf) {
         self.made += 1;
         self.listed.push_back(Recorded { path, bytes: 0, packets: 0 });
-        self.begun_ns = now_ns;
+        self.begun = Instant::now();
         let listed_max = self.keep.map_or(LISTED_MAX, |keep| keep as usize);
         while self.listed.len() > listed_max {
             let oldest = self.listed.pop_front().expect("more than none");
@@ -126,11 +127,11 @@ impl Files {
         }
     }
 
-    /// Whether the next packets belong into the next file.
-    pub(super) fn is_full(&self, bytes: u64, more: u64, time_ns: u64) -> bool {
+    /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may be set meanwhile.
+    pub(super) fn is_full(&self, bytes: u64, more: u64, taken: Instant) -> bool {
         let too_large = self.rotation.bytes.is_some_and(|most| bytes + more > most);
-        let age_ns = u128::from(time_ns.saturating_sub(self.begun_ns));
-        too_large || self.rotation.time.is_some_and(|most| age_ns >= most.as_nanos())
+        let age = taken.saturating_duration_since(self.begun);
+        too_large || self.rotation.time.is_some_and(|most| age >= most)
     }
 
     pub(super) fn current(&mut self) -> &mut Recorded {
@@ -198,7 +199,7 @@ mod tests {
         for (keep, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
             let mut files = files(keep);
             for _ in 0..5000 {
-                files.begin(files.name(0), 0);
+                files.begin(files.name(0));
                 (files.current().bytes, files.current().packets) = (100, 3);
             }
             assert_eq!(files.listed.len(), listed_count);
@@ -218,9 +219,20 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_deleted_is_counted_as_there() {
         let mut files = files(Some(1));
-        files.begin("/".into(), 0);
-        files.begin("/nonexistent/next".into(), 0);
+        files.begin("/".into());
+        files.begin("/nonexistent/next".into());
         assert_eq!((files.deleted.files, files.unlisted.files), (0, 1));
+    }
+
+    #[test]
+    fn a_file_is_full_after_a_time_whatever_the_time_of_day() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        for now_ns in [0, 1 << 63] {
+            let mut files = files(None);
+            files.rotation = Rotation { bytes: None, time: Some(HOUR) };
+            files.begin(files.name(now_ns));
+            assert!(!files.is_full(0, 1, files.begun) && files.is_full(0, 1, files.begun + HOUR));
+        }
     }
 
     #[test]

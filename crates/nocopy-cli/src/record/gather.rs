@@ -11,7 +11,6 @@ use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan}
 use super::sequence::{Gaps, Sequence};
 use super::sink::{Amount, Piece, Sink};
 use crate::arguments::{RecordArguments, RecordFormat};
-use nocopy_report::wall_clock::now_ns;
 
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
@@ -24,7 +23,7 @@ pub(super) struct Gather {
     buffer: Option<SectorBuffer>,
     used: usize,
     /// When the first packet in the buffer arrived, and when it was added.
-    begun: Option<(u64, Instant)>,
+    begun: Option<Instant>,
     amount: Amount,
     pub(super) no_payload: u64,
 }
@@ -83,7 +82,7 @@ impl Gather {
                 }
                 payloads.gathered += payload.len() as u64;
                 payloads.ends.push_back((payloads.gathered, payload.len()));
-                self.add_bytes(sink, packet, payload)?;
+                self.add_bytes(sink, payload)?;
             }
         }
         Ok(true)
@@ -95,16 +94,16 @@ impl Gather {
             self.flush(sink, true)?;
         }
         let at = self.used;
-        pcapng::packet(&mut self.room(sink, packet)?.as_mut()[at..], packet, bytes);
+        pcapng::packet(&mut self.room(sink)?.as_mut()[at..], packet, bytes);
         self.used += needed;
         self.amount.add(Amount { packets: 1, bytes: bytes.len() as u64 });
         Ok(())
     }
 
-    fn add_bytes(&mut self, sink: &mut Sink, packet: &Packet, mut bytes: &[u8]) -> io::Result<()> {
+    fn add_bytes(&mut self, sink: &mut Sink, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let at = self.used;
-            let room = &mut self.room(sink, packet)?.as_mut()[at..];
+            let room = &mut self.room(sink)?.as_mut()[at..];
             let (now, later) = bytes.split_at(bytes.len().min(room.len()));
             room[..now.len()].copy_from_slice(now);
             self.used += now.len();
@@ -116,8 +115,8 @@ impl Gather {
         Ok(())
     }
 
-    fn room(&mut self, sink: &mut Sink, packet: &Packet) -> io::Result<&mut SectorBuffer> {
-        self.begun.get_or_insert_with(|| (packet.time_ns, Instant::now()));
+    fn room(&mut self, sink: &mut Sink) -> io::Result<&mut SectorBuffer> {
+        self.begun.get_or_insert_with(Instant::now);
         Ok(match &mut self.buffer {
             Some(buffer) => buffer,
             empty => empty.insert(sink.buffer(BUFFER_BYTES)?),
@@ -127,7 +126,7 @@ impl Gather {
     /// Hands over packets that have waited long enough.
     pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
         match self.begun {
-            Some((_, since)) if since.elapsed() >= PATIENCE => self.flush(sink, false),
+            Some(since) if since.elapsed() >= PATIENCE => self.flush(sink, false),
             _ => Ok(()),
         }
     }
@@ -164,14 +163,14 @@ impl Gather {
             }
         }
         buffer.truncate(whole);
-        let time_ns = self.begun.take().map_or_else(now_ns, |(time_ns, _)| time_ns);
+        let taken = self.begun.take().unwrap_or_else(Instant::now);
         let amount = std::mem::take(&mut self.amount);
-        sink.push(Piece { sectors: Sectors::Memory(buffer), amount, time_ns });
+        sink.push(Piece { sectors: Sectors::Memory(buffer), amount, taken });
         self.used = rest.len();
         if !rest.is_empty() {
             let mut buffer = sink.buffer(BUFFER_BYTES)?;
             buffer.as_mut()[..rest.len()].copy_from_slice(&rest);
-            (self.buffer, self.begun) = (Some(buffer), Some((time_ns, Instant::now())));
+            (self.buffer, self.begun) = (Some(buffer), Some(Instant::now()));
         }
         Ok(())
     }

@@ -205,7 +205,11 @@ mod tests {
     impl Recording for Source<'_> {
         fn run(&mut self, sink: &mut Sink, _progress: &mut Progress) -> io::Result<()> {
             let sectors = Sectors::Memory(SectorBuffer::new(SECTOR_BYTES)?);
-            sink.push(Piece { sectors, amount: Amount { packets: 1, bytes: 60 }, time_ns: 0 });
+            sink.push(Piece {
+                sectors,
+                amount: Amount { packets: 1, bytes: 60 },
+                taken: std::time::Instant::now(),
+            });
             Ok(())
         }
 

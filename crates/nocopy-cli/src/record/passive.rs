@@ -8,6 +8,7 @@ use nocopy::capture::Block;
 use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
 use nocopy::integration::{Contents, PcapngLayout};
 use nocopy::{Capture, Cause, Evidence, Stats};
+use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
@@ -108,7 +109,9 @@ impl Passive {
                     None => self.take(block, sink),
                 },
                 Ok(None) => break,
-                Err(error) => return down_is_no_end(error),
+                // The interface may come up again.
+                Err(error) if is_down(&error) => return Ok(()),
+                Err(error) => return Err(error),
             }
             timeout = Duration::ZERO;
         }
@@ -147,15 +150,14 @@ impl Passive {
             unit_bytes: SECTOR_BYTES,
         };
         let piece = block.into_pcapng(&layout);
-        let Contents { packets, packet_bytes, unreadable, left_out, moved, first_ns, .. } = *piece.contents();
+        let Contents { packets, packet_bytes, unreadable, left_out, moved, .. } = *piece.contents();
         self.taken.packets += packets;
         self.taken.unreadable += unreadable;
         self.taken.left_out += left_out;
         self.taken.moved += moved;
         self.wanted -= packets;
         let amount = Amount { packets, bytes: packet_bytes };
-        let time_ns = first_ns.unwrap_or_else(now_ns);
-        sink.push(Piece { sectors: Sectors::Block(piece), amount, time_ns });
+        sink.push(Piece { sectors: Sectors::Block(piece), amount, taken: Instant::now() });
     }
 
     /// Asks the kernel for its counts, now and then.
@@ -241,11 +243,6 @@ impl Recording for Passive {
             highest_fill: self.highest_fill,
         }
     }
-}
-
-/// An interface that is down may come up again.
-fn down_is_no_end(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NetworkDown { Ok(()) } else { Err(error) }
 }
 
 fn counts(stats: &Stats) -> Counts {

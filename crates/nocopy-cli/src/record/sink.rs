@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 use nocopy_proto::pcapng::{self, Counts};
@@ -37,8 +37,8 @@ impl Amount {
 pub(super) struct Piece {
     pub(super) sectors: Sectors,
     pub(super) amount: Amount,
-    /// When the first packet of the piece arrived.
-    pub(super) time_ns: u64,
+    /// When the piece, or its first packet, was taken.
+    pub(super) taken: Instant,
 }
 
 #[derive(Debug)]
@@ -192,7 +192,7 @@ impl Sink {
         let (size, more) = (self.writer.file_bytes() + before as u64, piece.len() as u64);
         match self.state {
             State::Nothing | State::Begun { has_pieces: false } => true,
-            State::Begun { has_pieces: true } => !self.files.is_full(size, more, piece.time_ns),
+            State::Begun { has_pieces: true } => !self.files.is_full(size, more, piece.taken),
             State::Closed => false,
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nocopy::metadata::Clock;
 use nocopy::port::Queues;
 use nocopy::{Chain, Packet as Received, Port};
+use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
@@ -109,7 +110,7 @@ impl Recording for Taken {
                 let timeout = if sink.is_busy() { GLANCE } else { WAIT };
                 match self.take(sink, timeout) {
                     // It may come up again; until then nothing is received.
-                    Err(error) if error.kind() == io::ErrorKind::NetworkDown => sleep(timeout),
+                    Err(error) if is_down(&error) => sleep(timeout),
                     taken => taken?,
                 }
             } else {
