@@ -10,7 +10,7 @@ use nocopy::{Reason, Rejected};
 
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
-use crate::exchange::PATIENCE;
+use crate::exchange::{PATIENCE, unless_down};
 use crate::in_turn::{cause, cause_of_message, check_port, in_turn};
 use crate::{Failure, ping};
 use nocopy_report::quantity::time;
@@ -83,7 +83,7 @@ fn connect_to(
     let start = Instant::now();
     let peer = endpoint.start_connect(to)?;
     while !interrupt.came() {
-        endpoint.wait(PATIENCE)?;
+        unless_down(endpoint.wait(PATIENCE))?;
         while let Some(event) = endpoint.poll_event() {
             match event {
                 Event::Connected(..) => return Ok(Some((endpoint, peer))),
@@ -126,7 +126,7 @@ impl Call<'_> {
                     }
                 }
             }
-            let message = self.endpoint.receive_timeout(PATIENCE);
+            let message = unless_down(self.endpoint.receive_timeout(PATIENCE)).map(Option::flatten);
             match message.map(|message| message.map(|message| (message.kind(), message.to_vec()))) {
                 Ok(Some((Kind::Response(answered), response))) if number == Some(answered) => {
                     return Ok(Some(response));

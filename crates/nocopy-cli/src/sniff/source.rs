@@ -1,6 +1,7 @@
 //! The source of packets: the only module that uses ports.
 
 use std::borrow::Cow;
+use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy::filter::Program;
@@ -11,6 +12,7 @@ use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
 
 use crate::arguments::SniffArguments;
 use crate::{Failure, taking};
+use nocopy_proto::errno::is_down;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 
@@ -103,7 +105,15 @@ impl Source {
         timeout: Duration,
         show: &mut impl FnMut(Sighting<'_>) -> Result<(), Failure>,
     ) -> Result<Seen, Failure> {
-        let mut batch = self.queues.receive_timeout(timeout).map_err(Failure::Receive)?;
+        let mut batch = match self.queues.receive_timeout(timeout) {
+            Ok(batch) => batch,
+            // The interface may come up again; until then nothing is received.
+            Err(error) if is_down(&error) => {
+                sleep(timeout);
+                return Ok(Seen::Nothing);
+            }
+            Err(error) => return Err(Failure::Receive(error)),
+        };
         if batch.is_empty() {
             return Ok(Seen::Nothing);
         }

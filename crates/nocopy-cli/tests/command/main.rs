@@ -32,3 +32,4 @@ mod transferring;
 mod trust;
 mod udp;
 mod watching;
+mod weather;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::running::{Running, terminal};
-use crate::watching::uninterrupted;
+use crate::watching::{sleeps, uninterrupted, wait_until};
 use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -306,25 +306,35 @@ fn a_reader_that_has_enough_ends_it() {
     assert_eq!((status.code(), &*errors), (Some(0), ""));
 }
 
-/// Also if it is set down; the summary and an error are printed.
+/// The summary and an error are printed.
 #[test]
-fn an_interface_that_goes_ends_it_with_its_summary() {
-    for delete in [true, false] {
+fn an_interface_that_is_removed_ends_it_with_its_summary() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let sniffer = Sniffer::start(lab.right(), &[]);
+    send(lab.left(), &[frame(&lab, 0x88b5)]);
+    sniffer.expect(&["0x88b5"]);
+    lab.delete_pair().unwrap();
+    let Ended { status, errors, .. } = sniffer.wait();
+    assert_eq!(status.code(), Some(2), "{errors}");
+    let last = errors.lines().last().unwrap();
+    assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains("was removed"), "{errors}");
+    assert!(errors.contains("1 packets captured"), "{errors}");
+}
+
+#[test]
+fn an_interface_that_is_down_interrupts_it() {
+    for options in [&[][..], &["--take"]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let sniffer = Sniffer::start(lab.right(), &[]);
+        let sniffer = Sniffer::start(lab.right(), options);
         send(lab.left(), &[frame(&lab, 0x88b5)]);
         sniffer.expect(&["0x88b5"]);
-        if delete {
-            lab.delete_pair().unwrap()
-        } else {
-            lab.right().set_down().unwrap()
-        }
-        let Ended { status, errors, .. } = sniffer.wait();
-        assert_eq!(status.code(), Some(2), "{errors}");
-        let last = errors.lines().last().unwrap();
-        let cause = if delete { "the interface " } else { "the interface is down" };
-        assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains(cause), "{errors}");
-        assert!(errors.contains("1 packets captured"), "{errors}");
+        lab.right().set_down().unwrap();
+        let before = sleeps(sniffer.child.id());
+        wait_until("it waits", || sleeps(sniffer.child.id()) >= before + 20);
+        lab.right().set_up().unwrap();
+        lab.wait_for_carrier().unwrap();
+        send(lab.left(), &[frame(&lab, 0x88b6)]);
+        sniffer.expect(&["0x88b6"]);
     }
 }
 

@@ -9,7 +9,7 @@ use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
 use nocopy::tcp::Published;
 use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Port, Reason};
 
-use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
+use super::{Exchange, PATIENCE, SEND_MAX, Waiting, unless_down};
 
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
@@ -141,7 +141,7 @@ impl Message {
             if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.endpoint.wait(PATIENCE)?;
+            unless_down(self.endpoint.wait(PATIENCE))?;
             self.note_events()?;
         }
     }
@@ -189,7 +189,8 @@ impl Exchange for Message {
     }
 
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
-        let from = self.endpoint.receive_timeout(PATIENCE)?.map(|message| {
+        let received = unless_down(self.endpoint.receive_timeout(PATIENCE))?.flatten();
+        let from = received.map(|message| {
             message.pieces().for_each(take);
             message.from()
         });
@@ -230,7 +231,7 @@ impl Exchange for Message {
     }
 
     fn idle(&mut self) -> io::Result<()> {
-        self.endpoint.wait(Duration::ZERO)?;
+        unless_down(self.endpoint.wait(Duration::ZERO))?;
         self.note_events()
     }
 

@@ -10,9 +10,11 @@ mod waiting;
 
 use std::io;
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy::Ledger;
+use nocopy_proto::errno::is_down;
 
 pub use waiting::{Waiting, attend};
 
@@ -29,9 +31,20 @@ pub const SEND_MAX: Duration = Duration::from_secs(5);
 /// be made to answer each other for ever.
 pub const MARK: u8 = 0x80;
 
+/// What a wait at a port returned. `None`, after a pause, while its interface is down: it may come up again.
+pub fn unless_down<T>(waited: io::Result<T>) -> io::Result<Option<T>> {
+    match waited {
+        Err(error) if is_down(&error) => {
+            sleep(PATIENCE);
+            Ok(None)
+        }
+        waited => waited.map(Some),
+    }
+}
+
 /// One end of a conversation.
 pub trait Exchange: Send {
-    /// Sends a message now. Errors: the kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
+    /// Sends a message now. Errors: the kernel's error (by which a datagram may only be lost: `errno::is_passing`), also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.

@@ -8,7 +8,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Port, Reason};
 
-use super::{Exchange, PATIENCE, Waiting};
+use super::{Exchange, PATIENCE, Waiting, unless_down};
 use crate::in_turn::any;
 
 #[derive(Debug)]
@@ -56,9 +56,10 @@ impl Exchange for OverPort {
             return Ok(true);
         }
         let batch = match self.waiting {
-            Waiting::Spinning => self.receiver.try_receive()?,
-            Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE)?,
+            Waiting::Spinning => self.receiver.try_receive(),
+            Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE),
         };
+        let Some(batch) = unless_down(batch)? else { return Ok(false) };
         let to = (self.to.ip(), self.to.port());
         let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
         let Some(first) = of_peer.next() else { return Ok(false) };

@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nocopy_proto::errno::{Counts, is_passing};
 
 use crate::arguments::PingArguments;
 use crate::endpoint::Scheme;
@@ -40,6 +41,8 @@ pub(super) struct Rounds<'a> {
     pub answered: u64,
     /// Without an answer in time.
     pub lost: u64,
+    /// Of these, those that the kernel did not take, or reported as refused.
+    pub lost_by: Counts,
     /// Answers that arrived later, or twice.
     pub late: u64,
     /// Answers whose bytes differ from those sent.
@@ -68,6 +71,7 @@ impl<'a> Rounds<'a> {
             sent: 0,
             answered: 0,
             lost: 0,
+            lost_by: Counts::default(),
             late: 0,
             changed: 0,
             ended: None,
@@ -141,26 +145,46 @@ impl<'a> Rounds<'a> {
         self.message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
         let start = Instant::now();
         self.sent += 1;
-        exchange.send(&self.message)?;
-        match self.await_answer(exchange, start)? {
+        let mut error = exchange.send(&self.message).err();
+        match self.await_answer(exchange, start, &mut error)? {
             Awaited::Came(at) => {
                 self.answered += 1;
                 self.round_trips.saturating_record((at - start).as_nanos() as u64);
                 self.since_due.saturating_record((at - due).as_nanos() as u64);
             }
-            Awaited::Lost => self.lost += 1,
+            Awaited::Lost => {
+                self.lost += 1;
+                error.iter().for_each(|error| self.lost_by.add(error, 1));
+            }
             // The wait for it ended before.
             Awaited::Interrupted => self.sent -= 1,
         }
         Ok(())
     }
 
-    fn await_answer(&mut self, exchange: &mut impl Exchange, start: Instant) -> io::Result<Awaited> {
+    /// `error`: the last one of this round. A datagram may be lost by it; a stream or a connection ends.
+    fn await_answer(
+        &mut self,
+        exchange: &mut impl Exchange,
+        start: Instant,
+        error: &mut Option<io::Error>,
+    ) -> io::Result<Awaited> {
         let is_spinning = self.arguments.wait == Waiting::Spinning;
         let mut answer = Answer::default();
+        // The first answer shows that there is a way to the other end.
+        let may_be_lost = |answered: u64, error: &io::Error| answered > 0 && is_passing(error);
+        error.take_if(|error| !self.is_marked || !may_be_lost(self.answered, error)).map_or(Ok(()), Err)?;
         for look in 1_u32.. {
             let Self { message, is_marked, .. } = &*self;
-            if exchange.receive(|piece| answer.take(piece, message, *is_marked))? {
+            let received = exchange.receive(|piece| answer.take(piece, message, *is_marked));
+            let is_answer = match received {
+                Err(refused) if *is_marked && may_be_lost(self.answered, &refused) => {
+                    *error = Some(refused);
+                    false
+                }
+                received => received?,
+            };
+            if is_answer {
                 let at = Instant::now();
                 match std::mem::take(&mut answer).judge(message) {
                     Judgement::Answer => return Ok(Awaited::Came(at)),

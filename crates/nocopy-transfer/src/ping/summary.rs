@@ -1,5 +1,6 @@
 //! The summary of round trips: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is absent.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
@@ -37,6 +38,8 @@ pub(super) struct Summary {
     sent: u64,
     answered: u64,
     lost: u64,
+    /// Of these, those that the kernel did not take, or reported as refused.
+    lost_by: BTreeMap<String, u64>,
     late: u64,
     changed: u64,
     seconds: f64,
@@ -141,6 +144,7 @@ impl Summary {
             sent: rounds.sent,
             answered: rounds.answered,
             lost: rounds.lost,
+            lost_by: rounds.lost_by.by_name(),
             late: rounds.late,
             changed: rounds.changed,
             seconds,
@@ -171,6 +175,10 @@ impl nocopy_report::Summary for Summary {
         let rate = short(self.answers_per_second);
         let (sent, answered, lost) = (self.sent, self.answered, self.lost);
         let mut said = format!("{sent} sent, {answered} answered ({rate}/s), {lost} lost");
+        let causes: Vec<_> = self.lost_by.iter().map(|(error, count)| format!("{error} {count}")).collect();
+        if !causes.is_empty() {
+            let _ = write!(said, " ({})", causes.join(", "));
+        }
         for (count, what) in [(self.late, "late"), (self.changed, "changed")] {
             if count > 0 {
                 let _ = write!(said, ", {count} {what}");

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use nocopy_proto::errno::is_down;
+
 use super::error::Error;
 use super::pause;
 use super::queue::Step;
@@ -49,7 +51,9 @@ impl Run {
         if is_flat_out && transmitter.tally().packets > 0 {
             self.duration += start.elapsed();
         }
-        if let (Err(error), None) = (drained, &self.failure) {
+        if let (Err(error), None) = (drained, &self.failure)
+            && !is_down(&error)
+        {
             self.failure = Some(Error::Port(error).into());
         }
     }

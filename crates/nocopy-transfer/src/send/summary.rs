@@ -181,6 +181,11 @@ impl Summary {
         summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
         summary.evidence = EvidenceRow::of(port.explain().evidence);
         summary.dropped = dropped(port);
+        // Its interface is down, or has no carrier.
+        let still_queued = port.sender().queued();
+        if still_queued > 0 {
+            summary.dropped.insert("still_queued".into(), still_queued.into());
+        }
         summary.balance = Some(port.balance().into());
         let unfinished = port.sender().in_flight();
         // Frames can be assigned to packets only if each packet is one.

@@ -1,6 +1,7 @@
 //! Sends packets from a source through a port, each when it is due.
 
 use nocopy::{Port, Reason, Sender};
+use nocopy_proto::errno::is_down;
 use nocopy_proto::wire::checksum::Place;
 
 use super::error::Error;
@@ -60,8 +61,15 @@ impl<S: Source> PortTransmitter<S> {
 impl<S: Source> Transmitter for PortTransmitter<S> {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         let step = self.fill(now_ns);
-        self.port.sender().try_flush().map_err(Error::Port)?;
-        step
+        match self.port.sender().try_flush() {
+            Ok(_) => step,
+            // The interface is down: packets wait in the port until it is up, or the run is over.
+            Err(error) if is_down(&error) => match step {
+                Ok(Step::NoRoom) => Ok(Step::Silence),
+                step => step,
+            },
+            Err(error) => Err(Error::Port(error).into()),
+        }
     }
 
     fn tally(&self) -> Tally {

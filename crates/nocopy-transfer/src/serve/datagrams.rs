@@ -5,9 +5,10 @@
 use std::io;
 
 use nocopy::udp;
+use nocopy_proto::errno::is_passing;
 
 use super::summary::Served;
-use crate::exchange::{MARK, PATIENCE, Waiting};
+use crate::exchange::{MARK, PATIENCE, Waiting, unless_down};
 use nocopy_report::Interrupt;
 
 /// Longer than any datagram.
@@ -25,9 +26,10 @@ pub(super) fn serve(
     let mut answer = Vec::with_capacity(BUFFER_BYTES);
     while !interrupt.came() {
         let batch = match waiting {
-            Waiting::Spinning => receiver.try_receive()?,
-            Waiting::Blocking | Waiting::Adaptive => receiver.receive_timeout(PATIENCE)?,
+            Waiting::Spinning => receiver.try_receive(),
+            Waiting::Blocking | Waiting::Adaptive => receiver.receive_timeout(PATIENCE),
         };
+        let Some(batch) = unless_down(batch)? else { continue };
         let mut is_answered = false;
         for datagram in batch {
             answer.clear();
@@ -37,12 +39,14 @@ pub(super) fn serve(
             let sent = marked.map(|marked| crate::answer::answer(&mut sender, marked, from, local));
             match sent {
                 Some(Ok(())) => served.answer(answer.len()),
-                _ => served.refused += 1,
+                Some(Err(error)) => served.refuse(&error),
+                None => served.refused += 1,
             }
             is_answered = true;
         }
         if is_answered {
-            sender.flush()?;
+            // Answers over a port whose interface is down wait there.
+            sender.flush().or_else(|error| if is_passing(&error) { Ok(()) } else { Err(error) })?;
         }
     }
     Ok(())

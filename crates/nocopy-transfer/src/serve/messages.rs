@@ -16,7 +16,7 @@ use nocopy_proto::message::network_of;
 
 use super::program::Program;
 use super::summary::Served;
-use crate::exchange::{PATIENCE, Waiting};
+use crate::exchange::{PATIENCE, Waiting, unless_down};
 use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
@@ -128,9 +128,10 @@ impl<'a> Server<'a> {
                 _ => PATIENCE,
             };
             let received = match self.waiting {
-                Waiting::Spinning => self.endpoint.try_receive()?,
-                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(patience)?,
+                Waiting::Spinning => self.endpoint.try_receive(),
+                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(patience),
             };
+            let received = unless_down(received)?.flatten();
             let scratch = &mut self.scratch;
             let about = received.map(|message| {
                 scratch.clear();

@@ -1,9 +1,11 @@
 //! The summary of services: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is absent.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::Serialize;
+use nocopy_proto::errno::Counts;
+use serde::{Serialize, Serializer};
 
 use crate::endpoint::Scheme;
 use nocopy_report::table::Table;
@@ -28,6 +30,9 @@ pub(super) struct Served {
     pub connections: Option<u64>,
     /// Connections refused or broken off, and datagrams not answered.
     pub refused: u64,
+    /// Answers that the kernel did not take, by its error; they are among those refused.
+    #[serde(serialize_with = "by_name", skip_serializing_if = "Counts::is_empty")]
+    pub refused_by: Counts,
     /// Runs of the program that failed or took too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_runs: Option<u64>,
@@ -43,6 +48,7 @@ impl Served {
             bytes: 0,
             connections: counts(matches!(scheme, Scheme::Tcp | Scheme::Message)),
             refused: 0,
+            refused_by: Counts::default(),
             failed_runs: None,
         }
     }
@@ -52,17 +58,29 @@ impl Served {
         self.bytes += bytes as u64;
     }
 
+    /// Counts an answer that is lost.
+    pub(super) fn refuse(&mut self, error: &io::Error) {
+        self.refused += 1;
+        self.refused_by.add(error, 1);
+    }
+
     fn words(&self) -> String {
         let answered = self.answered.map(|count| format!("{count} answered, "));
         let connections = self.connections.map(|count| format!(", {count} connections"));
         let refused = Some(self.refused).filter(|count| *count > 0).map(|count| format!(", {count} refused"));
+        let refused_by =
+            Some(&self.refused_by).filter(|counts| !counts.is_empty()).map(|counts| format!(" ({counts})"));
         let failed = self.failed_runs.filter(|count| *count > 0);
         let failed = failed.map(|count| format!(", {count} runs of the program failed"));
-        [answered, Some(format!("{} bytes", self.bytes)), connections, refused, failed]
+        [answered, Some(format!("{} bytes", self.bytes)), connections, refused, refused_by, failed]
             .into_iter()
             .flatten()
             .collect()
     }
+}
+
+fn by_name<S: Serializer>(counts: &Counts, serializer: S) -> Result<S::Ok, S::Error> {
+    counts.by_name().serialize(serializer)
 }
 
 impl Summary {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use nocopy::udp::{Method, Receiver, Sender, Socket};
 use nocopy::{Buffer, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
+use nocopy_proto::errno::{Counts, is_down, is_passing};
 
 use super::payload::Filled;
-use super::transport::{Account, SendResult, Transport};
+use super::transport::{Account, SendResult, Transport, goes_on, refused};
 use super::writer::DatagramWriter;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
@@ -23,6 +24,9 @@ const TX_RING: u32 = 2048;
 /// Entries of the rx ring: little is received.
 const RX_RING: u32 = 64;
 
+/// The longest wait for a port that has worked: later its interface may be down, or have no carrier, for long.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// How long to wait for a port without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
@@ -34,6 +38,20 @@ pub(super) struct ByPort {
     receiver: Receiver,
     evidence: Evidence,
     memory: Memory,
+    /// Whether the port has sent something, so that it worked.
+    has_sent: bool,
+    /// Datagrams that the port had no room for.
+    no_room: Counts,
+    /// Questions to the receiver that the kernel refused.
+    questions_refused: Counts,
+}
+
+/// Why a copied datagram is lost.
+enum Unsent {
+    /// The sender has counted it.
+    Refused(io::Error),
+    /// The port has had no room for some time.
+    NoRoom(io::Error),
 }
 
 #[derive(Debug)]
@@ -74,16 +92,30 @@ impl ByPort {
             true => Memory::Own { buffer: vec![0; BATCH_BYTES], asked: copied },
             false => Memory::Frames(Vec::new()),
         };
-        Ok(Self { interface: name.clone(), to, sender, receiver, evidence, memory })
+        Ok(Self {
+            interface: name.clone(),
+            to,
+            sender,
+            receiver,
+            evidence,
+            memory,
+            has_sent: false,
+            no_room: Counts::default(),
+            questions_refused: Counts::default(),
+        })
     }
 
-    /// Hands over queued datagrams, within a time in which any working port accepts some.
-    fn flush(&mut self) -> Result<(), Error> {
-        match self.sender.flush_timeout(PATIENCE) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::NoRoom { interface: self.interface.clone() }),
-            Err(error) => Err(Error::Port(error)),
+    /// Hands over queued datagrams. `Some`: not all of them; those given to a port whose interface is down or has no carrier wait there, and
+    /// the port sends them when it can. At first, any working port accepts some within a time.
+    fn flush(&mut self) -> Result<Option<io::Error>, Error> {
+        match self.sender.flush_timeout(if self.has_sent { GLANCE } else { PATIENCE }) {
+            Ok(true) => self.has_sent = true,
+            Ok(false) if self.has_sent => return Ok(Some(io::Error::from_raw_os_error(libc::ENOBUFS))),
+            Ok(false) => return Err(Error::NoRoom { interface: self.interface.clone() }),
+            Err(error) if self.has_sent && is_passing(&error) => return Ok(Some(error)),
+            Err(error) => return Err(Error::Port(error)),
         }
+        Ok(None)
     }
 
     fn frames(&mut self, count: usize) -> Vec<Buffer> {
@@ -120,7 +152,7 @@ impl ByPort {
             Filled::Nothing => SendResult::Nothing,
         };
         self.memory = Memory::Frames(frames);
-        self.flush().map(|()| carried)
+        self.flush().map(|_| carried)
     }
 
     fn carry_copied(
@@ -129,6 +161,11 @@ impl ByPort {
         count: usize,
         buffer: &mut [u8],
     ) -> Result<SendResult, Error> {
+        let Some(frame) = self.sender.buffer() else {
+            self.flush()?;
+            return Ok(SendResult::NoRoom);
+        };
+        self.sender.recycle(frame);
         let datagram_bytes = writer.shape.datagram_bytes;
         let bytes = match writer.fill(buffer[..count * datagram_bytes].chunks_mut(datagram_bytes))? {
             Filled::Bytes(bytes) => bytes,
@@ -137,21 +174,30 @@ impl ByPort {
         };
         for datagram in buffer[..bytes].chunks_mut(datagram_bytes) {
             writer.seal(datagram);
-            self.send_copied(datagram)?;
+            if let Some(Unsent::NoRoom(error)) = self.send_copied(datagram)? {
+                self.no_room.add(&error, 1);
+            }
         }
-        self.flush().map(|()| SendResult::Sent)
+        self.flush().map(|_| SendResult::Sent)
     }
 
-    fn send_copied(&mut self, datagram: &[u8]) -> Result<(), Error> {
+    /// Copies a datagram into frames. `Some`: it is lost.
+    fn send_copied(&mut self, datagram: &[u8]) -> Result<Option<Unsent>, Error> {
         let start = Instant::now();
         loop {
             match self.sender.send_copy(datagram, self.to) {
-                Ok(()) => return Ok(()),
-                Err(Reason::Full) if start.elapsed() < PATIENCE => {}
-                Err(Reason::Full) => return Err(Error::NoRoom { interface: self.interface.clone() }),
+                Ok(()) => return Ok(None),
+                Err(Reason::Full) => {}
+                Err(Reason::System(error)) if self.has_sent && is_passing(&error) => {
+                    return Ok(Some(Unsent::Refused(error)));
+                }
                 Err(reason) => return Err(Error::NotOverPort { to: self.to, reason }),
             }
-            self.flush()?;
+            let unsent = self.flush()?;
+            if unsent.as_ref().is_some_and(is_down) || start.elapsed() >= PATIENCE {
+                let no_room = || Error::NoRoom { interface: self.interface.clone() };
+                return unsent.map(Unsent::NoRoom).map(Some).ok_or_else(no_room);
+            }
             self.sender.reap();
             sleep(NO_ROOM);
         }
@@ -174,8 +220,10 @@ impl Transport for ByPort {
     }
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        self.send_copied(datagram)?;
-        self.flush()
+        if let Some(Unsent::Refused(error)) = self.send_copied(datagram)? {
+            self.questions_refused.add(&error, 1);
+        }
+        self.flush().map(drop)
     }
 
     fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
@@ -183,7 +231,16 @@ impl Transport for ByPort {
             true => self.receiver.try_receive(),
             false => self.receiver.receive_timeout(patience),
         };
-        for datagram in batch.map_err(Error::Port)? {
+        let batch = match batch {
+            Ok(batch) => batch,
+            // Nothing is received until the interface is up again.
+            Err(error) if is_down(&error) => {
+                sleep(patience);
+                return Ok(());
+            }
+            Err(error) => return Err(Error::Port(error)),
+        };
+        for datagram in batch {
             // Unlike a connected socket, it receives everything sent to its address.
             let from = datagram.from();
             if (from.ip(), from.port()) == (self.to.ip(), self.to.port()) {
@@ -198,7 +255,10 @@ impl Transport for ByPort {
     }
 
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
-        self.sender.drain(patience).map(drop).map_err(Error::Port)
+        match self.sender.drain(patience) {
+            Err(error) if !goes_on(&self.sender, &error) => Err(Error::Port(error)),
+            _ => Ok(()),
+        }
     }
 
     fn account(&mut self) -> Account {
@@ -216,6 +276,14 @@ impl Transport for ByPort {
                 .filter(|counter| counter.value > 0 && !counter.name.ends_with("_bytes"))
                 .map(|counter| format!("{} {}: {}", counter.name, counter.value, counter.meaning)),
         );
-        Account { report, refused: sent.dropped, ledger: self.sender.ledger() }
+        let mut refused = refused(&sent, &self.questions_refused);
+        let by_port = ["tx_dropped", "tx_invalid_descs", "still_queued"].into_iter();
+        let by_port = by_port.filter_map(|name| Some((name.to_owned(), sent.get(name)?)));
+        for (cause, count) in
+            self.no_room.by_name().into_iter().chain(by_port).filter(|(_, count)| *count > 0)
+        {
+            *refused.entry(cause).or_default() += count;
+        }
+        Account { report, refused, ledger: self.sender.ledger() }
     }
 }

@@ -4,16 +4,21 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use nocopy::udp::{Message, Method, SendError, Socket};
+use nocopy::udp::{Message, Method, Sender, Socket};
+use nocopy_proto::errno::{Counts, number};
 
 use super::Error;
 use super::payload::Filled;
-use super::transport::{Account, SendResult, Transport};
+use super::transport::{Account, SendResult, Transport, goes_on, refused};
 use super::writer::DatagramWriter;
 
-/// The socket, connected to the receiver.
 #[derive(Debug)]
-pub(super) struct BySocket(Socket);
+pub(super) struct BySocket {
+    /// Connected to the receiver.
+    socket: Socket,
+    /// Questions to the receiver that the kernel refused.
+    questions_refused: Counts,
+}
 
 impl BySocket {
     /// Opens a socket with the given or the measured method; for groups, on the interface with this index.
@@ -33,13 +38,13 @@ impl BySocket {
         }
         let mut socket = builder.bind((any, 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
-        Ok(Self(socket))
+        Ok(Self { socket, questions_refused: Counts::default() })
     }
 }
 
 impl Transport for BySocket {
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
-        let sender = self.0.sender();
+        let sender = self.socket.sender();
         let Some(mut buffer) = sender.buffer() else {
             sender.reap();
             return Ok(SendResult::NoRoom);
@@ -61,43 +66,50 @@ impl Transport for BySocket {
             .for_each(|datagram| writer.seal(datagram));
         let message = Message::segments(buffer, datagram_bytes);
         sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
-        sender.flush().or_else(forgive)?;
-        Ok(SendResult::Sent)
+        match sender.flush() {
+            Err(error) if !is_forgiven(sender, &error) => Err(Error::Refused(error)),
+            _ => Ok(SendResult::Sent),
+        }
     }
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        self.0.sender().send_copy(datagram, None).map_err(io::Error::from).or_else(forgive)
+        let Self { socket, questions_refused } = self;
+        let Err(reason) = socket.sender().send_copy(datagram, None) else { return Ok(()) };
+        let error = io::Error::from(reason);
+        questions_refused.add(&error, 1);
+        if is_forgiven(socket.sender(), &error) { Ok(()) } else { Err(Error::Refused(error)) }
     }
 
     fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
-        let batch = self.0.receiver().receive_timeout(patience).map_err(Error::Receive)?;
+        let batch = self.socket.receiver().receive_timeout(patience).map_err(Error::Receive)?;
         batch.for_each(|datagram| take(&datagram));
         Ok(())
     }
 
     fn network_errors(&mut self) -> Vec<io::Error> {
-        self.0.sender().errors().map(|told| told.error).collect()
+        self.socket.sender().errors().map(|told| told.error).collect()
     }
 
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
-        self.0.sender().drain(patience).map(drop).or_else(forgive)
+        let sender = self.socket.sender();
+        match sender.drain(patience) {
+            Err(error) if !is_forgiven(sender, &error) => Err(Error::Refused(error)),
+            _ => Ok(()),
+        }
     }
 
     fn account(&mut self) -> Account {
-        let sender = self.0.sender();
+        let sender = self.socket.sender();
+        let refused = refused(&sender.stats().unwrap_or_default(), &self.questions_refused);
         Account {
             report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
-            refused: sender.stats().map_or(0, |stats| stats.dropped),
+            refused,
             ledger: sender.ledger(),
         }
     }
 }
 
-/// A full queue is not an error: it has room again later.
-fn forgive(error: io::Error) -> Result<(), Error> {
-    let refused = error.get_ref().and_then(|inner| inner.downcast_ref::<SendError>());
-    match refused.and_then(|refused| refused.source.raw_os_error()) {
-        Some(libc::ENOBUFS | libc::ENOMEM) => Ok(()),
-        _ => Err(Error::Refused(error)),
-    }
+/// A full queue is no error even at first: it has room again later.
+fn is_forgiven(sender: &Sender, error: &io::Error) -> bool {
+    matches!(number(error), Some(libc::ENOBUFS | libc::ENOMEM)) || goes_on(sender, error)
 }

@@ -15,6 +15,9 @@ use nocopy_report::live::LiveLine;
 /// How long to wait for an answer before checking other things.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Without a header, a port that is closed within that many looks, some 200 ms, was never open; later the receiver may be started again.
+const LOOKS_AT_FIRST: u32 = 40;
+
 const REFUSED: &str = "port unreachable";
 const NO_ANSWER: &str = "nothing comes back";
 
@@ -27,12 +30,23 @@ pub(super) struct Session {
     start: Instant,
     /// Errors reported by the network, by text.
     pub errors: BTreeMap<String, u64>,
+    /// Whether the receiver's port was closed when it was last heard of.
     refused: bool,
+    /// Without a header: how often the network was looked at since the first datagram, up to [`LOOKS_AT_FIRST`].
+    looks: u32,
 }
 
 impl Session {
     pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, sending: Option<Sending>) -> Self {
-        Self { transport, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
+        Self {
+            transport,
+            sending,
+            to,
+            start: Instant::now(),
+            errors: BTreeMap::new(),
+            refused: false,
+            looks: 0,
+        }
     }
 
     pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut Sending>) {
@@ -82,18 +96,20 @@ impl Session {
         Error::NobodyThere { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
-    /// Asks when a question is due, and handles received answers, while data is sent.
-    pub(super) fn exchange(&mut self) -> Result<(), Error> {
+    /// Asks when a question is due, and handles received answers, while data is sent. A receiver that is gone may be started again.
+    pub(super) fn exchange(&mut self, has_sent: bool) -> Result<(), Error> {
         self.send_question()?;
         self.receive_answers(Duration::ZERO)?;
-        match self.state() {
-            State::Silent => Err(Error::Silent { to: self.to }),
-            State::Agreed | State::EndedEarly => Ok(()),
-            _ if !self.refused => Ok(()),
-            _ if self.sending.is_none() => {
-                Err(Error::NobodyReceives { to: self.to.to_string(), said: REFUSED.into() })
+        if self.sending.is_none() && has_sent && self.looks < LOOKS_AT_FIRST {
+            self.looks += 1;
+            if self.refused {
+                return Err(Error::NobodyReceives { to: self.to.to_string(), said: REFUSED.into() });
             }
-            _ => Err(Error::Gone { to: self.to }),
+        }
+        match self.state() {
+            State::Silent if self.refused => Err(Error::Gone { to: self.to }),
+            State::Silent => Err(Error::Silent { to: self.to }),
+            _ => Ok(()),
         }
     }
 
@@ -104,10 +120,10 @@ impl Session {
             sending.finish(now_ns);
         }
         while self.state() == State::Finishing {
-            self.exchange()?;
+            self.exchange(true)?;
             self.receive_answers(LOOK_INTERVAL)?;
         }
-        self.exchange() // with thanks
+        self.exchange(true) // with thanks
     }
 
     fn send_question(&mut self) -> Result<(), Error> {
@@ -119,7 +135,11 @@ impl Session {
     fn receive_answers(&mut self, patience: Duration) -> Result<(), Error> {
         let now_ns = self.now_ns();
         if let Some(sending) = &mut self.sending {
-            self.transport.receive(patience, &mut |datagram| sending.handle(datagram, now_ns))?;
+            let refused = &mut self.refused;
+            self.transport.receive(patience, &mut |datagram| {
+                *refused = false;
+                sending.handle(datagram, now_ns);
+            })?;
         }
         for error in self.transport.network_errors() {
             self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;

@@ -35,8 +35,9 @@ pub(super) struct Summary {
     seconds: f64,
     #[serde(flatten)]
     rates: Rates,
-    /// Datagrams that the kernel did not accept.
+    /// Datagrams that the kernel did not accept, and by cause.
     refused: u64,
+    refused_by: BTreeMap<String, u64>,
     /// Without `--raw`: the sender's counts, and the receiver's last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     sent: Option<Sent>,
@@ -85,7 +86,8 @@ impl Summary {
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
             rates: Rates::new(&transmitter.schedule, pace, run.duration),
-            refused,
+            refused: refused.values().sum(),
+            refused_by: refused,
             sent: sending.map(|sending| sending.sent()),
             received: findings.map(|findings| findings.received),
             is_final: findings.map(|findings| findings.is_final),
@@ -109,9 +111,9 @@ impl nocopy_report::Summary for Summary {
         // Below it is checked whether a count was reached.
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let unknown = self.sent.is_some() && self.is_final != Some(true);
-        // With headers, refused datagrams count as lost, except questions.
-        let refused = self.sent.is_none() && self.refused > 0;
-        let lost = refused || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        // With headers, the receiver's count of what is lost includes these.
+        let lost_here = self.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());
+        let lost = lost_here || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
             Outcome::Negative
         } else {
@@ -143,10 +145,14 @@ impl nocopy_report::Summary for Summary {
         rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
         rows.extend(behind(&self.rates));
         if self.refused > 0 {
-            rows.push((
-                "refused".into(),
-                format!("{} datagrams, by the kernel: its queue was full", self.refused),
-            ));
+            let causes: Vec<_> =
+                self.refused_by.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+            let words = format!(
+                "{} datagrams lost here: not taken by the kernel ({})",
+                self.refused,
+                causes.join(", ")
+            );
+            rows.push(("refused".into(), words));
         }
         rows.extend(
             self.errors.iter().map(|(error, count)| ("network".into(), format!("{count} times: {error}"))),

@@ -31,7 +31,7 @@ impl Transmitter for DatagramTransmitter {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
-            self.session.exchange()?;
+            self.session.exchange(self.schedule.tally.packets > 0)?;
             if self.session.is_ended_by_receiver() {
                 return Ok(Step::Done);
             }

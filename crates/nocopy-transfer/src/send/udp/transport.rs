@@ -1,17 +1,21 @@
 //! Transports of datagrams: a socket, or a port.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
-use nocopy::Ledger;
+use nocopy::udp::Sender;
+use nocopy::{Ledger, Stats};
+use nocopy_proto::errno::{Counts, is_passing};
 
 use super::Error;
 use super::writer::DatagramWriter;
 
 /// The path to one receiver.
 pub(super) trait Transport: Debug {
-    /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES).
+    /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES). What the kernel refuses is
+    /// counted, and no error once a datagram was sent.
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error>;
 
     /// Sends one datagram after the queued ones, with a copy; without room it is dropped.
@@ -29,6 +33,23 @@ pub(super) trait Transport: Debug {
     fn account(&mut self) -> Account;
 }
 
+/// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been sent: until then an error says
+/// what is wrong with the target.
+pub(super) fn goes_on(sender: &Sender, error: &io::Error) -> bool {
+    is_passing(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
+}
+
+/// The datagrams that the kernel refused, by its error, except questions.
+pub(super) fn refused(stats: &Stats, questions: &Counts) -> BTreeMap<String, u64> {
+    let questions = questions.by_name();
+    let by_error = stats.into_iter().filter_map(|counter| {
+        let error = counter.name.strip_prefix("refused_")?;
+        let count = counter.value.saturating_sub(questions.get(error).copied().unwrap_or(0));
+        (count > 0).then(|| (error.to_owned(), count))
+    });
+    by_error.collect()
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendResult {
     Sent,
@@ -43,7 +64,7 @@ pub(super) enum SendResult {
 pub(super) struct Account {
     /// The methods used, and why, in lines.
     pub report: Vec<String>,
-    /// Datagrams that the kernel did not accept.
-    pub refused: u64,
+    /// Datagrams that the kernel did not accept, except questions to the receiver, by cause: its error, or the counter of a port.
+    pub refused: BTreeMap<String, u64>,
     pub ledger: Ledger,
 }

@@ -1,0 +1,246 @@
+//! Links, routes and addresses that come and go, and peers that restart: what may be lost is counted by the kernel's error, and a run goes
+//! on.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+
+use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::scratch::Scratch;
+use crate::transferring;
+use crate::watching::{sleeps, uninterrupted, wait_until};
+use nocopy_lab::{End, Lab};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const METHODS: [&str; 8] =
+    ["auto", "socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy", "uring-zerocopy-gso"];
+
+/// What goes wrong, what mends it, and the error that the kernel reports meanwhile.
+const WEATHER: [(&str, &str, &str); 4] = [
+    ("route add prohibit 10.77.0.2", "route del prohibit 10.77.0.2", "EACCES"),
+    ("route add unreachable 10.77.0.2", "route del unreachable 10.77.0.2", "EHOSTUNREACH"),
+    ("route add blackhole 10.77.0.2", "route del blackhole 10.77.0.2", "EINVAL"),
+    ("link set nc0 down", "link set nc0 up", "ENETUNREACH"),
+];
+
+fn ip(end: &End, arguments: &str) {
+    let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+    assert!(done.status.success(), "ip {arguments}: {}", text(&done.stderr));
+}
+
+fn start(end: &End, arguments: &[&str]) -> Running {
+    Running(Some(end.namespace().run(|| nocopy(arguments).spawn().unwrap())))
+}
+
+/// A socket that has room for all that a test sends to it, and whose neighbour is known whatever happens to the link.
+fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
+    let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0)).unwrap());
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let at = socket.local_addr().unwrap();
+    (socket, at)
+}
+
+fn receive(socket: &UdpSocket, count: u64) -> u64 {
+    for _ in 0..count {
+        uninterrupted(|| socket.recv(&mut [0; 2000])).unwrap();
+    }
+    count
+}
+
+/// Everything that has arrived.
+fn receive_rest(socket: &UdpSocket) -> u64 {
+    socket.set_nonblocking(true).unwrap();
+    std::iter::from_fn(|| socket.recv(&mut [0; 2000]).ok()).count() as u64
+}
+
+/// Waits until a sender has tried again and again: it sleeps before each datagram.
+fn wait_for_attempts(running: &Running) {
+    let before = sleeps(running.id());
+    wait_until("attempts", || sleeps(running.id()) >= before + 60);
+}
+
+fn interrupted(running: Running) -> Value {
+    running.signal(Signal::INT);
+    let (summary, code) = running.summary();
+    assert_eq!((code, &summary["ended"]), (1, &"interrupted".into()), "{summary}");
+    summary
+}
+
+fn of(summary: &Value, field: &str) -> u64 {
+    summary[field].as_u64().unwrap()
+}
+
+fn sum(counts: &Value) -> u64 {
+    counts.as_object().unwrap().values().filter_map(Value::as_u64).sum()
+}
+
+#[test]
+fn datagrams_that_cannot_be_sent_are_counted_by_error() {
+    for (number, method) in METHODS.into_iter().enumerate() {
+        if method.starts_with("uring") && !nocopy_lab::io_uring_or_skip() {
+            break;
+        }
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (socket, at) = receiver(&lab);
+        let target = format!("udp://{at}");
+        let options = ["--raw", "--json", "--size", "1000", "--rate", "1kpps", "--method", method];
+        let sender = start(lab.left(), &[&["send", &target], &options[..]].concat());
+        let mut received = receive(&socket, 20);
+        // One kind of weather for each method, and every kind for the first.
+        let kinds = if number == 0 { &WEATHER[..3] } else { &WEATHER[number % 3..][..1] };
+        for (harm, mend, _) in kinds {
+            ip(lab.left(), harm);
+            wait_for_attempts(&sender);
+            ip(lab.left(), mend);
+            received += receive_rest(&socket);
+            socket.set_nonblocking(false).unwrap();
+            received += receive(&socket, 20);
+        }
+        let summary = interrupted(sender);
+        received += receive_rest(&socket);
+        for (_, _, error) in kinds {
+            assert!(summary["refused_by"][error].as_u64().unwrap() >= 20, "{method}: {summary}");
+        }
+        assert_eq!(sum(&summary["refused_by"]), of(&summary, "refused"), "{method}: {summary}");
+        assert_eq!(of(&summary, "packets"), received + of(&summary, "refused"), "{method}: {summary}");
+    }
+}
+
+#[test]
+fn a_link_that_flaps_ends_no_sender() {
+    let over_port = ["xdp-udp", "xdp-copy"];
+    for method in METHODS.into_iter().chain(over_port) {
+        if method.starts_with("uring") && !nocopy_lab::io_uring_or_skip() {
+            continue;
+        }
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (socket, at) = receiver(&lab);
+        let target = format!("udp://{at}");
+        let mut options = vec!["--raw", "--json", "--rate", "1kpps", "--method", method];
+        if over_port.contains(&method) {
+            options.extend(["--interface", "nc0"]);
+        }
+        let sender = start(lab.left(), &[&["send", &target], &options[..]].concat());
+        receive(&socket, 20);
+        ip(lab.left(), "link set nc0 down");
+        wait_for_attempts(&sender);
+        receive_rest(&socket);
+        socket.set_nonblocking(false).unwrap();
+        ip(lab.left(), "link set nc0 up");
+        receive(&socket, 200);
+        let summary = interrupted(sender);
+        assert!(summary["refused_by"]["ENETUNREACH"].as_u64().is_some(), "{method}: {summary}");
+    }
+}
+
+#[test]
+fn a_run_that_never_sent_is_an_error() {
+    for (harm, _, error) in WEATHER {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        ip(lab.left(), harm);
+        for options in [&["--raw"][..], &["--raw", "--method", "gso"], &["--connect-timeout", "1s"]] {
+            let arguments = [&["send", "udp://10.77.0.2:9"], options].concat();
+            let output = start(lab.left(), &arguments).end();
+            let said = text(&output.stderr);
+            assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+            assert!(said.contains(&format!("({error})")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_restarts_ends_no_sender() {
+    let first = Scratch::new("weather-first");
+    let (receiver, at, _) = transferring::recv_with_errors("udp", "127.0.0.1", &["--output", first.path()]);
+    let sender = transferring::send("udp", at, &["--json", "--rate", "1kpps"]);
+    let has_data = |file: &Scratch| std::fs::metadata(file.path()).is_ok_and(|found| found.len() > 0);
+    wait_until("data", || has_data(&first));
+    drop(receiver);
+    wait_for_attempts(&sender);
+    let second = Scratch::new("weather-second");
+    let receiver = Running::start(&["recv", &format!("udp://{at}"), "--json", "--output", second.path()]);
+    wait_until("data again", || has_data(&second));
+    let sent = interrupted(sender);
+    let (received, code) = receiver.summary();
+    assert_eq!((&sent["final"], &sent["lost"]), (&true.into(), &received["lost"]), "{sent}{received}");
+    assert!(code == 1 && of(&sent, "lost") > 0, "{sent}{received}");
+    assert!(of(&sent["errors"], "connection refused (ECONNREFUSED)") > 0, "{sent}");
+}
+
+/// Sends datagrams back with the mark of an answer.
+fn echo(socket: &UdpSocket, count: u64) {
+    let mut datagram = [0; 2000];
+    for _ in 0..count {
+        let (bytes, from) = uninterrupted(|| socket.recv_from(&mut datagram)).unwrap();
+        datagram[0] |= 0x80;
+        socket.send_to(&datagram[..bytes], from).unwrap();
+    }
+}
+
+#[test]
+fn a_link_that_flaps_loses_rounds_of_a_ping() {
+    for (scheme, port) in [("udp", &[][..]), ("xdp", &["--interface", "nc0"])] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (socket, at) = receiver(&lab);
+        let target = format!("{scheme}://{at}");
+        let options = ["--json", "--interval", "1ms", "--timeout", "100ms", "--duration", "1h"];
+        let ping = start(lab.left(), &[&["ping", &target], &options[..], port].concat());
+        echo(&socket, 20);
+        ip(lab.left(), "link set nc0 down");
+        wait_for_attempts(&ping);
+        receive_rest(&socket);
+        socket.set_nonblocking(false).unwrap();
+        ip(lab.left(), "link set nc0 up");
+        echo(&socket, 50);
+        let summary = interrupted(ping);
+        assert!(of(&summary["lost_by"], "ENETUNREACH") > 0, "{summary}");
+        assert!(
+            of(&summary, "answered") >= 50 && of(&summary, "lost") >= sum(&summary["lost_by"]),
+            "{summary}"
+        );
+    }
+}
+
+#[test]
+fn a_service_that_restarts_loses_rounds_of_a_ping() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    let options = ["--json", "--interval", "1ms", "--timeout", "20ms", "--duration", "1h"];
+    let ping = Running::start(&[&["ping", &format!("udp://{at}")], &options[..]].concat());
+    echo(&socket, 20);
+    drop(socket);
+    wait_for_attempts(&ping);
+    echo(&UdpSocket::bind(at).unwrap(), 50);
+    let summary = interrupted(ping);
+    assert!(of(&summary["lost_by"], "ECONNREFUSED") > 0, "{summary}");
+}
+
+#[test]
+fn a_link_that_flaps_ends_no_service() {
+    for (scheme, port) in
+        [("udp", &[][..]), ("xdp", &["--interface", "nc1"]), ("message", &["--interface", "nc1"])]
+    {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let mut server =
+            start(lab.right(), &[&["serve", &format!("{scheme}://10.77.0.2:7000")], port].concat());
+        let mut errors = std::io::BufReader::new(server.0.as_mut().unwrap().stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut errors, &mut String::new()).unwrap();
+        let ping = || {
+            let target = format!("{scheme}://10.77.0.2:7000");
+            let xdp = if scheme == "xdp" { &["--interface", "nc0"][..] } else { &[] };
+            start(lab.left(), &[&["ping", &target, "--count", "3", "--json"], xdp].concat()).summary()
+        };
+        let (summary, code) = ping();
+        assert_eq!(code, 0, "{summary}");
+        ip(lab.right(), "link set nc1 down");
+        wait_for_attempts(&server);
+        ip(lab.right(), "link set nc1 up");
+        lab.wait_for_carrier().unwrap();
+        // The neighbours are to be resolved again.
+        wait_until("all answered", || ping().1 == 0);
+        assert!(!server.has_ended(), "{scheme}");
+        server.signal(Signal::INT);
+        assert_eq!(server.end().status.code(), Some(0), "{scheme}");
+    }
+}
