@@ -17,6 +17,7 @@ mod processor;
 pub mod recv;
 pub mod send;
 pub mod serve;
+mod source;
 mod transfer;
 
 pub use failure::Failure;

@@ -168,6 +168,42 @@ fn a_receiver_that_restarts_ends_no_sender() {
     assert!(of(&sent["errors"], "connection refused (ECONNREFUSED)") > 0, "{sent}");
 }
 
+#[test]
+fn an_address_that_is_tentative_is_awaited() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    for (end, detection) in [(lab.left(), "1"), (lab.right(), "0")] {
+        let set = |name: &str, value: &str| {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/{name}", end.interface()), value).unwrap();
+        };
+        end.namespace().run(|| {
+            set("accept_dad", detection);
+            set("disable_ipv6", "0");
+        });
+    }
+    ip(lab.right(), "addr add fd77::2/64 dev nc1");
+    let socket = lab.right().namespace().run(|| UdpSocket::bind("[::]:0").unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let target = format!("udp://[fd77::2]:{}", socket.local_addr().unwrap().port());
+    let raw = ["--raw", "--json", "--rate", "100pps", "--count", "5"];
+    for arguments in
+        [[&["send", &target], &raw[..]].concat(), vec!["ping", &target, "--json", "--count", "5"]]
+    {
+        ip(lab.left(), "addr add fd77::1/64 dev nc0");
+        let running = start(lab.left(), &arguments);
+        if arguments[0] == "send" {
+            drop(receive(&socket, 5))
+        } else {
+            echo(&socket, 5)
+        }
+        let (summary, code) = running.summary();
+        assert_eq!(code, 0, "{summary}");
+        ip(lab.left(), "addr del fd77::1/64 dev nc0");
+    }
+}
+
 /// Sends datagrams back with the mark of an answer.
 fn echo(socket: &UdpSocket, count: u64) {
     let mut datagram = [0; 2000];

@@ -10,6 +10,7 @@ use nocopy::{Port, Reason};
 
 use super::{Exchange, PATIENCE, Waiting, unless_down};
 use crate::in_turn::any;
+use crate::source::await_address;
 
 #[derive(Debug)]
 pub struct OverPort {
@@ -72,6 +73,7 @@ impl Exchange for OverPort {
 
 /// The source address that the host would use for that destination and interface, with a free port number.
 pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
+    await_address(to);
     let socket = UdpSocket::bind((any(to), 0))?;
     setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
     socket.connect(to)?;

@@ -19,6 +19,7 @@ use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
 use crate::exchange::{Exchange, Waiting};
 use crate::in_turn::{any, cause, cause_of_message, check_port, in_turn};
+use crate::source::await_address;
 use nocopy_report::address::{self, Attempts, Family};
 use nocopy_report::{Interrupt, Outcome, capability, print};
 use rounds::Rounds;
@@ -164,6 +165,7 @@ fn probe(exchange: &mut impl Exchange, within: Duration, interrupt: &Interrupt) 
 
 fn udp(arguments: &PingArguments, to: SocketAddr) -> Result<Udp, Error> {
     let open = || {
+        await_address(to);
         let socket = UdpSocket::bind((any(to), 0))?;
         socket.connect(to)?;
         Udp::new(socket, arguments.wait)

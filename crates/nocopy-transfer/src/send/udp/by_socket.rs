@@ -11,6 +11,7 @@ use super::Error;
 use super::payload::Filled;
 use super::transport::{Account, SendResult, Transport, goes_on, refused};
 use super::writer::DatagramWriter;
+use crate::source::await_address;
 
 #[derive(Debug)]
 pub(super) struct BySocket {
@@ -36,6 +37,7 @@ impl BySocket {
         if let Some(index) = interface {
             builder = builder.multicast(index, 1);
         }
+        await_address(to);
         let mut socket = builder.bind((any, 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
         Ok(Self { socket, questions_refused: Counts::default() })
