@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::message::{connect, pattern, receive};
@@ -144,5 +145,42 @@ fn sockets_live_through_an_interface_that_was_down() {
     lab.wait_for_carrier().unwrap();
     for number in 0..10 {
         assert!(receive(&mut left, &mut right).2 == pattern(number, 100));
+    }
+}
+
+#[test]
+fn sockets_live_through_routes_and_addresses_that_go() {
+    for (harm, mend) in [
+        ("route add prohibit 10.77.0.2", "route del prohibit 10.77.0.2"),
+        ("route add unreachable 10.77.0.2", "route del unreachable 10.77.0.2"),
+        ("route add blackhole 10.77.0.2", "route del blackhole 10.77.0.2"),
+        ("addr del 10.77.0.1/24 dev nc0", "addr add 10.77.0.1/24 dev nc0"),
+    ] {
+        let lab = lab!();
+        let ip = |arguments: &str| {
+            let done = lab
+                .left()
+                .namespace()
+                .run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+            assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        let mut left = over_sockets(lab.left(), |builder| builder);
+        let mut right = over_sockets(lab.right(), |builder| builder);
+        let (to_right, to_left) = connect(&mut left, &mut right);
+        ip(harm);
+        for number in 0..10 {
+            left.send_copy(&pattern(number, 100), to_right).unwrap();
+            left.wait(Duration::from_millis(5)).unwrap();
+            right.send_copy(&pattern(number, 100), to_left).unwrap();
+            right.wait(Duration::from_millis(5)).unwrap();
+        }
+        assert!(left.stats().unwrap()["datagrams_refused"] > 0, "{harm}: {}", left.stats().unwrap());
+        ip(mend);
+        for number in 0..10 {
+            assert!(receive(&mut left, &mut right).2 == pattern(number, 100), "{harm}");
+        }
+        for number in 0..10 {
+            assert!(receive(&mut right, &mut left).2 == pattern(number, 100), "{harm}");
+        }
     }
 }
