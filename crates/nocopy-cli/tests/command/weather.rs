@@ -108,6 +108,36 @@ fn datagrams_that_cannot_be_sent_are_counted_by_error() {
 }
 
 #[test]
+fn the_receiver_misses_what_the_sender_could_not_send() {
+    for method in ["socket", "gso", "zerocopy-gso"] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let file = Scratch::new(&format!("weather-{method}"));
+        let options = ["--json", "--output", file.path()];
+        let (receiver, at, _) =
+            lab.right().namespace().run(|| transferring::recv_with_errors("udp", "10.77.0.2", &options));
+        let target = format!("udp://{at}");
+        let options = ["--json", "--rate", "1kpps", "--method", method];
+        let sender = start(lab.left(), &[&["send", &target], &options[..]].concat());
+        let has_more = |bytes| std::fs::metadata(file.path()).is_ok_and(|found| found.len() > bytes);
+        wait_until("data", || has_more(0));
+        for (harm, mend, _) in &WEATHER[..3] {
+            ip(lab.left(), harm);
+            wait_for_attempts(&sender);
+            ip(lab.left(), mend);
+            let bytes = std::fs::metadata(file.path()).unwrap().len();
+            wait_until("more data", || has_more(bytes));
+        }
+        let (sent, (received, code)) = (interrupted(sender), receiver.summary());
+        assert_eq!(
+            (&sent["lost"], &received["lost"], code),
+            (&sent["refused"], &sent["refused"], 1),
+            "{sent}"
+        );
+        assert!(of(&sent, "refused") >= 60 && sent["final"] == true, "{sent}");
+    }
+}
+
+#[test]
 fn a_link_that_flaps_ends_no_sender() {
     let over_port = ["xdp-udp", "xdp-copy"];
     for method in METHODS.into_iter().chain(over_port) {
@@ -193,10 +223,9 @@ fn an_address_that_is_tentative_is_awaited() {
     {
         ip(lab.left(), "addr add fd77::1/64 dev nc0");
         let running = start(lab.left(), &arguments);
-        if arguments[0] == "send" {
-            drop(receive(&socket, 5))
-        } else {
-            echo(&socket, 5)
+        match arguments[0] {
+            "send" => assert_eq!(receive(&socket, 5), 5),
+            _ => echo(&socket, 5),
         }
         let (summary, code) = running.summary();
         assert_eq!(code, 0, "{summary}");
