@@ -1,7 +1,9 @@
 //! Answers to addresses that are not peers, or not yet, or no longer, queued until they are sent (docs/protocol.md §13).
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+
+use super::Path;
 
 /// The most answers of each sort that wait.
 const PLACES: usize = 512;
@@ -26,22 +28,22 @@ pub(super) struct Answers {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    answers: VecDeque<(Path, Vec<u8>)>,
     /// The number of waiting answers for each address.
     by_ip: HashMap<IpAddr, usize>,
 }
 
 impl Answers {
     /// Queues an answer. As with memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
-    pub(super) fn push(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub(super) fn push(&mut self, sort: Answered, to: Path, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Self { sorts, count } = self;
         let Waiting { answers, by_ip } = &mut sorts[sort as usize];
         let free = PLACES - answers.len();
-        let has = by_ip.get(&to.ip()).copied().unwrap_or(0);
+        let has = by_ip.get(&to.remote.ip()).copied().unwrap_or(0);
         if has >= free {
             return false;
         }
-        by_ip.insert(to.ip(), has + 1);
+        by_ip.insert(to.remote.ip(), has + 1);
         let mut datagram = Vec::new();
         write(&mut datagram);
         answers.push_back((to, datagram));
@@ -49,14 +51,14 @@ impl Answers {
         true
     }
 
-    pub(super) fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+    pub(super) fn pop(&mut self) -> Option<(Path, Vec<u8>)> {
         let Waiting { answers, by_ip } = self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
         let answer = answers.pop_front()?;
         self.count -= 1;
-        if let Some(has) = by_ip.get_mut(&answer.0.ip()) {
+        if let Some(has) = by_ip.get_mut(&answer.0.remote.ip()) {
             *has -= 1;
             if *has == 0 {
-                by_ip.remove(&answer.0.ip());
+                by_ip.remove(&answer.0.remote.ip());
             }
         }
         Some(answer)
@@ -76,10 +78,13 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn push(answers: &mut Answers, sort: Answered, host: u8) -> bool {
-        answers.push(sort, ([10, 0, 0, host], 9).into(), |datagram| datagram.push(sort as u8))
+        answers
+            .push(sort, SocketAddr::from(([10, 0, 0, host], 9)).into(), |datagram| datagram.push(sort as u8))
     }
 
     #[test]

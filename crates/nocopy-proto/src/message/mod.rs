@@ -26,6 +26,7 @@ pub mod crc;
 mod endpoint;
 pub mod framing;
 mod pacing;
+mod path;
 mod placing;
 mod receive_window;
 mod round_trip;
@@ -49,6 +50,7 @@ pub mod wire;
 pub use endpoint::{
     Arriving, BesideError, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit,
 };
+pub use path::{Local, Path};
 pub use placing::{PUT_HEADER_BYTES, PutHeader, PutRefusal, Region, Regions, parse_put_answer, put_answer};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,

@@ -7,6 +7,7 @@ use super::framing;
 use super::wire::HEADER_BYTES;
 use super::*;
 
+mod addresses;
 mod damage;
 mod units;
 
@@ -355,7 +356,7 @@ fn a_flood_leaves_places_for_answers_to_clients() {
         table.hosts[1].handle_datagram(table.now, address(0), false, datagram);
         let [client, server] = &mut table.hosts;
         while let Some(Transmit::Control { to, datagram }) = server.poll_transmit(table.now) {
-            if to == address(0) {
+            if to.remote == address(0) {
                 client.handle_datagram(table.now, address(1), false, datagram.to_vec());
             }
         }

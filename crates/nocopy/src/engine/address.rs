@@ -1,7 +1,7 @@
 //! The addresses of a socket's two ends.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use socket2::{SockAddr, SockRef};
@@ -16,10 +16,13 @@ pub(crate) fn peer(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).peer_addr()?)
 }
 
-/// Binds the socket. At the wildcard of IPv6 it is then one of both families, whatever `net.ipv6.bindv6only` says.
+/// Binds the socket. At the wildcard of IPv6 it is then one of both families, and at an address of IPv4 in IPv6 it can be used, whatever
+/// `net.ipv6.bindv6only` says.
 pub(crate) fn bind(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     let socket = SockRef::from(socket);
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+    if let IpAddr::V6(ip) = address.ip()
+        && (ip.is_unspecified() || ip.to_ipv4_mapped().is_some())
+    {
         socket.set_only_v6(false)?;
     }
     socket.bind(&address.into())

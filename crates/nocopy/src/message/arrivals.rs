@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
+use nocopy_proto::message::{self as protocol, Kind, Local, Peer, Time};
 
 use super::carrier::{self, Alone, AnyCarrier, Carrier, Deliver, Packet, Parts, Received};
 use super::streams::Streams;
@@ -93,6 +93,11 @@ impl Deliver for Arrivals<'_, '_> {
     #[inline]
     fn begin(&mut self) {
         self.now();
+    }
+
+    #[inline]
+    fn asked(&mut self, local: Option<Local>) {
+        self.protocol.set_asked(local);
     }
 
     #[inline(always)] // for each message that comes alone

@@ -249,7 +249,9 @@ impl Builder {
         self
     }
 
-    /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the kernel chooses one.
+    /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the kernel chooses one. Over
+    /// sockets, `0.0.0.0` stands for all addresses of IPv4, `[::]` for all of both families: each peer then gets everything from the
+    /// address that it asked.
     ///
     /// # Errors
     /// [`OpenError`].

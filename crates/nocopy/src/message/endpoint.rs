@@ -422,9 +422,9 @@ impl Endpoint {
         match protocol.poll_transmit(now) {
             None => return false,
             Some(Transmit::Packet { peer, to, packet, header, crc, .. }) => {
-                carrier.transmit_packet(to, packet, &header, crc);
+                carrier.transmit_packet(&to, packet, &header, crc);
                 protocol.transmit_followers(now, peer, header, |packet, header| {
-                    carrier.transmit_packet(to, packet, header, false);
+                    carrier.transmit_packet(&to, packet, header, false);
                 });
             }
             Some(Transmit::Unit { peer, unit, header }) => {
@@ -432,7 +432,7 @@ impl Endpoint {
                     streams.send(peer, unit.number(), &header);
                 }
             }
-            Some(Transmit::Control { to, datagram }) => carrier.transmit_control(to, datagram),
+            Some(Transmit::Control { to, datagram }) => carrier.transmit_control(&to, datagram),
         }
         true
     }

@@ -4,7 +4,6 @@
 //! recent call, which the endpoint notes a few times in each period of the thread. A single message touches nothing shared.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +12,11 @@ use std::time::Duration;
 
 use nocopy_proto::message::{self as protocol, SignOfLife, Time};
 
-use super::carrier::{Carrier, Packet, Received};
+use super::carrier::{Carrier, Packet, Received, send_to};
 use super::{Endpoint, OpenError};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::fork::Generation;
 use crate::sys::signals;
-use crate::sys::udp_send::send;
 
 /// How often the endpoint notes that it is called, in one period of the thread.
 const NOTES: u32 = 4;
@@ -194,10 +192,10 @@ impl Shared {
         let mut from = 0;
         while let Some(signs) = self.signs(from) {
             from += SIGNS_AT_ONCE;
-            for (to, alive) in signs.into_iter().flatten() {
+            for (path, alive) in signs.into_iter().flatten() {
                 alive.emit(&mut datagram);
                 // What the kernel does not take is as good as lost, and the next one follows.
-                let sent = send_sign(socket, &datagram, to);
+                let sent = send_to(&path, socket.as_fd(), &datagram);
                 self.sent.fetch_add(u64::from(sent.is_ok()), Relaxed); // a count alone
             }
         }
@@ -211,14 +209,10 @@ impl Shared {
     }
 }
 
-fn send_sign(socket: &OwnedFd, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-    send(socket.as_fd(), datagram, Some(&to.into()), libc::MSG_DONTWAIT)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::net::UdpSocket;
+    use std::net::{SocketAddr, UdpSocket};
 
     use nocopy_proto::message::Settings;
 
@@ -287,7 +281,7 @@ mod tests {
     #[test]
     fn the_list_has_the_last_sign_of_each_connection() {
         let mut list = List::default();
-        let sign = |to| (SocketAddr::from(([127, 0, 0, 1], 1)), protocol::wire::Alive { to });
+        let sign = |to| (SocketAddr::from(([127, 0, 0, 1], 1)).into(), protocol::wire::Alive { to });
         for (index, put) in [(2, Some(sign(7))), (0, None), (2, Some(sign(8))), (1, Some(sign(9))), (2, None)]
         {
             list.put(index, put);

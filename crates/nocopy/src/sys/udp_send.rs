@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::option;
@@ -90,11 +90,56 @@ impl Control {
     }
 }
 
+/// Room for `in6_pktinfo` in a control message; `in_pktinfo` is shorter.
+const SOURCE_BYTES: usize = 40;
+
+/// The control message that names the address of this host from which a datagram is sent, if its socket has several
+/// (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2).
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    control: [u8; SOURCE_BYTES],
+    bytes: usize,
+}
+
+impl Source {
+    /// `interface`: that of an address that exists on its link only, otherwise 0.
+    pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
+        let header = size_of::<libc::cmsghdr>();
+        let (level, kind, data) = match address {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>()),
+        };
+        let mut control = [0; SOURCE_BYTES];
+        control[..8].copy_from_slice(&(header + data).to_ne_bytes());
+        control[8..12].copy_from_slice(&level.to_ne_bytes());
+        control[12..16].copy_from_slice(&kind.to_ne_bytes());
+        match address {
+            // struct in_pktinfo: the interface, `ipi_spec_dst`, and an address that only a receiver is told.
+            IpAddr::V4(address) => control[header + 4..][..4].copy_from_slice(&address.octets()),
+            // struct in6_pktinfo: the address, the interface.
+            IpAddr::V6(address) => {
+                control[header..][..16].copy_from_slice(&address.octets());
+                control[header + 16..][..4].copy_from_slice(&interface.to_ne_bytes());
+            }
+        }
+        Self { control, bytes: (header + data).next_multiple_of(size_of::<usize>()) }
+    }
+}
+
+/// The control messages of a message, one behind the other: how the kernel cuts it, and where it comes from.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Controls {
+    segment: Control,
+    source: Source,
+}
+
 /// Messages for one call, in memory that is allocated once.
 pub(crate) struct Burst {
     messages: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
-    controls: Box<[Control]>,
+    controls: Box<[MaybeUninit<Controls>]>,
     addresses: Box<[MaybeUninit<Address>]>,
     message_count: usize,
     piece_count: usize,
@@ -112,7 +157,7 @@ impl Burst {
         Self {
             messages: vec![message; MESSAGES_MAX].into(),
             pieces: vec![piece; PIECES_MAX].into(),
-            controls: vec![Control([0; CONTROL_BYTES]); MESSAGES_MAX].into(),
+            controls: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
             addresses: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
             message_count: 0,
             piece_count: 0,
@@ -152,14 +197,31 @@ impl Burst {
         }
     }
 
+    /// Has the message begun last sent from that address, whether or not it is cut.
+    pub(crate) fn send_from(&mut self, source: &Source) {
+        let number = self.message_count - 1;
+        let controls = self.controls[number].as_mut_ptr();
+        // SAFETY: the pointer is to memory of a `Controls`, whose fields need not be initialized to be written.
+        let place = unsafe {
+            let place = &raw mut (*controls).source;
+            place.write(*source);
+            place
+        };
+        let header = &mut self.messages[number].msg_hdr;
+        (header.msg_control, header.msg_controllen) = (place.cast(), source.bytes);
+    }
+
     /// Has the kernel cut the message begun last into datagrams of so many bytes; the last may be shorter.
     #[inline]
     pub(crate) fn cut_into(&mut self, segment_bytes: u16) {
         let number = self.message_count - 1;
-        self.controls[number] = Control::segment(segment_bytes);
+        let controls = self.controls[number].as_mut_ptr();
+        // SAFETY: as above.
+        unsafe { (&raw mut (*controls).segment).write(Control::segment(segment_bytes)) };
         let header = &mut self.messages[number].msg_hdr;
+        // The source, if there is one, lies right behind it.
         (header.msg_control, header.msg_controllen) =
-            ((&raw mut self.controls[number]).cast(), CONTROL_BYTES);
+            (controls.cast(), CONTROL_BYTES + header.msg_controllen);
     }
 
     /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of that one.
@@ -256,6 +318,11 @@ impl<'a> CopiedBurst<'a> {
         self.burst.begin(to, 0);
     }
 
+    /// Has the message begun last sent from that address; see [`Burst::send_from`].
+    pub(crate) fn send_from(&mut self, source: &Source) {
+        self.burst.send_from(source);
+    }
+
     /// Whether the message begun last has room for so many more pieces.
     #[inline]
     pub(crate) fn has_room_behind(&self, pieces: usize) -> bool {
@@ -306,6 +373,27 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, f
     let sent = unsafe {
         libc::sendto(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), length)
     };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The same, from that address of this host.
+pub(crate) fn send_from(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    to: &Address,
+    source: &Source,
+    flags: i32,
+) -> io::Result<()> {
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: null pointers and zeros are what an unused header is made of.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_name, header.msg_namelen) = (to.pointer(), to.bytes);
+    (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+    // The kernel only reads it.
+    (header.msg_control, header.msg_controllen) =
+        ((&raw const source.control).cast_mut().cast(), source.bytes);
+    // SAFETY: what the header points to outlives the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -1,12 +1,13 @@
 //! Streams that are connected without waiting.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::builder::{Builder, OpenError, new_socket};
 use super::{Receiver, Stream};
+use crate::engine::address;
 use crate::facts::evidence::Ledger;
 use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::tcp_receive;
@@ -19,17 +20,17 @@ pub(crate) struct Opening {
 }
 
 impl Builder {
-    /// Begins to connect to that address, from an address of this host if one is given.
+    /// Begins to connect to that address, from an address of this host if one is given, with any port number.
     pub(crate) fn start_connect(
         self,
-        from: Option<IpAddr>,
+        from: Option<SocketAddr>,
         address: SocketAddr,
     ) -> Result<Opening, OpenError> {
         let socket = new_socket(address)?;
         self.set(&socket)?; // as with `connect`
-        if let Some(from) = from {
-            let from = SocketAddr::from((from, 0));
-            socket.bind(&from.into()).map_err(|source| OpenError::Bind { address: from, source })?;
+        if let Some(mut from) = from {
+            from.set_port(0);
+            address::bind(&socket, from).map_err(|source| OpenError::Bind { address: from, source })?;
         }
         socket.set_nonblocking(true).map_err(OpenError::Socket)?;
         match socket.connect(&address.into()) {

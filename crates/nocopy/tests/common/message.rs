@@ -13,7 +13,13 @@ pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
-    let to_right = left.start_connect(right.local_address()).unwrap();
+    let address = right.local_address();
+    connect_to(address, left, right)
+}
+
+/// Connects to one of several addresses of the right end.
+pub(crate) fn connect_to(address: SocketAddr, left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
+    let to_right = left.start_connect(address).unwrap();
     let give_up = Instant::now() + PATIENCE;
     let (mut accepted, mut connected) = (None, false);
     while accepted.is_none() || !connected {
@@ -22,7 +28,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
         right.wait(Duration::from_millis(1)).unwrap();
         match left.poll_event() {
             Some(Event::Connected(peer, to)) => {
-                assert_eq!((peer, to), (to_right, right.local_address()));
+                assert_eq!((peer, to), (to_right, address));
                 connected = true;
                 // A client is announced after its first message.
                 left.send_copy(b"hello", to_right).unwrap();

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod addresses;
 mod errors;
 mod exchange;
 mod faults;

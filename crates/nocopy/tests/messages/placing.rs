@@ -101,7 +101,7 @@ impl Raw {
                 protocol::Transmit::Control { to, datagram } => (to, datagram.to_vec()),
                 protocol::Transmit::Unit { .. } => unreachable!("it has no stream"),
             };
-            self.socket.send_to(&datagram, to).unwrap();
+            self.socket.send_to(&datagram, to.remote).unwrap();
         }
         while self.endpoint.acknowledged().is_some() || self.endpoint.released().is_some() {}
     }

@@ -4,7 +4,7 @@ use super::Connection;
 use crate::message::pacing::UNPACED_PACKETS;
 use crate::message::time::Span;
 use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Headers};
-use crate::message::{Time, sequence};
+use crate::message::{Path, Time, sequence};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::message) enum Next {
@@ -80,13 +80,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         &mut self,
         now: Time,
         packet: S,
-        each: impl FnOnce(&mut S, &[u8; HEADER_BYTES]),
+        each: impl FnOnce(&Path, &mut S, &[u8; HEADER_BYTES]),
     ) -> Result<(), S> {
         if self.send.fresh() != self.send.end() || self.send.len() >= self.queue_max {
             return Err(packet);
         }
         let Some((header, _)) = self.fresh_header(now) else { return Err(packet) };
-        each(self.send.push_sent(packet, now), &header);
+        each(&self.agreed.path, self.send.push_sent(packet, now), &header);
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         &mut self,
         now: Time,
         packets: &mut Vec<S>,
-        send: impl FnOnce(&[S], Headers),
+        send: impl FnOnce(&Path, &[S], Headers),
     ) -> bool {
         let in_flight = self.send.in_flight() + packets.len();
         let may_send = self.send.fresh() == self.send.end()
@@ -114,7 +114,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && in_flight <= UNPACED_PACKETS;
         let Some((header, _)) = may_send.then(|| self.fresh_header(now)).flatten() else { return false };
         // What is noted of them is noted when they are on their way.
-        send(packets, Headers::after(header));
+        send(&self.agreed.path, packets, Headers::after(header));
         (1..packets.len()).for_each(|_| self.pacer.sent(now));
         for packet in packets.drain(..) {
             self.send.push_sent(packet, now);

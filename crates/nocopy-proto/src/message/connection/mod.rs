@@ -7,7 +7,6 @@ mod deadlines;
 mod departures;
 mod units;
 
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
 use self::contradictions::Contradictions;
@@ -23,7 +22,7 @@ use super::sequence;
 use super::shortage::Shortage;
 use super::time::Span;
 use super::wire::HEADER_BYTES;
-use super::{Event, LostReason, Peer, Settings, Time, crc};
+use super::{Event, LostReason, Path, Peer, Settings, Time, crc};
 
 /// A peer that acknowledges less than one of so many parts of what is kept for it is slow.
 const PARTS: usize = 4;
@@ -40,7 +39,7 @@ struct Slowness {
 /// What both ends agreed on when the connection was set up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Agreed {
-    pub(super) to: SocketAddr,
+    pub(super) path: Path,
     /// The peer's id for the connection.
     pub(super) remote_id: u64,
     pub(super) crc: bool,
@@ -209,8 +208,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     pub(super) fn announce(&mut self, peer: Peer) -> Event {
         self.announced = true;
         match self.is_joined {
-            true => Event::Connected(peer, self.agreed.to),
-            false => Event::Accepted(peer, self.agreed.to),
+            true => Event::Connected(peer, self.agreed.path.remote),
+            false => Event::Accepted(peer, self.agreed.path.remote),
         }
     }
 
@@ -299,7 +298,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Round trip times, window, packets in flight and queued.
     pub(super) fn statistics(&self) -> super::PeerStats {
         super::PeerStats {
-            address: self.agreed.to,
+            address: self.agreed.path.remote,
             round_trip: self.round_trip.smoothed().into(),
             round_trip_min: self.round_trip.minimum().into(),
             window_packets: self.congestion.window(),

@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 
 use super::{Endpoint, State};
-use crate::message::Time;
 use crate::message::wire::Alive;
+use crate::message::{Path, Time};
 
 /// A sign of life for one peer: what to send, and where to.
-pub type SignOfLife = (SocketAddr, Alive);
+pub type SignOfLife = (Path, Alive);
 
 /// Places of connections that began or ended, if that is noted.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             State::Open(connection)
                 if connection.announced && connection.ended.is_none() && connection.linger.is_none() =>
             {
-                Some((connection.agreed.to, Alive { to: connection.agreed.remote_id }))
+                Some((connection.agreed.path, Alive { to: connection.agreed.remote_id }))
             }
             _ => None,
         }

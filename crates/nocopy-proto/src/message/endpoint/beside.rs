@@ -80,10 +80,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let first_sequence = self.ids.next() as u32;
         let id = self.entries[index as usize].id;
         let names = (id, self.stream_key(id));
-        let mut connecting = Connecting::new(agreed.to, names, first_sequence, &self.settings, now);
+        let mut connecting = Connecting::new(agreed.path, names, first_sequence, &self.settings, now);
         connecting.placement = Placement::Beside(agreed.remote_id);
         let entry = &mut self.entries[index as usize];
-        entry.state = State::Connecting(connecting);
+        entry.state = State::Connecting(connecting.into());
         entry.beside = Some(Beside { main, is_ours: true });
         let peer = Peer { index, generation: entry.generation };
         self.entries[main.index()].companions[0] = Some(index);
@@ -98,7 +98,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let main = index_of(id);
         let entry = self.entries.get(main as usize).filter(|entry| entry.id == id && entry.takes_puts)?;
         let is_its = matches!(&entry.state, State::Open(connection)
-            if connection.agreed.to == from && connection.announced && connection.ended.is_none());
+            if connection.agreed.path.remote == from && connection.announced && connection.ended.is_none());
         if !is_its || entry.beside.is_some() {
             return None;
         }

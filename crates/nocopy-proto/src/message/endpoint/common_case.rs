@@ -9,7 +9,7 @@ use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State, index_of};
 use crate::message::framing::{self, Spread};
 use crate::message::receive_window::{Lone, ReceiveWindow};
 use crate::message::wire::{self, HEADER_BYTES, Header, Headers, Ranges, Unit};
-use crate::message::{Kind, Peer, Time};
+use crate::message::{Kind, Path, Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return None;
         };
         let is_common = *id == header.to
-            && connection.agreed.to == from
+            && connection.agreed.path.remote == from
             && connection.is_settled()
             && self.admission.has_plenty();
         let messages =
@@ -184,7 +184,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return None;
         };
         let is_common = *id == header.to
-            && connection.agreed.to == from
+            && connection.agreed.path.remote == from
             && connection.is_settled()
             && !self.admission.has_turn(index);
         if !is_common {
@@ -277,7 +277,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let index = index_of(header.to);
         let Some(entry) = self.entries.get_mut(index as usize) else { return false };
         let Entry { id, state: State::Open(connection), .. } = entry else { return false };
-        let is_common = *id == header.to && connection.agreed.to == from && connection.is_settled();
+        let is_common = *id == header.to && connection.agreed.path.remote == from && connection.is_settled();
         if !is_common || connection.receive.is_finished() {
             return false;
         }
@@ -307,15 +307,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         now: Time,
         peer: Peer,
         packet: S,
-        each: impl FnOnce(SocketAddr, &mut S, &[u8; HEADER_BYTES]),
+        each: impl FnOnce(&Path, &mut S, &[u8; HEADER_BYTES]),
     ) -> Result<(), S> {
         if !self.is_only_one_to_send(peer) {
             return Err(packet);
         }
         let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
         let Some(Entry { state: State::Open(connection), .. }) = entry else { return Err(packet) };
-        let to = connection.agreed.to;
-        connection.send_at_once(now, packet, |packet, header| each(to, packet, header))?;
+        connection.send_at_once(now, packet, each)?;
         self.counters.packets_sent += 1;
         (self.urgent, self.in_a_row) = (false, 0);
         self.sending.clear();
@@ -330,15 +329,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         now: Time,
         peer: Peer,
         packets: &mut Vec<S>,
-        send: impl FnOnce(SocketAddr, &[S], Headers),
+        send: impl FnOnce(&Path, &[S], Headers),
     ) -> bool {
         if packets.is_empty() || !self.is_only_one_to_send(peer) {
             return false;
         }
         let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
         let Some(Entry { state: State::Open(connection), .. }) = entry else { return false };
-        let (to, count) = (connection.agreed.to, packets.len() as u64);
-        if !connection.send_run_at_once(now, packets, |packets, headers| send(to, packets, headers)) {
+        let count = packets.len() as u64;
+        if !connection.send_run_at_once(now, packets, send) {
             return false;
         }
         self.counters.packets_sent += count;
@@ -403,7 +402,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         &mut self,
         now: Time,
         most: u32,
-        mut each: impl FnMut(SocketAddr, &mut S, &[u8; HEADER_BYTES]),
+        mut each: impl FnMut(&Path, &mut S, &[u8; HEADER_BYTES]),
     ) -> Fresh {
         let most = most.min(PACKETS_IN_A_ROW - 1 - self.in_a_row);
         let Some(&index) = self.sending.front() else { return Fresh::None };
@@ -411,8 +410,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return Fresh::None;
         }
         let State::Open(connection) = &mut self.entries[index as usize].state else { return Fresh::None };
-        let to = connection.agreed.to;
-        let sent = connection.send_fresh(now, most, |packet, header| each(to, packet, header));
+        let path = connection.agreed.path;
+        let sent = connection.send_fresh(now, most, |packet, header| each(&path, packet, header));
         self.in_a_row += sent;
         self.counters.packets_sent += u64::from(sent);
         match sent {
@@ -425,11 +424,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would, if nothing else is to be
     /// sent to it. Calls back with the datagram, its destination, and whether it is the last to any peer. Returns whether there was one.
     #[inline]
-    pub fn transmit_ack(
-        &mut self,
-        now: Time,
-        each: impl FnOnce(SocketAddr, &[u8; HEADER_BYTES], bool),
-    ) -> bool {
+    pub fn transmit_ack(&mut self, now: Time, each: impl FnOnce(&Path, &[u8; HEADER_BYTES], bool)) -> bool {
         let Some(&index) = self.sending.front() else { return false };
         if !self.answers.is_empty() || self.in_a_row >= PACKETS_IN_A_ROW - 1 || !self.takes_short_ways() {
             return false;
@@ -440,7 +435,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.sending.pop_front();
         self.in_a_row = 0;
         self.urgent &= !self.sending.is_empty();
-        each(connection.agreed.to, &ack, self.sending.is_empty());
+        each(&connection.agreed.path, &ack, self.sending.is_empty());
         self.rest_after_ack(now, index);
         true
     }
@@ -452,7 +447,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub fn acknowledge_due(
         &mut self,
         now: Time,
-        each: impl FnOnce(SocketAddr, &[u8; HEADER_BYTES], bool),
+        each: impl FnOnce(&Path, &[u8; HEADER_BYTES], bool),
     ) -> bool {
         if !self.sending.is_empty() || !self.answers.is_empty() || !self.takes_short_ways() {
             return true;
@@ -463,7 +458,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.counters.acks_sent += 1;
         self.timers.take_soon(index);
         let more_is_due = self.timers.next().is_some_and(|due| due <= now);
-        each(connection.agreed.to, &ack, !more_is_due);
+        each(&connection.agreed.path, &ack, !more_is_due);
         self.rest_after_ack(now, index);
         more_is_due
     }

@@ -83,7 +83,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let index = index_of(parsed.to);
         match self.entries.get_mut(index as usize).filter(|entry| entry.id == parsed.to) {
             Some(Entry { state: State::Open(connection), .. })
-                if connection.agreed.to == from
+                if connection.agreed.path.remote == from
                     && !connection.agreed.crc
                     && connection.is_old_news(&parsed) =>
             {
@@ -104,7 +104,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn look_up(&mut self, from: SocketAddr, header: &Header) -> Option<u32> {
         let index = index_of(header.to);
         match self.entries.get(index as usize).filter(|entry| entry.id == header.to) {
-            Some(Entry { state: State::Open(connection), .. }) if connection.agreed.to == from => {
+            Some(Entry { state: State::Open(connection), .. }) if connection.agreed.path.remote == from => {
                 let right = header.flags.contains(Flags::CRC) == connection.agreed.crc;
                 self.counters.bad_crc += u64::from(!right);
                 right.then_some(index)
@@ -116,7 +116,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             None => {
                 self.counters.unknown += 1;
                 let to = header.to;
-                self.answer(Answered::Stray, from, |answer| Unknown { to }.emit(answer));
+                self.reply(Answered::Stray, from, |answer| Unknown { to }.emit(answer));
                 None
             }
         }

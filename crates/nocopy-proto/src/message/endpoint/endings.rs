@@ -34,7 +34,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             if let State::Open(connection) = &mut entry.state
                 && connection.is_slow_for(&self.no_packets) >= SLOW
             {
-                let (network, kept) = (network_of(connection.agreed.to.ip()), connection.send.packets());
+                let (network, kept) =
+                    (network_of(connection.agreed.path.remote.ip()), connection.send.packets());
                 *kept_of_network.entry(network).or_default() += kept;
                 slow.push((network, kept, index));
             }
@@ -64,7 +65,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if let State::Open(connection) = &self.entries[index as usize].state
             && connection.confirmed
         {
-            let (to, remote) = (connection.agreed.to, connection.agreed.remote_id);
+            let (to, remote) = (connection.agreed.path, connection.agreed.remote_id);
             self.answer(Answered::Proven, to, |datagram| Abort { to: remote, reason }.emit(datagram));
         }
     }
@@ -77,7 +78,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             self.counters.messages_discarded += connection.receive.ready() as u64;
             connection.send.clear(&mut self.acknowledged);
             connection.receive.clear(&mut self.released);
-            let remote = (connection.agreed.to, connection.agreed.remote_id);
+            let remote = (connection.agreed.path.remote, connection.agreed.remote_id);
             if self.by_remote.get(&remote) == Some(&index) {
                 self.by_remote.remove(&remote);
             }
@@ -86,7 +87,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             }
         }
         if let State::Connecting(connecting) = &entry.state {
-            self.attempts.remove(&(connecting.to, entry.id));
+            self.attempts.remove(&(connecting.path.remote, entry.id));
         }
         entry.state = State::Vacant;
         entry.generation = entry.generation.wrapping_add(1);

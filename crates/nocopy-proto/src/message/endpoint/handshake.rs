@@ -12,7 +12,7 @@ use crate::message::wire::{
     Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Placement, Refused,
     VERSION, Versions,
 };
-use crate::message::{Event, LostReason, Settings, Time};
+use crate::message::{Event, LostReason, Path, Settings, Time};
 
 /// The first wait for an answer; each further one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const SHORT_DATAGRAM_BYTES: u16 = 1200;
 /// A connection that this end is setting up.
 #[derive(Debug)]
 pub(super) struct Connecting {
-    pub(super) to: SocketAddr,
+    pub(super) path: Path,
     id: u64,
     first_sequence: u32,
     stream_key: Option<NonZeroU64>,
@@ -43,7 +43,7 @@ pub(super) struct Connecting {
 impl Connecting {
     /// `stream_key`: the key with which a stream for it must begin, if streams are allowed.
     pub(super) fn new(
-        to: SocketAddr,
+        path: Path,
         (id, stream_key): (u64, Option<NonZeroU64>),
         first_sequence: u32,
         settings: &Settings,
@@ -51,7 +51,7 @@ impl Connecting {
     ) -> Self {
         let give_up = now + settings.dead_after;
         Self {
-            to,
+            path,
             id,
             first_sequence,
             stream_key,
@@ -123,10 +123,10 @@ fn said_of_placement(settings: &Settings) -> Placement {
 }
 
 /// The settings of a connection, from the parameters of both ends.
-fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
+fn agreed(path: Path, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
     let crc = ours.crc || theirs.crc;
     Agreed {
-        to,
+        path,
         remote_id,
         crc,
         datagram_bytes: usize::from(ours.datagram_bytes.min(theirs.datagram_bytes)),
@@ -145,24 +145,24 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let client_id = hello.client_id;
         if hello.versions.newest_common(Versions::HERE).is_none() {
             let versions = Versions::HERE;
-            self.answer(Answered::Hello, from, |datagram| Refused { versions, client_id }.emit(datagram));
+            self.reply(Answered::Hello, from, |datagram| Refused { versions, client_id }.emit(datagram));
         } else if !self.settings.accept && !self.takes_puts && self.attempt_to(from).is_none() {
             self.refuse(Answered::Hello, from, client_id);
         } else {
-            let cookie = self.cookies.bake(now, from, client_id);
-            self.answer(Answered::Hello, from, |datagram| Cookie { client_id, cookie }.emit(datagram));
+            let cookie = self.cookies.bake(now, &self.path_of(from), client_id);
+            self.reply(Answered::Hello, from, |datagram| Cookie { client_id, cookie }.emit(datagram));
         }
     }
 
     fn refuse(&mut self, sort: Answered, from: SocketAddr, client_id: u64) {
         self.counters.refused += 1;
-        self.answer(sort, from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
+        self.reply(sort, from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
     }
 
     /// Handles a Connect, whose client is proven to receive at its address. A repeated Connect gets the same answer.
     pub(super) fn handle_connect(&mut self, now: Time, from: SocketAddr, connect: &Connect) {
         let Connect { client_id, cookie, parameters: theirs } = *connect;
-        if !self.cookies.are_good(now, from, client_id, &cookie) {
+        if !self.cookies.are_good(now, &self.path_of(from), client_id, &cookie) {
             self.counters.bad_cookies += 1;
             return;
         }
@@ -190,7 +190,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     },
                 };
                 let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
-                let agreed = agreed(from, client_id, &ours, &theirs);
+                let agreed = agreed(self.path_of(from), client_id, &ours, &theirs);
                 let mut connection = Connection::new(agreed, &self.settings, now);
                 (connection.is_joined, connection.is_beside) = (attempt.is_some(), is_beside);
                 self.establish(index, connection, attempt.is_none());
@@ -202,7 +202,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
         let parameters = Parameters { datagram_bytes, ..ours };
-        self.answer(Answered::Proven, from, |datagram| {
+        self.reply(Answered::Proven, from, |datagram| {
             Accept { client_id, server_id, parameters }.emit(datagram)
         });
     }
@@ -235,7 +235,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return; // of a Connect before the last one, or of none at all
         }
         let ours = parameters(&connecting.settings, connecting.first_sequence, connecting.stream_key);
-        let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);
+        let agreed = agreed(connecting.path, accept.server_id, &ours, &accept.parameters);
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();
         connection.is_beside = self.entries[index as usize].beside.is_some();

@@ -39,7 +39,8 @@ use super::cookie::Cookies;
 use super::shortage::Shortage;
 use super::wire::{AbortReason, DATAGRAM_BYTES_MIN};
 use super::{
-    ConnectError, Counters, Event, Gone, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, Settings, Time,
+    ConnectError, Counters, Event, Gone, Local, LostReason, MESSAGE_BYTES_MAX, Path, Peer, PeerStats,
+    Settings, Time,
 };
 
 /// The largest window: the ranges of an acknowledgement must be able to cover it.
@@ -77,6 +78,8 @@ pub struct Endpoint<S, R> {
     in_a_row: u32,
     /// A datagram has arrived since that needs an answer at once.
     urgent: bool,
+    /// The address of this host to which the datagrams went that are being handled.
+    asked: Option<Local>,
     /// Connections with messages to be read.
     readable: VecDeque<u32>,
     timers: Alarms,
@@ -118,7 +121,7 @@ struct Entry<S, R> {
 #[derive(Debug)]
 enum State<S, R> {
     Vacant,
-    Connecting(Connecting),
+    Connecting(Box<Connecting>),
     Open(Box<Connection<S, R>>),
 }
 
@@ -175,6 +178,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             sending: VecDeque::new(),
             in_a_row: 0,
             urgent: false,
+            asked: None,
             readable: VecDeque::new(),
             timers: Alarms::default(),
             readable_beside: VecDeque::new(),
@@ -203,7 +207,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let id = self.entries[index as usize].id;
         let names = (id, self.stream_key(id));
         let entry = &mut self.entries[index as usize];
-        entry.state = State::Connecting(Connecting::new(to, names, first_sequence, &self.settings, now));
+        let connecting = Connecting::new(to.into(), names, first_sequence, &self.settings, now);
+        entry.state = State::Connecting(connecting.into());
         let peer = Peer { index, generation: entry.generation };
         self.attempts.insert((to, entry.id), index);
         self.touch(index);
@@ -249,6 +254,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             self.readable_beside.retain(|other| *other != index);
         }
         Some(index)
+    }
+
+    /// Sets the address of this host to which the datagrams went that are handled from now on, if it has several and they can be told apart.
+    /// Answers to them go from there, and so does everything on the connections that they set up. Initially, and with `None`, the caller
+    /// is left to choose the address.
+    #[inline]
+    pub fn set_asked(&mut self, local: Option<Local>) {
+        self.asked = local;
     }
 
     /// Peers there are, connected or not yet.
@@ -317,8 +330,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let index = index_of(id);
         let entry = self.entries.get(index as usize).filter(|entry| entry.id == id);
         let to = match entry.map(|entry| &entry.state) {
-            Some(State::Open(connection)) => Some(connection.agreed.to),
-            Some(State::Connecting(connecting)) => Some(connecting.to),
+            Some(State::Open(connection)) => Some(connection.agreed.path.remote),
+            Some(State::Connecting(connecting)) => Some(connecting.path.remote),
             _ => None,
         };
         if to != Some(from) {
@@ -328,8 +341,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(index)
     }
 
+    /// The way back for a datagram that is being handled.
+    fn path_of(&self, from: SocketAddr) -> Path {
+        Path { remote: from, local: self.asked }
+    }
+
+    /// Queues the answer to a datagram that is being handled, as [`answer`](Self::answer) does.
+    fn reply(&mut self, sort: Answered, from: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+        self.answer(sort, self.path_of(from), write);
+    }
+
     /// Queues a datagram to an address that is no peer's (yet, or any more), unless too many wait.
-    fn answer(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+    fn answer(&mut self, sort: Answered, to: Path, write: impl FnOnce(&mut Vec<u8>)) {
         self.counters.answers_dropped += u64::from(!self.answers.push(sort, to, write));
     }
 
@@ -344,7 +367,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Adds an established connection; `accepted`: the peer made it.
     fn establish(&mut self, index: u32, connection: Connection<S, R>, accepted: bool) -> Peer {
-        let to = connection.agreed.to;
+        let to = connection.agreed.path.remote;
         self.by_remote.insert((to, connection.agreed.remote_id), index);
         self.admission.joined(index, to.ip(), accepted);
         let entry = &mut self.entries[index as usize];

@@ -1,11 +1,9 @@
 //! Chooses the next datagram to send and the next connection in turn, and handles time-outs.
 
-use std::net::SocketAddr;
-
 use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State};
 use crate::message::connection::{self, Agreed};
 use crate::message::wire::{self, AbortReason, HEADER_BYTES};
-use crate::message::{LostReason, Peer, Time, sequence};
+use crate::message::{LostReason, Path, Peer, Time, sequence};
 
 /// A datagram to be sent.
 #[derive(Debug)]
@@ -15,7 +13,7 @@ pub enum Transmit<'a, S> {
         /// The peer.
         peer: Peer,
         /// Where to.
-        to: SocketAddr,
+        to: Path,
         /// As it was queued.
         packet: &'a mut S,
         /// This time's header.
@@ -37,7 +35,7 @@ pub enum Transmit<'a, S> {
     /// A whole datagram, checksum and all.
     Control {
         /// Where to.
-        to: SocketAddr,
+        to: Path,
         /// The UDP payload.
         datagram: &'a [u8],
     },
@@ -88,12 +86,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     return None;
                 };
                 connecting.emit(now, &mut self.control);
-                Transmit::Control { to: connecting.to, datagram: &self.control }
+                Transmit::Control { to: connecting.path, datagram: &self.control }
             }
             Step::Next(next) => {
                 let entry = &mut self.entries[index as usize];
                 let State::Open(connection) = &mut entry.state else { return None };
-                let Agreed { to, crc, .. } = connection.agreed;
+                let Agreed { path: to, crc, .. } = connection.agreed;
                 match next {
                     connection::Next::Ack { header } => {
                         self.counters.acks_sent += 1;

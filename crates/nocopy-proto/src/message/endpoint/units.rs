@@ -1,12 +1,12 @@
 //! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): the connection of a stream, and units that are sent,
 //! arrive, and become packets when their stream is cut.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::{Endpoint, State, index_of};
 use crate::message::receive_window::{Arrival, placed};
 use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
-use crate::message::{Gone, LostReason, Peer, QueueError, Time, sequence};
+use crate::message::{Gone, LostReason, Path, Peer, QueueError, Time, sequence};
 
 /// What to do with a unit whose header has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +45,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn stream_to(&self, peer: Peer) -> Result<Option<(SocketAddr, Attach)>, Gone> {
+    pub fn stream_to(&self, peer: Peer) -> Result<Option<(Path, Attach)>, Gone> {
         let Some(connection) = self.open(peer)?.filter(|connection| connection.confirmed) else {
             return Ok(None);
         };
         let from = self.entries[peer.index()].id;
-        let (to, at) = (connection.agreed.remote_id, connection.agreed.to);
+        let (to, at) = (connection.agreed.remote_id, connection.agreed.path);
         Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
     }
 
@@ -64,7 +64,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let entry = self.entries.get_mut(index as usize).filter(|entry| entry.id == attach.to)?;
         let peer = Peer { index, generation: entry.generation };
         let State::Open(connection) = &mut entry.state else { return None };
-        let is_its = connection.agreed.to.ip() == from
+        let is_its = connection.agreed.path.remote.ip() == from
             && connection.agreed.remote_id == attach.from
             && key == Some(attach.key)
             && !connection.agreed.crc;

@@ -94,8 +94,8 @@ fn a_stream_is_attached_by_id_key_and_address() {
     let quiet = Traffic { finish: false, ..Traffic::of(1, Sizes::Bytes(10)) };
     let peer = world.connect(client, server, Some(quiet));
     world.run(SECOND);
-    let (to, attach) = world.endpoint(client).stream_to(peer).unwrap().expect("both use streams");
-    assert_eq!(to, world.address(server));
+    let (path, attach) = world.endpoint(client).stream_to(peer).unwrap().expect("both use streams");
+    assert_eq!(path.remote, world.address(server));
     let from = world.address(client).ip();
     let mut attaches = |attach| world.endpoint_mut(server).attach(from, &attach).map(|(_, answer)| answer.to);
     assert_eq!(attaches(attach), Some(attach.from));

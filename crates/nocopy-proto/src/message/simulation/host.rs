@@ -375,7 +375,7 @@ impl Host {
             counts.packets += 1;
             let datagram = [&header[..], packet].concat();
             *interface_free = (*interface_free).max(now) + settings.link.transmission(datagram.len());
-            departures.push(Departure { at: *interface_free, to, datagram, stream: None });
+            departures.push(Departure { at: *interface_free, to: to.remote, datagram, stream: None });
         });
         if sent == Fresh::Last {
             endpoint.rest_after_last(now);
@@ -401,7 +401,7 @@ impl Host {
                     if crc {
                         crc::seal(&mut datagram);
                     }
-                    (to, datagram)
+                    (to.remote, datagram)
                 }
                 Transmit::Unit { peer, unit, header } => {
                     self.counts.units += 1;
@@ -411,7 +411,7 @@ impl Host {
                 }
                 Transmit::Control { to, datagram } => {
                     self.counts.controls += 1;
-                    (to, datagram.to_vec())
+                    (to.remote, datagram.to_vec())
                 }
             };
             self.interface_free =

@@ -483,7 +483,7 @@ impl Side {
             let Self { endpoint, address: from, .. } = self;
             let sent = endpoint.transmit_fresh(now, 3, |to, packet, header| {
                 count += 1;
-                if to == other.address {
+                if to.remote == other.address {
                     other.take(*from, [&header[..], packet].concat());
                 }
             });
@@ -506,7 +506,7 @@ impl Side {
                 Transmit::Unit { .. } => unreachable!("no unit was queued"),
                 Transmit::Control { to, datagram } => (to, datagram.to_vec()),
             };
-            if to == other.address {
+            if to.remote == other.address {
                 other.take(self.address, bytes);
             }
         }

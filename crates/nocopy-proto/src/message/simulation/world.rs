@@ -181,10 +181,10 @@ impl World {
             return;
         }
         let from = self.hosts[host].host.address;
-        for (to, alive) in self.hosts[host].host.signs_of_life.clone().into_values() {
+        for (path, alive) in self.hosts[host].host.signs_of_life.clone().into_values() {
             let mut datagram = Vec::new();
             alive.emit(&mut datagram);
-            self.schedule(self.now, Happening::Switch { from, to, datagram });
+            self.schedule(self.now, Happening::Switch { from, to: path.remote, datagram });
         }
         self.schedule(self.now + self.pause_of_thread(host), Happening::SignsOfLife { host });
     }
@@ -321,8 +321,8 @@ impl World {
     /// Attaches a stream at the other end, if the connection still exists and both ends use streams.
     fn open_stream(&mut self, host: usize, peer: Peer) {
         let (from, endpoint) = (self.hosts[host].host.address, &self.hosts[host].host.endpoint);
-        let Ok(Some((to, attach))) = endpoint.stream_to(peer) else { return };
-        let Some(other) = self.hosts.iter().position(|node| node.host.address == to) else { return };
+        let Ok(Some((path, attach))) = endpoint.stream_to(peer) else { return };
+        let Some(other) = self.hosts.iter().position(|node| node.host.address == path.remote) else { return };
         let attached = self.hosts[other].host.endpoint.attach(from.ip(), &attach);
         let Some((other_peer, answer)) = attached else { return };
         if answer.to != attach.from {

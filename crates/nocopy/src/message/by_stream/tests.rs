@@ -387,12 +387,12 @@ fn a_stream_replaces_the_one_its_end_opened_before() {
     use nocopy_proto::message::wire::ATTACHED_BYTES;
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    let (to, attach) = left.protocol.stream_to(to_right).unwrap().unwrap();
+    let (path, attach) = left.protocol.stream_to(to_right).unwrap().unwrap();
     let mut words = Vec::new();
     attach.emit(&mut words);
     let more: Vec<_> = (0..5)
         .map(|number| {
-            let mut stream = std::net::TcpStream::connect(to).unwrap();
+            let mut stream = std::net::TcpStream::connect(path.remote).unwrap();
             stream.write_all(&words).unwrap();
             wait_until("it is attached", || {
                 right.wait(Duration::ZERO).unwrap();

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nocopy_proto::message::Time;
 use nocopy_proto::message::wire::Headers;
+use nocopy_proto::message::{Path, Time};
 
 use super::{Alone, Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
@@ -130,27 +130,27 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+    fn transmit_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
         carry!(self.transmit_packet(to, packet, header, crc))
     }
 
     #[inline]
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
+    fn send_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
         carry!(self.send_packet(to, packet, header, now))
     }
 
     #[inline]
-    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+    fn send_run(&mut self, to: &Path, packets: &[Packet], headers: Headers) {
         carry!(self.send_run(to, packets, headers))
     }
 
     #[inline]
-    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn transmit_control(&mut self, to: &Path, datagram: &[u8]) {
         carry!(self.transmit_control(to, datagram))
     }
 
     #[inline]
-    fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_control(&mut self, to: &Path, datagram: &[u8]) {
         carry!(self.send_control(to, datagram))
     }
 

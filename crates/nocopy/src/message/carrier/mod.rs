@@ -15,7 +15,7 @@ use std::time::Instant;
 use either::Either::{Left, Right};
 use nocopy_proto::message::framing::{self, Spread};
 use nocopy_proto::message::wire::Headers;
-use nocopy_proto::message::{Kind, Piece, Time};
+use nocopy_proto::message::{Kind, Local, Path, Piece, Time};
 use rustix::event::epoll;
 
 use super::HEADER_BYTES;
@@ -30,7 +30,7 @@ use crate::memory::pool::Buffer;
 use crate::port::Wait;
 pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
-pub(super) use sockets::{PASSING, Parts, Polled, Sockets};
+pub(super) use sockets::{PASSING, Parts, Polled, Sockets, send_to};
 
 /// A packet to send: its index in the memory of its carrier.
 #[derive(Debug)]
@@ -294,6 +294,9 @@ pub(super) trait Deliver {
     /// are read.
     fn begin(&mut self) {}
 
+    /// The address of this host to which the datagrams went that follow, if it was bound to all of them.
+    fn asked(&mut self, local: Option<Local>);
+
     /// Takes the last received datagram in place, if it is one message for which the program waits; returns whether it is.
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
 
@@ -376,14 +379,14 @@ pub(super) trait Carrier: Debug + Send {
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers>;
 
     /// Sends a packet with the next flush, with this header and, if `crc`, a CRC.
-    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
+    fn transmit_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
 
     /// Sends a packet at once, after everything that waits to be sent.
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time);
+    fn send_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time);
 
     /// Sends packets, which were never sent before, at once, after everything that waits to be sent.
     #[inline]
-    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+    fn send_run(&mut self, to: &Path, packets: &[Packet], headers: Headers) {
         for (packet, header) in packets.iter().zip(headers) {
             self.transmit_packet(to, packet, &header, false);
         }
@@ -391,11 +394,11 @@ pub(super) trait Carrier: Debug + Send {
     }
 
     /// Sends a control datagram of the protocol with the next flush.
-    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);
+    fn transmit_control(&mut self, to: &Path, datagram: &[u8]);
 
     /// Sends a control datagram of the protocol at once, after everything that waits to be sent.
     #[inline]
-    fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_control(&mut self, to: &Path, datagram: &[u8]) {
         self.transmit_control(to, datagram);
         self.flush();
     }

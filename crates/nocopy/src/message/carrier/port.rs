@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
-use nocopy_proto::message::{Time, crc, wire};
+use nocopy_proto::message::{Path, Time, crc, wire};
 use smallvec::SmallVec;
 
 use super::{Alone, Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
@@ -384,7 +384,7 @@ impl Carrier for OverPort {
     }
 
     #[inline]
-    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+    fn transmit_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
         if self.places[packet.0 as usize].here.is_none() {
             self.take_back();
         }
@@ -398,21 +398,21 @@ impl Carrier for OverPort {
             seal(frame, &mut place.sealed);
         }
         // Behind others that wait, or it would overtake them.
-        if !self.waiting.is_empty() || !self.send(packet.0, to) {
-            self.wait_for_room(packet.0, to);
+        if !self.waiting.is_empty() || !self.send(packet.0, to.remote) {
+            self.wait_for_room(packet.0, to.remote);
         }
     }
 
     #[inline]
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
+    fn send_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], now: Time) {
         self.senders[0].begin_batch(now.ns());
         self.transmit_packet(to, packet, header, false);
         self.flush();
     }
 
-    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn transmit_control(&mut self, to: &Path, datagram: &[u8]) {
         if wire::answers_anybody(datagram) {
-            match self.senders[0].send_to_stranger(to, datagram) {
+            match self.senders[0].send_to_stranger(to.remote, datagram) {
                 Ok(()) => self.counters.datagrams_sent += 1,
                 Err(reason) => count_refusal(&mut self.counters, &reason),
             }
@@ -432,7 +432,7 @@ impl Carrier for OverPort {
             self.controls.push(frame);
             return;
         }
-        match self.senders[0].send_kept(frame, to) {
+        match self.senders[0].send_kept(frame, to.remote) {
             Ok(()) => self.counters.datagrams_sent += 1,
             Err(Rejected { item: frame, reason }) => {
                 count_refusal(&mut self.counters, &reason);

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::Placed;
 use nocopy_proto::message::wire::Headers;
-use nocopy_proto::message::{Time, crc};
+use nocopy_proto::message::{Path, Time, crc};
 use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
@@ -51,6 +51,7 @@ use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, kernel};
 pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
 use only_peer::OnlyPeer;
+pub(in crate::message) use outbox::send_to;
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -71,6 +72,8 @@ pub(in crate::message) struct Sockets {
     receiver: kernel::Receiver,
     only_peer: OnlyPeer,
     local: SocketAddr,
+    /// It is bound to all addresses of the host, and reports to which of them each datagram went.
+    is_wildcard: bool,
     staging: Staging,
     cargo: Cargo,
     outbox: Outbox,
@@ -106,7 +109,9 @@ impl Sockets {
         let (small, large) =
             intake::pools(shares.receive_packets, shares.packet_bytes, shares.receive_runs, RUN_BUFFER_BYTES)
                 .map_err(memory)?;
-        let receiver = settings().receive_pool(&large).bind_receiver(address, RECEIVE_BATCH)?;
+        let is_wildcard = address.ip().to_canonical().is_unspecified();
+        let settings = settings().local_addresses(is_wildcard).receive_pool(&large);
+        let receiver = settings.bind_receiver(address, RECEIVE_BATCH)?;
         let local = address::local(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
         allow_fragments(&receiver.socket(), local.is_ipv6(), false)
@@ -115,6 +120,7 @@ impl Sockets {
             receiver,
             only_peer: OnlyPeer::new(),
             local,
+            is_wildcard,
             staging: Staging::new(shares.packet_bytes, shares.send_packets, shares.send_fragments),
             cargo: Cargo::default(),
             outbox: Outbox::new(local.is_ipv6()),
@@ -171,7 +177,7 @@ impl Sockets {
     fn flush_all(&mut self) {
         let Self { outbox, only_peer, receiver, staging, cargo, counters, .. } = self;
         let connected = match outbox.destinations() {
-            Some((to, false)) => only_peer.socket_to(receiver, to),
+            Some((to, false)) => only_peer.socket_to(receiver, &to),
             Some((_, true)) => {
                 only_peer.note_several();
                 None
@@ -296,7 +302,7 @@ impl Carrier for Sockets {
     }
 
     #[inline]
-    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+    fn transmit_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
         if !self.staging.hold_mut(packet.0).begin_to_wait() {
             self.counters.still_away += 1;
             return;
@@ -310,7 +316,7 @@ impl Carrier for Sockets {
     }
 
     #[inline(always)] // for each packet
-    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], _: Time) {
+    fn send_packet(&mut self, to: &Path, packet: &Packet, header: &[u8; HEADER_BYTES], _: Time) {
         if self.outbox.is_empty()
             && let Some(bytes) = self.staging.sealed_in_one_piece(packet.0, header)
             && self.only_peer.send(&mut self.receiver, to, bytes)
@@ -323,7 +329,7 @@ impl Carrier for Sockets {
         self.flush();
     }
 
-    fn send_run(&mut self, to: SocketAddr, packets: &[Packet], headers: Headers) {
+    fn send_run(&mut self, to: &Path, packets: &[Packet], headers: Headers) {
         let slots = packets.iter().map(|packet| packet.0);
         if self.outbox.is_empty()
             && let Some((bytes, segment_bytes)) = self.staging.seal_run(slots.zip(headers))
@@ -346,7 +352,7 @@ impl Carrier for Sockets {
         self.flush();
     }
 
-    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn transmit_control(&mut self, to: &Path, datagram: &[u8]) {
         if self.outbox.controls() == CONTROL_SLOTS {
             self.flush();
         }
@@ -367,7 +373,7 @@ impl Carrier for Sockets {
     }
 
     #[inline]
-    fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_control(&mut self, to: &Path, datagram: &[u8]) {
         if self.outbox.is_empty() && outbox::send_lone(to, self.receiver.socket(), datagram) {
             self.counters.calls += 1;
             self.counters.datagrams_sent += 1;
@@ -406,9 +412,12 @@ impl Carrier for Sockets {
 
     #[inline]
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
-        let Self { receiver, only_peer, intake, counters, .. } = self;
+        let Self { receiver, only_peer, is_wildcard, intake, counters, .. } = self;
         let mut look = only_peer.look();
         loop {
+            if *is_wildcard && look.connected {
+                deliver.asked(only_peer.local());
+            }
             let came = receiver.receive_in_place(look.connected, |came| match came {
                 kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
                 kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),

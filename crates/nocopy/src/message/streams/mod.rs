@@ -329,11 +329,11 @@ impl Streams {
 
     #[cold]
     fn begin_to_open(&mut self, peer: Peer, protocol: &Protocol) {
-        if let Ok(Some((to, attach))) = protocol.stream_to(peer)
-            && self.places.has_one_for(to.ip())
+        if let Ok(Some((path, attach))) = protocol.stream_to(peer)
+            && self.places.has_one_for(path.remote.ip())
         {
             self.rest = 0;
-            self.openings.begin(peer, to, attach, &self.poll);
+            self.openings.begin(peer, &path, attach, &self.poll);
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::wire::{ATTACH_BYTES, ATTACHED_BYTES, Attach, Attached as Answer};
-use nocopy_proto::message::{Peer, are_within_shares, network_of};
+use nocopy_proto::message::{Path, Peer, are_within_shares, network_of};
 use rustix::event::epoll::{self, EventFlags};
 
 use super::{OTHERS, Places, Protocol, StreamCounters, add};
@@ -105,8 +105,8 @@ impl Openings {
     }
 
     /// Begins to open a stream to a peer, unless that was tried just before, or too many are being opened.
-    pub(super) fn begin(&mut self, peer: Peer, to: SocketAddr, attach: Attach, poll: &OwnedFd) {
-        let since = Instant::now();
+    pub(super) fn begin(&mut self, peer: Peer, path: &Path, attach: Attach, poll: &OwnedFd) {
+        let (since, to) = (Instant::now(), path.remote);
         self.tried.retain(|(_, tried)| since - *tried < AGAIN_AFTER);
         if self.tried.iter().any(|(tried, _)| *tried == peer) {
             return;
@@ -115,7 +115,10 @@ impl Openings {
             return;
         }
         self.tried.push((peer, since));
-        let from = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
+        let from = match path.local {
+            Some(asked) => Some(asked.at(0)),
+            None => Some(self.local).filter(|own| !own.ip().is_unspecified()),
+        };
         let Ok(opening) = self.builder.clone().start_connect(from, to) else { return };
         if add(poll, &opening, OTHERS, EventFlags::OUT).is_ok() {
             let step = Step::Connecting(Box::new(opening));
@@ -305,7 +308,7 @@ mod tests {
             let before = openings.opened.len();
             for port in 1..=100 {
                 let peer = protocol.connect(Time::default(), SocketAddr::new(to.ip(), port)).unwrap();
-                openings.begin(peer, to, Attach { to: 1, from: 2, key: NonZeroU64::MIN }, &poll);
+                openings.begin(peer, &to.into(), Attach { to: 1, from: 2, key: NonZeroU64::MIN }, &poll);
             }
             openings.opened.len() - before
         });

@@ -2,11 +2,14 @@
 //! the program waits for is read before the next call, and not kept.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+
+use nocopy_proto::message::Local;
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::carrier::{Deliver, Received};
+use crate::sys::udp_receive::LocalAddress;
 use crate::udp::kernel::InPlace;
 use crate::udp::run::Run;
 
@@ -98,8 +101,14 @@ impl Intake {
     pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut impl Deliver) {
         let message = run.message();
         let (from, congested) = (message.from, message.congested);
+        if let Some(local) = message.local {
+            deliver.asked(own(local, from.is_ipv6()));
+        }
         let Some(segment_bytes) = message.segment_bytes else {
-            return self.copy(from, congested, run.bytes(), deliver);
+            return match run.is_last() {
+                true => self.last(from, congested, run.bytes(), deliver),
+                false => self.copy(from, congested, run.bytes(), deliver),
+            };
         };
         // One that would be cut is none of these, and one that would be copied if it is taken is short.
         let may_be_read = run.is_last()
@@ -191,6 +200,18 @@ impl Intake {
     }
 }
 
+/// The address of this host from which a datagram to that address is answered, by a socket of IPv6 or IPv4; `None`: any.
+fn own(asked: LocalAddress, is_ipv6: bool) -> Option<Local> {
+    let address = asked.reply_from.map_or(asked.address, IpAddr::V4);
+    let is_of_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    let interface = if is_of_link { asked.interface } else { 0 };
+    let own = match address {
+        IpAddr::V4(address) if is_ipv6 => address.to_ipv6_mapped().into(),
+        address => address,
+    };
+    (!address.is_multicast()).then_some(Local { address: own, interface })
+}
+
 /// Whether a run of this size stays in the buffer that it was received into.
 fn is_kept(datagrams: usize, bytes: usize) -> bool {
     datagrams >= RUN_KEPT_FROM || datagrams > 1 && bytes >= RUN_KEPT_FROM_BYTES
@@ -219,6 +240,8 @@ mod tests {
     }
 
     impl Deliver for Keeper {
+        fn asked(&mut self, _: Option<Local>) {}
+
         fn lone(&mut self, _: SocketAddr, _: bool, _: &[u8]) -> bool {
             false
         }

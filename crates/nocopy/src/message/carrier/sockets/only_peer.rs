@@ -8,6 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nocopy_proto::message::{Local, Path};
 use rustix::event::epoll;
 use rustix::net::sockopt;
 
@@ -35,7 +36,7 @@ const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIE
 #[derive(Debug)]
 pub(super) struct OnlyPeer {
     /// Where the last packets went, or the peer to which the socket is connected.
-    to: SocketAddr,
+    to: Path,
     /// How many calls in a row sent there, and how many must.
     row: u32,
     row_needed: u32,
@@ -65,7 +66,7 @@ pub(super) struct Look {
 impl OnlyPeer {
     pub(super) fn new() -> Self {
         Self {
-            to: NOBODY,
+            to: NOBODY.into(),
             row: 0,
             row_needed: IN_A_ROW,
             others: 0,
@@ -80,13 +81,19 @@ impl OnlyPeer {
 
     /// The peer that has a socket of its own.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.sends.then_some(self.to)
+        self.sends.then_some(self.to.remote)
+    }
+
+    /// The address of this host to which that peer sends; `None`: the one that the kernel chose.
+    #[inline]
+    pub(super) fn local(&self) -> Option<Local> {
+        self.to.local
     }
 
     /// Sends a packet by a call of its own; false: it was not sent.
     #[inline(always)] // for each packet that goes alone
-    pub(super) fn send(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr, bytes: &[u8]) -> bool {
-        if self.to == to && self.sends {
+    pub(super) fn send(&mut self, receiver: &mut kernel::Receiver, to: &Path, bytes: &[u8]) -> bool {
+        if self.to == *to && self.sends {
             self.others = 0;
             let sent = receiver
                 .connected()
@@ -102,9 +109,9 @@ impl OnlyPeer {
     pub(super) fn socket_to<'r>(
         &mut self,
         receiver: &'r mut kernel::Receiver,
-        to: SocketAddr,
+        to: &Path,
     ) -> Option<BorrowedFd<'r>> {
-        if self.to == to && self.sends {
+        if self.to == *to && self.sends {
             self.others = 0;
             return receiver.connected();
         }
@@ -123,8 +130,8 @@ impl OnlyPeer {
 
     /// Notes that something goes to an address by the first socket.
     #[inline(always)]
-    fn note(&mut self, receiver: &mut kernel::Receiver, to: SocketAddr) {
-        if self.to == to {
+    fn note(&mut self, receiver: &mut kernel::Receiver, to: &Path) {
+        if self.to == *to {
             self.row += 1;
             if self.row == self.row_needed {
                 self.open(receiver);
@@ -132,7 +139,7 @@ impl OnlyPeer {
         } else if self.is_connected {
             self.note_other();
         } else {
-            (self.to, self.row) = (to, 0);
+            (self.to, self.row) = (*to, 0);
         }
     }
 
@@ -147,7 +154,7 @@ impl OnlyPeer {
 
     /// It is closed when nothing is left in it.
     pub(super) fn leave(&mut self) {
-        (self.sends, self.to) = (false, NOBODY);
+        (self.sends, self.to.remote) = (false, NOBODY);
     }
 
     #[cold]
@@ -161,7 +168,7 @@ impl OnlyPeer {
     #[cold]
     fn open(&mut self, receiver: &mut kernel::Receiver) {
         // Without such a socket everything works as before.
-        match open(receiver, self.to).and_then(|socket| self.watch_all(socket)) {
+        match open(receiver, &self.to).and_then(|socket| self.watch_all(socket)) {
             Ok(socket) => {
                 receiver.connect(Some(socket));
                 (self.is_connected, self.sends, self.empty, self.others) = (true, true, 0, 0);
@@ -251,9 +258,10 @@ impl OnlyPeer {
 
 /// What comes between `bind` and `connect` goes to the new socket, whoever sent it: the kernel gives precedence to the newest one. While both
 /// sockets allow others with their address, for some microseconds, another program that asks for the same could take it, too.
-fn open(receiver: &kernel::Receiver, to: SocketAddr) -> io::Result<OwnedFd> {
+fn open(receiver: &kernel::Receiver, to: &Path) -> io::Result<OwnedFd> {
     let first = receiver.socket();
     let local = address::local(&first)?;
+    let local = to.local.map_or(local, |asked| asked.at(local.port()));
     // Two sockets can have one address only if both allow it when the second one is bound.
     sockopt::set_socket_reuseaddr(first, true)?;
     let bound = super::settings().reuse_address(true).bound(local);
@@ -262,7 +270,7 @@ fn open(receiver: &kernel::Receiver, to: SocketAddr) -> io::Result<OwnedFd> {
     sockopt::set_socket_reuseaddr(&socket, false)?;
     allow_fragments(&socket, local.is_ipv6(), false)?;
     set_coalescing(&socket, receiver.coalesces())?;
-    rustix::net::connect(&socket, &to)?;
+    rustix::net::connect(&socket, &to.remote)?;
     Ok(socket)
 }
 

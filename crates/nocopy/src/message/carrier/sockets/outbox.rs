@@ -6,10 +6,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use nocopy_proto::message::{Local, Path};
+
 use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
-use crate::sys::udp_send::{Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, allow_fragments, send};
+use crate::sys::udp_send::{
+    Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, Source, allow_fragments, send, send_from,
+};
 
 /// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -30,11 +34,11 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Outbox {
     /// The only waiting packet, with its destination: nearly always it is sent alone, and needs no queue.
-    lone: Option<(Waiting, SocketAddr)>,
+    lone: Option<(Waiting, Path)>,
     /// Otherwise all of them.
     waiting: VecDeque<Waiting>,
     /// The destinations: that many packets in a row to one address.
-    rows: VecDeque<(SocketAddr, usize)>,
+    rows: VecDeque<(Path, usize)>,
     /// How many of them are control datagrams.
     controls: usize,
     burst: Burst,
@@ -89,23 +93,23 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, waiting: Waiting, to: SocketAddr) {
+    pub(super) fn push(&mut self, waiting: Waiting, to: &Path) {
         self.controls += usize::from(waiting.control);
         if self.is_empty() {
-            self.lone = Some((waiting, to));
+            self.lone = Some((waiting, *to));
             return;
         }
         if let Some((first, to)) = self.lone.take() {
-            self.queue(first, to);
+            self.queue(first, &to);
         }
         self.queue(waiting, to);
     }
 
-    fn queue(&mut self, waiting: Waiting, to: SocketAddr) {
+    fn queue(&mut self, waiting: Waiting, to: &Path) {
         self.waiting.push_back(waiting);
         match self.rows.back_mut() {
-            Some((same, count)) if *same == to => *count += 1,
-            _ => self.rows.push_back((to, 1)),
+            Some((same, count)) if same == to => *count += 1,
+            _ => self.rows.push_back((*to, 1)),
         }
     }
 
@@ -117,13 +121,13 @@ impl Outbox {
         bytes: &[u8],
         segment_bytes: usize,
         socket: BorrowedFd<'_>,
-        to: Option<SocketAddr>,
+        to: Option<&Path>,
     ) -> bool {
         if !self.joins || bytes.len() > MESSAGE_BYTES_MAX {
             return false;
         }
         let mut burst = CopiedBurst::new(&mut self.burst);
-        burst.begin(to.map(Into::into).as_ref());
+        begin(&mut burst, to);
         burst.piece(bytes);
         burst.cut_into(segment_bytes as u16);
         burst.send(socket, 0).is_ok_and(|sent| sent == 1)
@@ -131,7 +135,7 @@ impl Outbox {
 
     /// The addresses for which several packets wait: the first one, and whether there are others.
     #[inline]
-    pub(super) fn destinations(&self) -> Option<(SocketAddr, bool)> {
+    pub(super) fn destinations(&self) -> Option<(Path, bool)> {
         self.rows.front().map(|(to, _)| (*to, self.rows.len() > 1))
     }
 
@@ -163,12 +167,12 @@ impl Outbox {
         counters: &mut CarrierCounters,
     ) {
         if let Some((waiting, to)) = self.lone.take() {
-            if staging.in_one_piece(waiting.slot).is_some_and(|bytes| send_lone(to, socket, bytes)) {
+            if staging.in_one_piece(waiting.slot).is_some_and(|bytes| send_lone(&to, socket, bytes)) {
                 counters.calls += 1;
                 counters.datagrams_sent += 1;
                 return self.let_go(waiting, staging, cargo);
             }
-            self.queue(waiting, to);
+            self.queue(waiting, &to);
         }
         while !self.waiting.is_empty() {
             match self.call(socket, false, staging, cargo) {
@@ -207,13 +211,13 @@ impl Outbox {
         let mut burst = CopiedBurst::new(&mut self.burst);
         let mut at = 0;
         'full: for (to, count) in &self.rows {
-            let (to, end) = ((!is_connected).then(|| (*to).into()), at + count);
+            let (to, end) = ((!is_connected).then_some(to), at + count);
             while at < end {
                 let packets_max = if self.joins && at >= self.alone { SEGMENTS_MAX.min(end - at) } else { 1 };
                 if !burst.has_room(staging.extent(self.waiting[at].slot).0) {
                     break 'full;
                 }
-                burst.begin(to.as_ref());
+                begin(&mut burst, to);
                 let waiting = self.waiting.range(at..at + packets_max);
                 let joined = join(waiting.map(|waiting| waiting.slot), staging, cargo, &mut burst);
                 self.packets.push(joined);
@@ -272,7 +276,7 @@ impl Outbox {
         cargo: &Cargo,
     ) -> bool {
         let mut burst = CopiedBurst::new(&mut self.burst);
-        burst.begin(Some(&self.rows[0].0.into()));
+        begin(&mut burst, Some(&self.rows[0].0));
         staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
         let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
@@ -311,8 +315,32 @@ impl Outbox {
 
 /// Sends the only waiting packet, which lies in one piece, by a simpler call. False: it was not sent.
 #[inline]
-pub(super) fn send_lone(to: SocketAddr, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
-    send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok()
+pub(super) fn send_lone(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
+    send_to(to, socket, bytes).is_ok()
+}
+
+/// Sends a datagram without waiting, from the right one of the host's addresses.
+#[inline]
+pub(in crate::message) fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    match to.local {
+        None => send(socket, bytes, Some(&to.remote.into()), libc::MSG_DONTWAIT),
+        Some(local) => send_to_from(to.remote, local, socket, bytes),
+    }
+}
+
+#[inline(never)] // sockets with one address need none of this
+fn send_to_from(to: SocketAddr, local: Local, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    let source = Source::new(local.address, local.interface);
+    send_from(socket, bytes, &to.into(), &source, libc::MSG_DONTWAIT)
+}
+
+/// Begins a message to the end of a path, or to the one that the socket is connected to.
+#[inline(always)] // for each message of joined packets
+fn begin(burst: &mut CopiedBurst<'_>, to: Option<&Path>) {
+    burst.begin(to.map(|path| path.remote.into()).as_ref());
+    if let Some(local) = to.and_then(|path| path.local) {
+        burst.send_from(&Source::new(local.address, local.interface));
+    }
 }
 
 /// Joins as many of the packets to one peer as can be: all of one length, except that the last may be shorter. Adds their bytes to the
