@@ -134,13 +134,16 @@ fn answers_come_from_the_address_asked() {
         "[fd77::2]".into(),
         format!("[{link}%{}]", left.interface()),
     ];
-    let (_server, at) = right.namespace().run(|| serve(&["udp://:0", "tcp://:0"], 2));
-    for (scheme, at) in ["udp", "tcp"].iter().zip(&at) {
+    let schemes = ["udp", "tcp", "message"];
+    let services = schemes.map(|scheme| format!("{scheme}://:0"));
+    let (_server, at) =
+        right.namespace().run(|| serve(&services.each_ref().map(String::as_str), services.len()));
+    for (scheme, at) in schemes.iter().zip(&at) {
         for host in &hosts {
             left.namespace().run(|| assert_answered(&format!("{scheme}://{host}:{}", port(at))));
         }
     }
-    assert_received(&lab, "udp", &hosts);
+    ["udp", "tcp"].iter().for_each(|scheme| assert_received(&lab, scheme, &hosts));
     // A question to all is answered from an address of the interface.
     let broadcast = right.ipv4().octets();
     let broadcast =
