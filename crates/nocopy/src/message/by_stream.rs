@@ -10,6 +10,7 @@ use super::arrivals::{Arrivals, Clock, Lone, Moment};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
+use super::sent_shares::Free;
 use super::streams::{LONG_BYTES, Limits, Streams};
 use super::{Endpoint, Payload};
 use crate::engine::wait::{self, Coalescer, Wait};
@@ -29,6 +30,19 @@ impl Endpoint {
     pub(super) fn goes_by_stream(&mut self, peer: Peer, bytes: usize) -> bool {
         let Self { streams, protocol, .. } = self;
         streams.as_mut().is_some_and(|streams| streams.takes(peer, bytes, protocol))
+    }
+
+    /// Whether there is room for an owned message in a unit, which keeps it until it is acknowledged. Otherwise it goes by datagrams, of which
+    /// there are fewer.
+    pub(super) fn has_room_for_owned(&self, peer: Peer, buffers: &Buffers, bytes: usize) -> bool {
+        let Some(streams) = &self.streams else { return false };
+        let Free { left, all } = streams.room_for_owned();
+        let is_plenty = left > all / 2 && bytes <= left;
+        is_plenty || is_published(buffers) || {
+            let payload_bytes = self.protocol.payload_bytes_max(peer).unwrap_or_default().max(1);
+            let numbers = |bytes: usize| bytes.div_ceil(payload_bytes);
+            self.protocol.has_share_of_units(peer, numbers(bytes), numbers(left)).unwrap_or(false)
+        }
     }
 
     /// Sends an owned message by the stream.

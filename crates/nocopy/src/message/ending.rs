@@ -39,8 +39,8 @@ impl Endpoint {
     /// As [`send`](Self::send).
     pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {
         self.plan(peer, Kind::Plain, 0)?;
-        let left = self.free_packets();
-        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left, usize::MAX)) };
+        let free = self.free_packets();
+        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, free, usize::MAX)) };
         self.close_packet_of(peer);
         self.carrier.set_payload_bytes(&packet, 0);
         match self.protocol.finish(peer, packet) {

@@ -168,16 +168,16 @@ impl Endpoint {
         self.queue_waiting();
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
-        let left = self.free_packets();
-        if left.packets < packets || self.is_beyond(peer, &plan, left) {
-            return Err(self.starve(peer, left, packets));
+        let free = self.free_packets();
+        if free.left < packets || self.is_beyond(peer, &plan, free) {
+            return Err(self.starve(peer, free, packets));
         }
         if plan.has_open {
             self.close_packet_of(peer);
         }
         if plan.is_whole {
             let Some(packet) = self.carrier.packet() else {
-                return Err(self.starve(peer, left, usize::MAX));
+                return Err(self.starve(peer, free, usize::MAX));
             };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
             open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
@@ -186,7 +186,7 @@ impl Endpoint {
         let layout = Layout { kind, bytes: message.len(), payload_bytes_max };
         let Some(last_bytes) = self.carrier.copy_to_packets(message, layout, &mut self.made) else {
             self.unmake();
-            return Err(self.starve(peer, left, usize::MAX));
+            return Err(self.starve(peer, free, usize::MAX));
         };
         // Nearly always the flush follows, and nothing else is to be sent.
         if plan.unacknowledged == 0
@@ -259,11 +259,11 @@ impl Endpoint {
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
         let plan = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
-        let left = self.free_of_either();
-        let is_beyond = self.is_beyond(to, &plan, left);
+        let free = self.free_of_either();
+        let is_beyond = self.is_beyond(to, &plan, free);
         let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
         let needed = if is_beyond { plan.packets } else { usize::MAX };
-        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left, needed))
+        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, free, needed))
     }
 
     #[expect(clippy::result_large_err, reason = "returns what was given")]
@@ -278,7 +278,10 @@ impl Endpoint {
             let sent = self.send_short(peer, kind, bytes, &buffers);
             return sent.map_err(|reason| rejected(buffers, reason));
         }
-        if self.streams.is_some() && self.goes_by_stream(peer, bytes) {
+        if self.streams.is_some()
+            && self.goes_by_stream(peer, bytes)
+            && self.has_room_for_owned(peer, &buffers, bytes)
+        {
             return self.send_unit(kind, bytes, buffers, peer);
         }
         self.queue_waiting();
@@ -296,8 +299,8 @@ impl Endpoint {
         };
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
-            let left = self.free_of_either();
-            return Err(rejected(buffers, self.starve(peer, left, usize::MAX)));
+            let free = self.free_of_either();
+            return Err(rejected(buffers, self.starve(peer, free, usize::MAX)));
         }
         let packets = made.len();
         places.fill(made);
@@ -331,11 +334,11 @@ impl Endpoint {
     fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.room();
-        let left = self.free_of_either();
+        let free = self.free_of_either();
         let is_short = room.fragments < plan.packets || room.buffers < buffers;
-        if is_short || self.is_beyond(peer, &plan, left) {
+        if is_short || self.is_beyond(peer, &plan, free) {
             let needed = if is_short { usize::MAX } else { plan.packets };
-            return Err(self.starve(peer, left, needed));
+            return Err(self.starve(peer, free, needed));
         }
         self.close_packet_of(peer);
         Ok(plan)
@@ -378,21 +381,21 @@ impl Endpoint {
     }
 
     /// Whether a peer has used up its packets: its own limit, or its share.
-    fn is_beyond(&self, peer: Peer, plan: &Plan, left: Free) -> bool {
+    fn is_beyond(&self, peer: Peer, plan: &Plan, free: Free) -> bool {
         // One message has room in any case: memory is for windows of it.
         let Plan { unacknowledged, packets, .. } = *plan;
         let is_beyond_limit = unacknowledged > 0 && unacknowledged + packets > self.sent_shares.packets_max;
-        is_beyond_limit || !self.has_share(peer, packets, left)
+        is_beyond_limit || !self.has_share(peer, packets, free)
     }
 
     /// Whether a peer may have so many packets more: peers which acknowledge nothing leave some for others.
-    pub(super) fn has_share(&self, peer: Peer, packets: usize, left: Free) -> bool {
-        self.protocol.has_share_of_sent(peer, packets, left.packets, left.all).unwrap_or(false)
+    pub(super) fn has_share(&self, peer: Peer, packets: usize, free: Free) -> bool {
+        self.protocol.has_share_of_sent(peer, packets, free.left, free.all).unwrap_or(false)
     }
 
     /// Notes that no packets are left for this peer: packets return when peers acknowledge theirs.
     #[cold]
-    pub(super) fn starve(&mut self, peer: Peer, left: Free, needed: usize) -> Reason {
+    pub(super) fn starve(&mut self, peer: Peer, free: Free, needed: usize) -> Reason {
         let peer = self.protocol.main_of(peer).unwrap_or(peer); // which is told
         self.note_full(peer);
         if self.starved.is_empty() {
@@ -401,7 +404,7 @@ impl Endpoint {
             self.carrier.freed();
         }
         // One that has its share already waits for its own, and so does one for which there would be enough of them.
-        if left.packets / 2 < needed && self.has_share(peer, 0, left) {
+        if free.left / 2 < needed && self.has_share(peer, 0, free) {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {

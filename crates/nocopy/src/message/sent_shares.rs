@@ -13,10 +13,10 @@ pub(super) struct SentShares {
     pub(super) plenty: usize,
 }
 
-/// How many packets are left, of how many.
+/// How much of some memory is left, and how much there is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
-    pub(super) packets: usize,
+    pub(super) left: usize,
     pub(super) all: usize,
 }
 
@@ -27,11 +27,11 @@ impl SentShares {
 
     /// Whole packets, of which so many are left.
     pub(super) fn packets(&self, left: usize) -> Free {
-        Free { packets: left, all: self.packets }
+        Free { left, all: self.packets }
     }
 
     /// Whole packets or fragments, of which so many are left.
     pub(super) fn either(&self, left: usize) -> Free {
-        Free { packets: left, all: self.either }
+        Free { left, all: self.either }
     }
 }

@@ -12,7 +12,7 @@ use crate::message::wire::{
     Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Placement, Refused,
     VERSION, Versions,
 };
-use crate::message::{Event, LostReason, Path, Settings, Time};
+use crate::message::{Event, LostReason, MESSAGE_BYTES_MAX, Path, Settings, Time};
 
 /// The first wait for an answer; each further one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -130,7 +130,7 @@ fn agreed(path: Path, remote_id: u64, ours: &Parameters, theirs: &Parameters) ->
         remote_id,
         crc,
         datagram_bytes: usize::from(ours.datagram_bytes.min(theirs.datagram_bytes)),
-        message_bytes_max: theirs.max_message_bytes as usize,
+        message_bytes_max: theirs.max_message_bytes.min(MESSAGE_BYTES_MAX) as usize,
         first_sent: ours.first_sequence,
         first_received: theirs.first_sequence,
         credit: theirs.initial_credit,

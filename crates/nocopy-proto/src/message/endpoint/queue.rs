@@ -129,26 +129,42 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         all: usize,
     ) -> Result<bool, Gone> {
         let kept = self.unacknowledged(peer)?;
-        if kept > free || packets > free {
-            return Ok(false);
-        }
-        let made = if free > all / 2 { None } else { self.admission.shares.made_beside(peer.index) };
-        let Some([address, network]) = made else { return Ok(true) };
-        let free = free - packets;
-        let of = |made: Made<'_>| packets + self.sent_by(made, kept, packets);
-        Ok(of(address) <= free && of(network) <= free.saturating_mul(NETWORK_SHARE))
+        let is_within = |kept_by: &dyn Fn(&Connection<S, R>) -> usize| {
+            free > all / 2 || self.is_within_shares(peer, packets, free, kept_by)
+        };
+        Ok(kept <= free && packets <= free && is_within(&|connection| connection.send.packets()))
     }
 
-    /// Packets that are kept for these connections; of many, as if each kept as many as one of them, with those that are to be added.
-    fn sent_by(&self, made: Made<'_>, kept: usize, packets: usize) -> usize {
-        if made.count > SUMMED_MAX {
-            return made.count.saturating_mul(kept + packets);
-        }
-        let of = |index: u32| match &self.entries[index as usize].state {
-            State::Open(connection) => connection.send.packets(),
+    /// As [`has_share_of_sent`](Self::has_share_of_sent) for units, if at most half of the memory for them is free; it has room for `free`
+    /// more numbers.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn has_share_of_units(&self, peer: Peer, numbers: usize, free: usize) -> Result<bool, Gone> {
+        let of_units = |connection: &Connection<S, R>| connection.send.len() - connection.send.packets();
+        self.open(peer).map(|_| numbers <= free && self.is_within_shares(peer, numbers, free, &of_units))
+    }
+
+    /// Whether the address and the network of a peer keep no more than is left for others when `more` is added for it.
+    fn is_within_shares(
+        &self,
+        peer: Peer,
+        more: usize,
+        free: usize,
+        kept_by: &dyn Fn(&Connection<S, R>) -> usize,
+    ) -> bool {
+        let Some([address, network]) = self.admission.shares.made_beside(peer.index) else { return true };
+        let kept = |index: u32| match &self.entries[index as usize].state {
+            State::Open(connection) => kept_by(connection),
             _ => 0,
         };
-        made.all.map(of).sum::<usize>().max(kept)
+        let own = kept(peer.index);
+        let all = |made: Made<'_>| match made.count {
+            ..=SUMMED_MAX => more + made.all.map(kept).sum::<usize>().max(own),
+            count => count.saturating_mul(own + more),
+        };
+        let left = free.saturating_sub(more);
+        all(address) <= left && all(network) <= left.saturating_mul(NETWORK_SHARE)
     }
 
     /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).

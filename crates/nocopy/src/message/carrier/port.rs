@@ -93,6 +93,8 @@ struct Intake {
     held: Box<[u64]>,
     home: Arc<Returned>,
     datagrams: u64,
+    /// Bytes of the longest datagram of an endpoint over this port.
+    longest: usize,
 }
 
 /// By queue: the frames that the program had taken and that have returned.
@@ -163,6 +165,7 @@ impl OverPort {
             packets: 0,
             freed: false,
             intake: Intake {
+                longest: longest.saturating_sub(headers),
                 frames_max: frames_max.into(),
                 held: vec![0; queues].into(),
                 home: Arc::new(Returned((0..queues).map(|_| AtomicU64::new(0)).collect())),
@@ -637,12 +640,13 @@ impl Intake {
         if batch.prefetch() {
             deliver.begin();
         }
+        let longest = self.longest;
         let mut count = 0;
-        let mut next = batch.next().map(|datagram| received(datagram, queue));
+        let mut next = batch.next().map(|datagram| received(datagram, queue, longest));
         let mut lone = lone;
         while let Some((from, congested, datagram)) = next {
             count += 1;
-            next = batch.next().map(|datagram| received(datagram, queue));
+            next = batch.next().map(|datagram| received(datagram, queue, longest));
             match lone.take_if(|_| next.is_none()) {
                 Some(place) if deliver.lone(from, congested, datagram.as_ref()) => *place = Some(datagram),
                 _ => deliver.one(from, congested, datagram),
@@ -654,12 +658,14 @@ impl Intake {
     }
 }
 
-/// Converts a datagram to the form in which it is kept, with its sender and congestion mark.
+/// Converts a datagram to the form in which it is kept, with its sender and congestion mark. One that is longer than any frame holds came in
+/// fragments, and would take more memory than it is counted for: nothing of it is kept, and it is counted as malformed.
 #[inline]
-fn received(datagram: Datagram<'_>, queue: u16) -> (SocketAddr, bool, Received) {
+fn received(datagram: Datagram<'_>, queue: u16, longest: usize) -> (SocketAddr, bool, Received) {
     let (from, congested) = (datagram.from(), datagram.is_congested());
     let kept = match datagram.take() {
         Payload::Frame(frame) => Received::Frame(frame, queue),
+        Payload::Bytes(bytes) if bytes.len() > longest => Received::Bytes(Box::default(), queue),
         Payload::Bytes(bytes) => Received::Bytes(bytes, queue),
     };
     (from, congested, kept)

@@ -30,6 +30,7 @@ use super::HEADER_BYTES;
 use super::arrivals::{Lone, Moment};
 use super::carrier::{self, Alone, CARRIER, Packet, Polled, Received};
 use super::placing::{Posted, Registered};
+use super::sent_shares::Free;
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
 use crate::memory::pieces::Buffers;
@@ -76,6 +77,8 @@ const DESCRIPTORS_A_STREAM: usize = 4;
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
 /// The most message bytes copied into units that are not acknowledged.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
+/// The most bytes of owned messages in such units.
+const OWNED_BYTES_MAX: usize = 256 << 20;
 
 counters! {
     /// Counters of streams.
@@ -403,6 +406,12 @@ impl Streams {
     /// Whether there is memory for more messages in units.
     pub(super) fn has_memory(&self) -> bool {
         self.outgoing.gathered_bytes() < GATHERED_BYTES_MAX
+    }
+
+    /// Bytes of owned messages that may be kept besides those that are, and in all.
+    pub(super) fn room_for_owned(&self) -> Free {
+        let left = OWNED_BYTES_MAX.saturating_sub(self.outgoing.owned_bytes());
+        Free { left, all: OWNED_BYTES_MAX }
     }
 
     /// Notes that a peer has units without a stream.

@@ -50,6 +50,15 @@ impl Load {
         self.front.len() - HEADER_BYTES + self.rest.iter().map(|buffer| buffer.len()).sum::<usize>()
     }
 
+    /// Bytes that the unit owns; none if they are published.
+    fn owned_bytes(&self) -> usize {
+        let is_published = |buffer: &Buffer| buffer.owner::<Published>().is_some();
+        match self.rest.iter().any(is_published) {
+            true => 0,
+            false => self.rest.iter().map(|buffer| buffer.len()).sum(),
+        }
+    }
+
     /// The messages with their headers in one piece, copied if they do not lie so.
     pub(super) fn messages(&self) -> std::borrow::Cow<'_, [u8]> {
         let front = &self.front[HEADER_BYTES..];
@@ -131,7 +140,9 @@ pub(super) struct Outgoing {
     spares: Vec<Arc<Load>>,
     /// Bytes of messages that were copied into units.
     gathered_bytes: usize,
-    /// Of those, bytes that were given to a stream.
+    /// Bytes of messages that units own. (Published ones are the program's, however many peers they are for.)
+    owned_bytes: usize,
+    /// Bytes of messages that were copied into units and given to a stream.
     copied_bytes_sent: u64,
 }
 
@@ -160,6 +171,7 @@ impl Outgoing {
     /// Keeps a unit, and returns its number.
     pub(super) fn put(&mut self, load: Arc<Load>) -> u32 {
         self.gathered_bytes += load.front.len();
+        self.owned_bytes += load.owned_bytes();
         let unit = Some(load);
         match self.free.pop() {
             Some(number) => {
@@ -178,6 +190,7 @@ impl Outgoing {
         let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
         self.gathered_bytes -= unit.front.len();
+        self.owned_bytes -= unit.owned_bytes();
         std::mem::take(&mut own(&mut unit).rest)
     }
 
@@ -226,6 +239,7 @@ impl Outgoing {
         let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
         self.gathered_bytes -= unit.front.len();
+        self.owned_bytes -= unit.owned_bytes();
         // Unless the kernel still reads it.
         if let Some(load) = Arc::get_mut(&mut unit)
             && load.front.capacity() <= SPARE_BYTES_MAX
@@ -244,6 +258,7 @@ impl Outgoing {
                 continue;
             }
             is_any = true;
+            self.owned_bytes -= load.owned_bytes();
             for buffer in load.rest.drain(..) {
                 load.front.extend_from_slice(&buffer);
                 self.gathered_bytes += buffer.len();
@@ -255,6 +270,11 @@ impl Outgoing {
     /// Bytes of messages that were copied into units and are not acknowledged.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
+    }
+
+    /// Bytes of messages that units own and that are not acknowledged, without published ones.
+    pub(super) fn owned_bytes(&self) -> usize {
+        self.owned_bytes
     }
 
     /// Bytes of messages, with their headers, that were copied into units and given to a stream.

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 
 use super::*;
+use crate::memory::pool::Buffer;
+use crate::message::sent_shares::Free;
 
 const MANY: [u8; 4] = [127, 0, 0, 2];
 const ANOTHER: [u8; 4] = [127, 0, 0, 1];
@@ -131,4 +133,30 @@ fn streams_of_one_address_leave_places_to_others() {
             ask(client, peer, &mut server, &[7; 100_000]);
         }
     }
+}
+
+/// Owned messages that the connections of one address do not acknowledge leave memory for those to others.
+#[test]
+fn owned_messages_to_one_address_leave_memory_to_others() {
+    const CONNECTIONS: usize = 60;
+    let bytes = std::sync::Arc::new(vec![5; 1 << 20]);
+    let message = || [Buffer::of_shared(std::sync::Arc::clone(&bytes), |bytes| &bytes[..])];
+    let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
+    server.streams.as_mut().unwrap().limit(2 * CONNECTIONS, 8).unwrap();
+    let peers: Vec<Peer> = (0..CONNECTIONS)
+        .map(|_| {
+            let to_server = join(&mut many, &mut server);
+            ask(&mut many, to_server, &mut server, b"who am I")
+        })
+        .collect();
+    let to_server = join(&mut another, &mut server);
+    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    for peer in peers {
+        while server.send(message(), peer).is_ok() {}
+    }
+    let Free { left, all } = server.streams.as_ref().unwrap().room_for_owned();
+    assert!(left > all / 4 && left < all * 3 / 4, "{left} of {all}");
+    let before = server.sent.by_stream;
+    server.send(message(), to_another).unwrap();
+    assert_eq!(server.sent.by_stream - before, bytes.len() as u64, "there is room for another address");
 }
