@@ -234,8 +234,9 @@ impl Builder {
     /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: yes): to peers that
     /// do the same, where that is faster. The endpoint then listens on the TCP port with the number of its UDP port. If that is in use, and
     /// with [`crc`](Self::crc), everything goes by datagrams; [`explain`](Endpoint::explain) says so. Messages keep their order. TCP
-    /// connections are opened in the network namespace of the thread that calls, and may fill 32 MiB of memory, whatever
-    /// [`memory`](Self::memory) says.
+    /// connections are opened in the network namespace of the thread that calls. What they receive and copy may fill 100 MiB of memory, whatever
+    /// [`memory`](Self::memory) says. Owned messages stay until they are acknowledged, up to 256 MiB without published ones; further ones go
+    /// by datagrams.
     #[doc(hidden)]
     pub fn streams(mut self, on: bool) -> Self {
         self.streams = on;
