@@ -9,8 +9,8 @@ use std::sync::Arc;
 use nocopy_nfs::client::{Client, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
 use nocopy_nfs::wire::nfs3::{
-    Attributes, FileHandle, FileSystemInformation, FileType, NfsResult, Procedure, ReadDirPlusArguments,
-    Refusal, Status, Time,
+    Attributes, FileHandle, FileSystemInformation, FileType, NfsResult, Procedure, ReadArguments,
+    ReadDirPlusArguments, Refusal, Status, Time,
 };
 use nocopy_nfs::wire::rpc::{Call, Reply};
 use nocopy_nfs::wire::xdr::{self, Xdr};
@@ -18,7 +18,8 @@ use nocopy_nfs::wire::{nfs3, record};
 
 use crate::running::{nocopy, text};
 
-/// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails.
+/// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
+/// looks long, but a read behind its first bytes has no reply.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 
 /// Lists a directory, from a cookie on, and says whether the listing ends there.
@@ -44,6 +45,9 @@ fn answer_all(mut stream: TcpStream, list: &List) {
         let mut call = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
         stream.read_exact(&mut call).unwrap();
         let call = Call::parse(&call).unwrap();
+        if has_no_reply(&call) {
+            continue;
+        }
         let mut reply = record::begin();
         Reply::Success.encode(call.xid, &mut reply);
         answer(&call, list, &mut reply);
@@ -52,6 +56,12 @@ fn answer_all(mut stream: TcpStream, list: &List) {
             return;
         }
     }
+}
+
+fn has_no_reply(call: &Call<'_>) -> bool {
+    let is_read = call.program == nfs3::PROGRAM && call.procedure == Procedure::Read as u32;
+    let is_behind = |asked: ReadArguments| asked.file.as_bytes() == b"long" && asked.offset > 0;
+    is_read && xdr::parse(call.arguments).is_ok_and(is_behind)
 }
 
 fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
@@ -75,7 +85,8 @@ fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
                 (number as u64).encode(&mut out);
                 xdr::put_opaque(&mut out, name);
                 (arguments.cookie + number as u64 + 1).encode(&mut out);
-                Some(attributes(*file_type)).encode(&mut out);
+                let size = if handle == b"long" { 8 << 20 } else { 7 };
+                Some(Attributes { size, ..attributes(*file_type) }).encode(&mut out);
                 FileHandle::new(handle).encode(&mut out);
                 out
             };
@@ -237,6 +248,25 @@ fn a_link_of_the_server_is_not_made_and_not_followed() {
     assert!(said.contains("name: cannot be read or written (ENOTDIR)"), "{said}");
     assert_eq!(fs::read(around.path().join("name")).unwrap(), b"content");
     assert_eq!(files(around.path()), 1);
+}
+
+/// The end of the first file is known while reads behind it are in flight; these are given up, and return with the reads of the next one.
+#[test]
+fn reads_that_are_given_up_disturb_no_other_file() {
+    let url = serve(|at, _| match at {
+        b"top" => {
+            let below = entry(b"below", b"below", FileType::Directory);
+            (vec![entry(b"long", b"long", FileType::Regular), below], true)
+        }
+        _ => (vec![entry(b"file", b"file", FileType::Regular)], true),
+    });
+    let around = tempfile::tempdir().unwrap();
+    let words = ["cp", "-r", "--timeout", "50ms", &url, around.path().to_str().unwrap()];
+    let output = nocopy(&words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for name in ["long", "below/file"] {
+        assert_eq!(fs::read(around.path().join(name)).unwrap(), b"content", "{name}");
+    }
 }
 
 #[test]

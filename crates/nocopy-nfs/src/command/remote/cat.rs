@@ -7,7 +7,7 @@ use std::ops::Range;
 use nocopy::{Buffer, Pool};
 use nocopy_report::Outcome;
 
-use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Reached, narrow, reach};
+use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Reached, drain, narrow, reach};
 use crate::client::{Client, ClientError, Place};
 use crate::wire::nfs3::{FileHandle, Status};
 
@@ -45,8 +45,7 @@ pub(super) fn read(
     take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let done = read_in_order(client, file, range, pool, take);
-    // They are beyond the end, or no longer needed.
-    while let Ok(Some(_)) = client.receive() {}
+    drain(client);
     done
 }
 

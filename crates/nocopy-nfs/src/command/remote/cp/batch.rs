@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nocopy::Buffer;
 
-use super::super::Failure;
+use super::super::{Failure, drain};
 use super::Copying;
 use super::partial::{Partial, Wanted};
 use crate::client::{Client, Place, Ticket};
@@ -48,8 +48,7 @@ impl Batch {
     ) -> (Vec<Partial>, Result<(), Failure>) {
         let mut whole = Vec::new();
         let done = self.read_all(copying, client, &mut whole);
-        // Reads beyond the ends of files, or no longer needed.
-        while let Ok(Some(_)) = client.receive() {}
+        drain(client);
         (whole, done)
     }
 
