@@ -9,37 +9,53 @@ use std::sync::Arc;
 use nocopy_nfs::client::{Client, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
 use nocopy_nfs::wire::nfs3::{
-    Attributes, FileHandle, FileSystemInformation, FileType, NfsResult, Procedure, ReadArguments,
-    ReadDirPlusArguments, Refusal, Status, Time,
+    Attributes, CommitResult, Created, Entry, FileHandle, FileSystemInformation, FileType, LookupResult,
+    NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, Refusal, Renamed, Stability, Status, Time,
+    WeakCacheConsistency, WriteHead, WriteResult,
 };
 use nocopy_nfs::wire::rpc::{Call, Reply};
-use nocopy_nfs::wire::xdr::{self, Xdr};
+use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use nocopy_nfs::wire::{nfs3, record};
 
 use crate::running::{nocopy, text};
 
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
-/// looks long, but a read behind its first bytes has no reply.
+/// looks long, but a read behind its first bytes has no reply. A file that is made has always the handle `made`.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 
 /// Lists a directory, from a cookie on, and says whether the listing ends there.
 type List = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
 
+struct Server {
+    list: Box<List>,
+    /// Is given each name that is made, before the reply.
+    made: Box<dyn Fn(&[u8]) + Send + Sync>,
+}
+
 fn serve(list: impl Fn(&[u8], u64) -> (Entries, bool) + Send + Sync + 'static) -> String {
+    start(Server { list: Box::new(list), made: Box::new(|_| {}) })
+}
+
+/// Lists nothing.
+fn serve_changes(made: impl Fn(&[u8]) + Send + Sync + 'static) -> String {
+    start(Server { list: Box::new(|_, _| (Vec::new(), true)), made: Box::new(made) })
+}
+
+fn start(server: Server) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let list: Arc<List> = Arc::new(list);
+    let server = Arc::new(server);
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            let list = Arc::clone(&list);
-            std::thread::spawn(move || answer_all(stream, &*list));
+            let server = Arc::clone(&server);
+            std::thread::spawn(move || answer_all(stream, &server));
         }
     });
     format!("nfs://127.0.0.1:{port}/")
 }
 
 /// Answers the calls of a connection until it ends.
-fn answer_all(mut stream: TcpStream, list: &List) {
+fn answer_all(mut stream: TcpStream, server: &Server) {
     let mut mark = [0; 4];
     while stream.read_exact(&mut mark).is_ok() {
         let mut call = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
@@ -50,7 +66,7 @@ fn answer_all(mut stream: TcpStream, list: &List) {
         }
         let mut reply = record::begin();
         Reply::Success.encode(call.xid, &mut reply);
-        answer(&call, list, &mut reply);
+        answer(&call, server, &mut reply);
         record::end(&mut reply, 0);
         if stream.write_all(&reply).is_err() {
             return;
@@ -64,7 +80,7 @@ fn has_no_reply(call: &Call<'_>) -> bool {
     is_read && xdr::parse(call.arguments).is_ok_and(is_behind)
 }
 
-fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
+fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
     let handle = || FileHandle::new(call.arguments.get(4..).map_or(b"", |rest| &rest[..length(call)]));
     match (call.program, Procedure::from_number(call.procedure)) {
         (_, Some(Procedure::Null)) => {}
@@ -78,7 +94,7 @@ fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
         (nfs3::PROGRAM, Some(Procedure::FsInfo)) => NfsResult::<_, ()>::Ok(information()).encode(out),
         (nfs3::PROGRAM, Some(Procedure::ReadDirPlus)) => {
             let arguments: ReadDirPlusArguments = xdr::parse(call.arguments).unwrap();
-            let (entries, is_end) = list(arguments.directory.as_bytes(), arguments.cookie);
+            let (entries, is_end) = (server.list)(arguments.directory.as_bytes(), arguments.cookie);
             let entry = |(number, (name, handle, file_type)): (usize, &(Vec<u8>, Vec<u8>, FileType))| {
                 // As its decoder, but for names that it refuses.
                 let mut out = Vec::new();
@@ -107,6 +123,36 @@ fn answer(call: &Call<'_>, list: &List, out: &mut Vec<u8>) {
             (7_u32, true).encode(out);
             xdr::put_opaque(out, b"content");
         }
+        (nfs3::PROGRAM, Some(procedure)) => change(call, procedure, server, out),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Says that what is asked for was done.
+fn change(call: &Call<'_>, procedure: Procedure, server: &Server, out: &mut Vec<u8>) {
+    let (file, about) = (FileHandle::new(b"made").unwrap(), Some(attributes(FileType::Regular)));
+    let changed = WeakCacheConsistency::unchanged(None);
+    match procedure {
+        Procedure::Create | Procedure::MakeDirectory => {
+            let at: Entry<'_> = Reader::new(call.arguments).read().unwrap();
+            (server.made)(at.name.0);
+            NfsResult::<_, ()>::Ok(Created { file: Some(file), attributes: about, directory: changed })
+                .encode(out);
+        }
+        Procedure::Write => {
+            let asked: WriteHead = Reader::new(call.arguments).read().unwrap();
+            let (count, stability, verifier) = (asked.count, Stability::Unstable, [7; 8]);
+            NfsResult::<_, ()>::Ok(WriteResult { changed, count, stability, verifier }).encode(out);
+        }
+        Procedure::Commit => {
+            NfsResult::<_, ()>::Ok(CommitResult { changed, verifier: [7; 8] }).encode(out);
+        }
+        Procedure::Lookup => {
+            NfsResult::<_, ()>::Ok(LookupResult { file, attributes: about, directory_attributes: None })
+                .encode(out);
+        }
+        Procedure::SetAttr | Procedure::Remove => NfsResult::<_, ()>::Ok(changed).encode(out),
+        Procedure::Rename => NfsResult::<_, ()>::Ok(Renamed { from: changed, to: changed }).encode(out),
         other => panic!("{other:?}"),
     }
 }
@@ -267,6 +313,18 @@ fn reads_that_are_given_up_disturb_no_other_file() {
     for name in ["long", "below/file"] {
         assert_eq!(fs::read(around.path().join(name)).unwrap(), b"content", "{name}");
     }
+}
+
+#[test]
+fn files_that_a_server_does_not_tell_apart_are_errors() {
+    let url = serve_changes(|_| {});
+    let around = tempfile::tempdir().unwrap();
+    let paths = ["one", "other"].map(|name| around.path().join(name).to_str().unwrap().to_owned());
+    paths.iter().for_each(|path| fs::write(path, b"content").unwrap());
+    let output = nocopy(&["cp", &paths[0], &paths[1], &url]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("other: ") && said.contains(".nocopy-part: not copied"), "{said}");
 }
 
 #[test]

@@ -159,12 +159,17 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until all earlier writes to the file are on the server's disk. Writes that the server lost by a restart are sent again.
+    /// Waits until all earlier writes to the file are on the server's disk; if a commit of the file was begun before, also for that. Writes that the server lost by a restart are sent again.
     ///
     /// # Errors
     /// A write since the last commit failed, or may not be on the disk. See [`ClientError`].
     pub fn commit(&mut self, file: FileHandle) -> Result<(), ClientError> {
-        let Some(ticket) = self.core().commit(file) else { unreachable!("the commit before was waited for") };
+        let ticket = loop {
+            match self.core().commit(file) {
+                Some(ticket) => break ticket,
+                None => self.transport.turn(None)?,
+            }
+        };
         let done =
             self.wait_for(|done| matches!(done, Done::Committed { ticket: of, .. } if *of == ticket))?;
         let Done::Committed { outcome, .. } = done else { unreachable!("that is what was waited for") };

@@ -209,6 +209,22 @@ fn files_are_made_written_listed_renamed_and_removed() {
 }
 
 #[test]
+fn a_commit_waits_for_one_that_was_begun_before() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    scene.file("file", 0);
+    let (mut client, pool) = (connect(&server), Pool::new(1, 4096).unwrap());
+    let file = handle(&mut client, "file");
+    client.write(buffer(&pool, 7), Place { file, offset: 0 }).unwrap();
+    let ticket = client.begin_commit(file).unwrap();
+    assert_eq!(client.begin_commit(file), None);
+    client.commit(file).unwrap();
+    assert_eq!(client.uncommitted_bytes(), 0);
+    let finished = client.next_finished().unwrap().unwrap();
+    assert!(finished.ticket == ticket && finished.outcome.is_ok());
+}
+
+#[test]
 fn a_large_directory_is_listed_whole() {
     let scene = Scene::new();
     (0..2500).for_each(|number| drop(scene.file(&format!("file-{number}"), number % 7)));

@@ -143,9 +143,14 @@ impl Uploads {
             return copying.fail(upload.name(), failure);
         }
         let part = upload.to();
-        let next = commit(&mut upload, part, Step::CommitAll, client);
-        upload.failure = Some(failure);
-        self.keep(number, upload, next, copying)
+        match commit(&mut upload, part, Step::CommitAll, client) {
+            Ok(next) => {
+                upload.failure = Some(failure);
+                self.keep(number, upload, next, copying)
+            }
+            // The commit in progress returns its buffers.
+            Err(_) => copying.fail(upload.name(), failure),
+        }
     }
 }
 
@@ -185,7 +190,7 @@ fn advance(
             done?;
             if file.wants_record() {
                 let record = file.note_done(client, short)?;
-                return Ok(commit(file, record, Step::CommitRecord, client));
+                return commit(file, record, Step::CommitRecord, client);
             }
             write(file, copying, client)
         }
@@ -244,7 +249,7 @@ fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) ->
         let Some(mut buffer) = copying.pool.take() else {
             if file.offset > file.committed {
                 let part = file.to();
-                return Ok(commit(file, part, Step::CommitPart, client));
+                return commit(file, part, Step::CommitPart, client);
             }
             file.step = Step::Buffer;
             return Ok(Next::Buffer);
@@ -264,13 +269,13 @@ fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) ->
         // Only the last buffer is not full.
         if count < buffer_bytes {
             let part = file.to();
-            return Ok(commit(file, part, Step::CommitAll, client));
+            return commit(file, part, Step::CommitAll, client);
         }
     }
 }
 
-fn commit(file: &mut Outgoing, what: FileHandle, step: Step, client: &mut Client) -> Next {
+/// Begins a commit. Errors: the server has given another file of this copy the same handle, and that is being committed.
+fn commit(file: &mut Outgoing, what: FileHandle, step: Step, client: &mut Client) -> Result<Next, Failure> {
     file.step = step;
-    let ticket = client.begin_commit(what).expect("the commit before has its reply");
-    Next::Call(ticket)
+    client.begin_commit(what).map(Next::Call).ok_or_else(|| file.replaced())
 }
