@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
-use nocopy_nfs::client::{Client, Url};
+use nocopy_nfs::client::{Client, Place, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
 use nocopy_nfs::wire::nfs3::{
     Attributes, CommitResult, Created, Entry, FileHandle, FileSystemInformation, FileType, LookupResult,
@@ -22,6 +22,9 @@ use crate::running::{nocopy, text};
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
 /// looks long, but a read behind its first bytes has no reply. A file that is made has always the handle `made`.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
+
+/// The most bytes of a write, as the server announces it: memory and time of a client must not depend on it.
+const WRITE_MAX: u32 = 1;
 
 /// Lists a directory, from a cookie on, and says whether the listing ends there.
 type List = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
@@ -188,7 +191,7 @@ fn information() -> FileSystemInformation {
         read_max: 1 << 20,
         read_preferred: 1 << 20,
         read_multiple: 1,
-        write_max: 1 << 20,
+        write_max: WRITE_MAX,
         write_preferred: 1 << 20,
         write_multiple: 1,
         directory_preferred: 1 << 16,
@@ -325,6 +328,20 @@ fn files_that_a_server_does_not_tell_apart_are_errors() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("other: ") && said.contains(".nocopy-part: not copied"), "{said}");
+}
+
+/// The number of calls of a write, and so its memory, must not depend on what the server announces.
+#[test]
+fn a_server_that_takes_one_byte_at_a_time_gets_more() {
+    let url = serve_changes(|_| {});
+    let (mut client, _) = Client::connect(&url.parse::<Url>().unwrap()).unwrap();
+    assert!(client.limits().write_bytes_max >= 1024, "{:?}", client.limits());
+    let mut buffer = client.buffer().unwrap();
+    buffer.resize(1 << 20);
+    let file = FileHandle::new(b"made").unwrap();
+    client.write(buffer, Place { file, offset: 0 }).unwrap();
+    assert!(client.in_flight() <= 1024, "{}", client.in_flight());
+    client.commit(file).unwrap();
 }
 
 #[test]

@@ -23,6 +23,10 @@ use crate::wire::xdr::{self, Xdr};
 /// The longest useful READ or WRITE.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
+/// A server that announces less is asked for this much nevertheless, and may read or write less: otherwise it would decide how many calls, and
+/// how much memory, a buffer takes.
+const SERVER_BYTES_MIN: usize = 1024;
+
 const BUFFERS: u32 = 16;
 
 /// The longest reply to MNT: a handle and authentication flavors.
@@ -88,7 +92,7 @@ impl Builder {
         Self { user: User { user, group, groups: Vec::new() }, ..self }
     }
 
-    /// The most bytes of one READ or WRITE call (1 MiB, or the server's limit).
+    /// The most bytes of one READ or WRITE call (1 MiB, or the server's limit, but at least 1 KiB).
     #[must_use]
     pub fn call_bytes_max(self, bytes: usize) -> Self {
         Self { call_bytes_max: bytes.max(1), ..self }
@@ -164,7 +168,7 @@ impl Builder {
         };
         let about: FileSystemInformation =
             client.ask::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
-        let limit = |bytes: u32| (bytes as usize).min(self.call_bytes_max);
+        let limit = |bytes: u32| (bytes as usize).max(SERVER_BYTES_MIN).min(self.call_bytes_max);
         client.core().set_limits(Limits {
             read_bytes_max: limit(about.read_max),
             write_bytes_max: limit(about.write_max),

@@ -221,6 +221,15 @@ impl Writing {
         &self.buffer[self.range.clone()]
     }
 
+    /// Adds a piece of the same buffer that follows; returns whether it is one.
+    pub(super) fn extend(&mut self, piece: &Self) -> bool {
+        let follows = Arc::ptr_eq(&self.buffer, &piece.buffer) && self.range.end == piece.range.start;
+        if follows {
+            self.range.end = piece.range.end;
+        }
+        follows
+    }
+
     pub(super) fn split(self, bytes: usize) -> (Self, Self) {
         let Self { buffer, range, place, delays } = self;
         let middle = range.start + bytes;

@@ -224,13 +224,7 @@ impl Core {
             return Err(Rejected { item: data, reason: Reason::Empty });
         }
         let range = 0..data.len();
-        let mut rest = Writing { buffer: Arc::new(data), range, place, delays: 0 };
-        while rest.data().len() > self.limits.write_bytes_max {
-            let (piece, others) = rest.split(self.limits.write_bytes_max);
-            self.begin_write(piece);
-            rest = others;
-        }
-        self.begin_write(rest);
+        self.begin_write(Writing { buffer: Arc::new(data), range, place, delays: 0 });
         Ok(())
     }
 
@@ -285,9 +279,19 @@ impl Core {
         self.begin(Procedure::Read.into(), &asked, Work::Read(reading));
     }
 
-    fn begin_write(&mut self, writing: Writing) {
-        self.uncommitted.begin_write(writing.place.file);
-        self.send_write(writing);
+    /// In calls that are as long as the server allows.
+    fn begin_write(&mut self, mut rest: Writing) {
+        while rest.data().len() > self.limits.write_bytes_max {
+            let (piece, others) = rest.split(self.limits.write_bytes_max);
+            self.begin_piece(piece);
+            rest = others;
+        }
+        self.begin_piece(rest);
+    }
+
+    fn begin_piece(&mut self, piece: Writing) {
+        self.uncommitted.begin_write(piece.place.file);
+        self.send_write(piece);
     }
 
     fn send_write(&mut self, writing: Writing) {

@@ -528,6 +528,26 @@ fn what_a_server_lost_is_sent_again() {
     assert_eq!((core.counts().lost_bytes, core.uncommitted_bytes()), (200, 0));
 }
 
+/// A server that writes little at a time decides neither how much is kept, nor how many calls are made to send it again.
+#[test]
+fn pieces_of_a_write_are_kept_together() {
+    let mut core = core();
+    core.write(buffer(10_000), at(0)).unwrap();
+    core.commit(file()).unwrap();
+    let commit = loop {
+        let xid = core.next_call(0).unwrap();
+        let Some((_, data)) = sent_write(&core, xid) else { break xid };
+        let count = data.len().min(100) as u32;
+        receive(&mut core, 0, &write_reply(xid, count, Stability::Unstable, 1), 99).unwrap();
+    };
+    assert_eq!(core.uncommitted_bytes(), 10_000);
+    receive(&mut core, 0, &commit_reply(commit, 2), 99).unwrap();
+    let sent = send_all(&mut core).into_iter().map(|xid| sent_write(&core, xid).unwrap());
+    let mut sent: Vec<_> = sent.map(|(offset, data)| (offset, data.len())).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [(0, 4096), (4096, 4096), (8192, 10_000 - 8192)]);
+}
+
 #[test]
 fn a_server_that_keeps_nothing_is_given_up() {
     let mut core = core();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 
 use super::bad_reply::BadReply;
 use super::call::{CallError, Ticket, Writing};
@@ -47,6 +48,18 @@ struct Commit {
     is_in_flight: bool,
 }
 
+impl OfFile {
+    /// Pieces of a buffer are kept together: a server may write it a few bytes at a time.
+    fn keep(&mut self, writing: Writing, verifier: Verifier) {
+        let is_piece = Arc::strong_count(&writing.buffer) > 1;
+        let mut alike =
+            self.kept.iter_mut().rev().filter(|kept| !kept.is_covered && kept.verifier == verifier);
+        if !(is_piece && alike.any(|kept| kept.writing.extend(&writing))) {
+            self.kept.push(Kept { writing, verifier, is_covered: false });
+        }
+    }
+}
+
 impl Uncommitted {
     fn of(&mut self, file: FileHandle) -> &mut OfFile {
         self.0.entry(file.as_bytes().to_vec()).or_default()
@@ -69,7 +82,7 @@ impl Uncommitted {
         let of = self.of(file);
         of.in_flight -= 1;
         match outcome {
-            Ok(Some((writing, verifier))) => of.kept.push(Kept { writing, verifier, is_covered: false }),
+            Ok(Some((writing, verifier))) => of.keep(writing, verifier),
             Ok(None) => {}
             Err(error) => of.failure = of.failure.or(Some(error)),
         }

@@ -17,6 +17,9 @@ use super::{Copying, local};
 use crate::client::{Client, ClientError, Found, Place};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
+/// The most writes waiting for replies: enough for the network, and below the client's own limit.
+pub(super) const CALLS_MAX: usize = 64;
+
 pub(super) struct Job {
     pub(super) from: PathBuf,
     pub(super) directory: FileHandle,
@@ -220,9 +223,8 @@ impl Outgoing {
         let text = self.version().record(part, self.committed);
         let mut buffer = short.take().expect("one for each file");
         buffer.fill(text.as_bytes()).expect("it is longer than records");
-        client
-            .write(buffer, Place { file: record, offset: 0 })
-            .expect("no other call of this file is in flight");
+        client.wait_for_room(CALLS_MAX)?;
+        client.write(buffer, Place { file: record, offset: 0 }).expect("room was waited for");
         self.recorded = self.committed;
         Ok(record)
     }
@@ -276,5 +278,59 @@ fn absent_as_none<T>(outcome: Result<T, ClientError>) -> Result<Option<T>, Clien
     match outcome {
         Err(error) if error.status() == Some(Status::NoEntry) => Ok(None),
         outcome => outcome.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::export::Export;
+    use crate::server::core::Callers;
+    use crate::server::{Server, Settings};
+
+    #[test]
+    fn a_record_waits_for_room_among_writes_of_other_files() {
+        let around = tempfile::tempdir().unwrap();
+        let [exported, state, source] = ["exported", "state", "source"].map(|name| around.path().join(name));
+        std::fs::create_dir(&exported).unwrap();
+        std::fs::write(&source, b"content").unwrap();
+        let settings = Settings {
+            addresses: vec![(Ipv4Addr::LOCALHOST, 0).into()],
+            allow: Vec::new(),
+            is_stable: false,
+            is_writable: true,
+            callers: Callers::Server,
+            is_portmapper: false,
+            connections_max: 16,
+        };
+        let server =
+            Server::bind(Arc::new(Export::open(&exported, Some(&state)).unwrap()), settings).unwrap();
+        let url = format!("nfs://{}{}", server.address(), exported.display()).parse().unwrap();
+        let pool = Pool::new(1, 1 << 20).unwrap();
+        let (end, is_over) = channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || server.run(|_| _ = is_over.recv()));
+            let (mut client, _) = Client::builder().call_bytes_max(1024).pool(pool).connect(&url).unwrap();
+            let root = client.root();
+            let names = [&b"file"[..], b"record", b"other"];
+            let [file, record, other] = names.map(|name| client.create(root, name, EMPTY).unwrap());
+            let mut outgoing =
+                Outgoing::open(Job { from: source, directory: root, name: "file".into() }).unwrap();
+            outgoing.begin(file);
+            outgoing.record = Some(record.file);
+            let mut buffer = client.buffer().unwrap();
+            buffer.resize(1 << 20);
+            client.write(buffer, Place { file: other.file, offset: 0 }).unwrap();
+            assert!(client.in_flight() >= 1024 / 2);
+            let record = outgoing.note_done(&mut client, &Pool::new(1, 512).unwrap()).unwrap();
+            client.commit(record).unwrap();
+            client.commit(other.file).unwrap();
+            drop(end);
+        });
     }
 }

@@ -6,13 +6,10 @@ use nocopy::Pool;
 
 use super::super::{BUFFERS, Failure};
 use super::Copying;
-use super::outgoing::{EMPTY, Job, Outgoing, Step};
+use super::outgoing::{CALLS_MAX, EMPTY, Job, Outgoing, Step};
 use super::record::BYTES_MAX;
 use crate::client::{Client, ClientError, Finished, Found, Place, Ticket};
 use crate::wire::nfs3::{FileHandle, Status};
-
-/// The most writes waiting for replies: enough for the network, and below the client's own limit.
-const CALLS_MAX: usize = 64;
 
 pub(super) struct Uploads {
     all: HashMap<u64, Outgoing>,
