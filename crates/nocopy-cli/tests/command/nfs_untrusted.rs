@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nocopy_nfs::client::{Client, Place, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
@@ -328,6 +329,29 @@ fn files_that_a_server_does_not_tell_apart_are_errors() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("other: ") && said.contains(".nocopy-part: not copied"), "{said}");
+}
+
+/// The server is in league with a user who replaces a directory by a link while it is copied.
+#[test]
+fn a_link_that_is_put_there_during_the_copy_is_not_followed() {
+    let around = tempfile::tempdir().unwrap();
+    let [source, elsewhere] = ["source", "elsewhere"].map(|name| around.path().join(name));
+    fs::create_dir_all(source.join("inner")).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(source.join("inner/own"), b"content").unwrap();
+    fs::write(elsewhere.join("secret"), b"content").unwrap();
+    let (made, all) = (Arc::new(Mutex::new(Vec::new())), source.to_str().unwrap().to_owned());
+    let names = Arc::clone(&made);
+    let url = serve_changes(move |name| {
+        if name == b"inner" {
+            fs::rename(source.join("inner"), source.join("moved")).unwrap();
+            symlink(&elsewhere, source.join("inner")).unwrap();
+        }
+        names.lock().unwrap().push(String::from_utf8(name.to_vec()).unwrap());
+    });
+    let output = nocopy(&["cp", "-r", &all, &url]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(*made.lock().unwrap(), ["source", "inner", "own.nocopy-part"]);
 }
 
 /// The number of calls of a write, and so its memory, must not depend on what the server announces.

@@ -1,14 +1,15 @@
-//! Directories of this host in which copies are made, by their descriptors: a link that somebody puts into the path meanwhile leads nowhere,
+//! Directories of this host that are copied, or in which copies are made, by their descriptors: a link that somebody puts into the path meanwhile leads nowhere,
 //! because only names in a directory are used, and links are not followed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, mkdirat, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 /// Files of this copy are private until they are complete.
@@ -29,15 +30,44 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
+    /// As [`open`](Self::open), of a directory that this process need not be able to list.
+    pub(super) fn open_path(path: &Path) -> io::Result<Self> {
+        let path = if path == Path::new("") { Path::new(".") } else { path };
+        let descriptor = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { descriptor, path: path.to_owned() })
+    }
+
     /// Makes a directory in this one, or opens the one that is there.
     pub(super) fn make(&self, name: &OsStr) -> io::Result<Self> {
         match mkdirat(&self.descriptor, name, Mode::from_raw_mode(0o777)) {
             Err(Errno::EXIST) => {}
             made => made?,
         }
+        self.enter(name)
+    }
+
+    /// Opens a directory in this one.
+    pub(super) fn enter(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = openat(&self.descriptor, name, flags, Mode::empty())?;
         Ok(Self { descriptor, path: self.path(name) })
+    }
+
+    pub(super) fn mode(&self) -> io::Result<u32> {
+        Ok(fstat(&self.descriptor)?.st_mode)
+    }
+
+    /// The names of everything in it, in order.
+    pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.descriptor)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
     }
 
     pub(super) fn path(&self, name: &OsStr) -> PathBuf {
@@ -52,6 +82,11 @@ impl Directory {
     /// A file that is there, to be read and written. It need not be a regular one.
     pub(super) fn existing(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDWR | OFlags::NONBLOCK)
+    }
+
+    /// A file that is there, to be read. It need not be a regular one; a pipe is not waited for.
+    pub(super) fn open_to_read(&self, name: &OsStr) -> io::Result<File> {
+        self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK)
     }
 
     /// What has this name; `None` if nothing has.

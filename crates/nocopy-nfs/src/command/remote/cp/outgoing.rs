@@ -1,17 +1,18 @@
 //! A file of this host that is written on a server.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use nocopy::Pool;
-use rustix::fs::OFlags;
 
 use super::super::Failure;
 use super::compare::compare;
+use super::directory::Directory;
 use super::record::{Earlier, INTERVAL_BYTES, Names, Version};
 use super::{Copying, local};
 use crate::client::{Client, ClientError, Found, Place};
@@ -21,9 +22,18 @@ use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status,
 pub(super) const CALLS_MAX: usize = 64;
 
 pub(super) struct Job {
-    pub(super) from: PathBuf,
+    /// Where it is on this host, and its name there.
+    pub(super) from: Rc<Directory>,
+    pub(super) source: OsString,
+    /// Where it will be on the server, and its name there.
     pub(super) directory: FileHandle,
     pub(super) name: OsString,
+}
+
+impl Job {
+    pub(super) fn path(&self) -> PathBuf {
+        self.from.path(&self.source)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,11 +71,10 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn open(job: Job) -> Result<Self, Failure> {
-        let Job { from, directory, name } = job;
-        // If the file was replaced since it was looked at, no link is followed, and no pipe waited for.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&from);
-        let file = opened.map_err(|error| local(&from, error))?;
+        let from = job.path();
+        let Job { directory, name, .. } = job;
+        // It may have been replaced since it was looked at.
+        let file = job.from.open_to_read(&job.source).map_err(|error| local(&from, error))?;
         let about = file.metadata().map_err(|error| local(&from, error))?;
         if !about.is_file() {
             return Err(local(&from, io::ErrorKind::InvalidInput.into()));
@@ -296,9 +305,9 @@ mod tests {
     #[test]
     fn a_record_waits_for_room_among_writes_of_other_files() {
         let around = tempfile::tempdir().unwrap();
-        let [exported, state, source] = ["exported", "state", "source"].map(|name| around.path().join(name));
+        let [exported, state] = ["exported", "state"].map(|name| around.path().join(name));
         std::fs::create_dir(&exported).unwrap();
-        std::fs::write(&source, b"content").unwrap();
+        std::fs::write(around.path().join("source"), b"content").unwrap();
         let settings = Settings {
             addresses: vec![(Ipv4Addr::LOCALHOST, 0).into()],
             allow: Vec::new(),
@@ -319,8 +328,9 @@ mod tests {
             let root = client.root();
             let names = [&b"file"[..], b"record", b"other"];
             let [file, record, other] = names.map(|name| client.create(root, name, EMPTY).unwrap());
-            let mut outgoing =
-                Outgoing::open(Job { from: source, directory: root, name: "file".into() }).unwrap();
+            let from = Rc::new(Directory::open(around.path()).unwrap());
+            let job = Job { from, source: "source".into(), directory: root, name: "file".into() };
+            let mut outgoing = Outgoing::open(job).unwrap();
             outgoing.begin(file);
             outgoing.record = Some(record.file);
             let mut buffer = client.buffer().unwrap();

@@ -1,12 +1,13 @@
 //! From files of this host to a server.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::rc::Rc;
 
 use super::super::{Failure, connect};
+use super::directory::Directory;
 use super::outgoing::Job;
 use super::record::is_unfinished;
 use super::uploads::Uploads;
@@ -28,15 +29,17 @@ pub(super) fn run(
         return Err(Failure::NotDirectory { path: to.to_string() });
     }
     let mut left = Vec::new();
-    for from in from.iter().rev().map(PathBuf::from) {
-        let own = from.canonicalize().map_err(|error| local(&from, error))?;
+    for path in from.iter().rev().map(Path::new) {
+        let own = path.canonicalize().map_err(|error| local(path, error))?;
         let own = own.file_name().unwrap_or(OsStr::new("root")).to_owned();
-        left.push(Job { from, directory, name: name.clone().unwrap_or(own) });
+        let (from, source) = named(path).map_err(|error| local(path, error))?;
+        left.push(Job { from, source, directory, name: name.clone().unwrap_or(own) });
     }
     let mut uploads = Uploads::new()?;
     while let Some(job) = left.pop() {
-        let name = job.from.display().to_string();
-        let about = fs::symlink_metadata(&job.from).map_err(|error| local(&job.from, error));
+        let path = job.path();
+        let about = job.from.look_up(&job.source).and_then(|found| found.ok_or(ErrorKind::NotFound.into()));
+        let about = about.map_err(|error| local(&path, error));
         let done = match about {
             Ok(about) if about.is_file() && !is_unfinished(&job.name) => {
                 uploads.begin(copying, client, job)?;
@@ -52,10 +55,22 @@ pub(super) fn run(
             Err(failure) => Err(failure),
         };
         if let Err(failure) = done {
-            copying.fail(name, failure)?;
+            copying.fail(path.display().to_string(), failure)?;
         }
     }
     uploads.finish(copying, client)
+}
+
+/// A source that the user names, by its directory and its name there. Links on the way are followed, and the last one only before a slash.
+fn named(path: &Path) -> io::Result<(Rc<Directory>, OsString)> {
+    let text = path.as_os_str().as_bytes();
+    match path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/.")) {
+        Some(name) => {
+            let above = Directory::open_path(path.parent().unwrap_or(Path::new("")))?;
+            Ok((Rc::new(above), name.to_owned()))
+        }
+        None => Ok((Rc::new(Directory::open_path(path)?), ".".into())),
+    }
 }
 
 /// The target directory and name; `None`: each source keeps its own name.
@@ -72,8 +87,11 @@ fn target(client: &mut Client, below: &Path) -> Result<(FileHandle, Option<OsStr
 
 /// Makes a directory; returns what is to be copied into it.
 fn enter(copying: &mut Copying<'_>, client: &mut Client, job: &Job) -> Result<Vec<Job>, Failure> {
-    let about = fs::metadata(&job.from).map_err(|error| local(&job.from, error))?;
-    let new = NewAttributes { mode: Some(about.mode() & 0o777), ..NewAttributes::NONE };
+    let failed = |error| local(&job.path(), error);
+    // Before it is made there, so that it is the one that was looked at.
+    let from = Rc::new(job.from.enter(&job.source).map_err(failed)?);
+    let mode = from.mode().map_err(failed)?;
+    let new = NewAttributes { mode: Some(mode & 0o777), ..NewAttributes::NONE };
     let made = client.make_directory(job.directory, job.name.as_bytes(), new);
     let directory = match made {
         Err(error) if error.status() == Some(Status::Exists) => {
@@ -87,16 +105,14 @@ fn enter(copying: &mut Copying<'_>, client: &mut Client, job: &Job) -> Result<Ve
     };
     copying.counts.directories += 1;
     let mut below = Vec::new();
-    for entry in fs::read_dir(&job.from).map_err(|error| local(&job.from, error))? {
-        let entry = entry.map_err(|error| local(&job.from, error))?;
-        if let Ok(about) = entry.metadata().as_ref()
+    for name in from.names().map_err(failed)?.into_iter().rev() {
+        if let Ok(Some(about)) = from.look_up(&name)
             && about.is_file()
         {
             copying.counts.files_all += 1;
             copying.counts.bytes_all += about.len();
         }
-        below.push(Job { from: entry.path(), directory, name: entry.file_name() });
+        below.push(Job { from: Rc::clone(&from), source: name.clone(), directory, name });
     }
-    below.sort_by(|one, other| other.name.cmp(&one.name));
     Ok(below)
 }

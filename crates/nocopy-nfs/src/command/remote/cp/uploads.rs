@@ -44,7 +44,7 @@ impl Uploads {
         while self.all.len() >= most {
             self.go_on(copying, client)?;
         }
-        let name = job.from.display().to_string();
+        let name = job.path().display().to_string();
         let is_resumed = copying.arguments.resume;
         let opened = Outgoing::open(job).and_then(|mut file| {
             if is_resumed && file.is_there(client)? {
