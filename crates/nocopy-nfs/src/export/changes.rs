@@ -450,7 +450,7 @@ impl Export {
         let about = file::about(&file).map_err(refusal)?;
         let identity = Identity::of(&about, &file, c"");
         self.learn(identity, directory.identity(), directory, name);
-        self.open.keep(Arc::new(OpenFile::made(file, identity)));
+        self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
         self.settle_closing(CLOSING_MAX);
         self.found(identity, &about)
     }

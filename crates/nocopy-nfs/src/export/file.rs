@@ -15,6 +15,7 @@ use rustix::process::geteuid;
 use super::caller::{Caller, User, may_access};
 use super::closing::{Closing, Unsynced};
 use super::identity::{Identity, device};
+use super::local::is_local;
 use super::name_of_descriptor;
 use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
@@ -30,6 +31,8 @@ pub struct OpenFile {
     /// The file, opened for reading and not only for its attributes.
     is_readable: bool,
     is_writable: bool,
+    /// Whether threads that serve others may ask for its attributes.
+    is_local: bool,
     /// Its name below /proc.
     link: CString,
     /// The link in /proc, opened after a few uses: reading it then costs half as much as by name.
@@ -57,6 +60,12 @@ struct Allowed {
 
 impl OpenFile {
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
+        let is_local = is_local(&file);
+        Self::of(file, identity, file_type, is_local)
+    }
+
+    /// As [`new`](Self::new), on a file system that is known.
+    fn of(file: OwnedFd, identity: Identity, file_type: FileType, is_local: bool) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());
         Self {
             file: Arc::new(file),
@@ -64,6 +73,7 @@ impl OpenFile {
             file_type,
             is_readable: false,
             is_writable: false,
+            is_local,
             link,
             place: OnceLock::new(),
             asked: AtomicU32::new(0),
@@ -73,9 +83,19 @@ impl OpenFile {
         }
     }
 
-    /// A new file, open for reading and writing.
-    pub(super) fn made(file: OwnedFd, identity: Identity) -> Self {
-        Self { is_readable: true, is_writable: true, ..Self::new(file, identity, FileType::Regular) }
+    /// A new file in a directory, open for reading and writing.
+    pub(super) fn made(file: OwnedFd, identity: Identity, directory: &Self) -> Self {
+        let made = Self::of(file, identity, FileType::Regular, directory.is_local);
+        Self { is_readable: true, is_writable: true, ..made }
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// The same file by another descriptor.
+    fn by(&self, file: OwnedFd) -> Self {
+        Self::of(file, self.identity, self.file_type, self.is_local)
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -100,7 +120,7 @@ impl OpenFile {
         // Opened through the descriptor, so it is this very file even if it was moved.
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
-        Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
+        Ok(Self { is_readable: true, ..self.by(file) })
     }
 
     /// Notes a write that was made, and is not synchronised.
@@ -136,7 +156,7 @@ impl OpenFile {
             Err(Errno::ACCESS) => (self.opened_as_owner()?, true),
             opened => opened.map_err(|error| status_of(error, Status::Stale))?,
         };
-        Ok(Self { is_readable, is_writable: true, ..Self::new(file, self.identity, self.file_type) })
+        Ok(Self { is_readable, is_writable: true, ..self.by(file) })
     }
 
     fn changing(&self) -> MutexGuard<'static, ()> {

@@ -15,6 +15,7 @@ mod handle;
 mod identity;
 mod index;
 mod listing;
+mod local;
 mod open_files;
 mod state;
 mod sweep;
@@ -171,12 +172,15 @@ impl Export {
         self.find(self.key.identity(handle).ok_or(Status::BadHandle)?)
     }
 
-    /// Whether a file, or a name in it, is found without waiting for the disk. A hint, which may be wrong by the next call.
+    /// Whether a file, or a name in it, is found without waiting for the disk, another host or another program. A hint, which may be wrong by the next call.
     pub fn is_at_hand(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
         let Some(identity) = self.key.identity(handle) else { return true };
         let root = self.root.identity();
         let open = if identity == root { Some(Arc::clone(&self.root)) } else { self.open.peek(identity) };
         let from = open.as_ref().unwrap_or(&self.root);
+        if !from.is_local() {
+            return false;
+        }
         let path = if open.is_some() { Some(PathBuf::new()) } else { self.index.path(identity, root) };
         match (path, name) {
             (None, _) => false,
@@ -186,12 +190,14 @@ impl Export {
                     Some(name) => path.join(OsStr::from_bytes(name)),
                     None => path,
                 };
-                let how = ResolveFlags::BENEATH | ResolveFlags::CACHED;
+                let how = ResolveFlags::BENEATH | ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match openat2(&**from, path, flags, Mode::empty(), how) {
                     // EINVAL: this kernel does not report it (before Linux 5.12).
                     Ok(_) | Err(Errno::INVAL) => true,
                     Err(Errno::AGAIN) => false,
+                    // It is on another file system, or above the directory. A name with a slash is refused without a look.
+                    Err(Errno::XDEV) => name.is_some_and(|name| name.contains(&b'/')),
                     // The directory has no such name. Otherwise the file may have been moved, and must be searched for.
                     Err(_) => open.is_some(),
                 }

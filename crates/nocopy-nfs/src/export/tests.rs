@@ -275,6 +275,9 @@ fn a_renamed_file_is_found_by_its_number_in_its_directory() {
 fn what_is_cached_is_at_hand() {
     let scene = Scene::new();
     let export = scene.export();
+    if !export.root.is_local() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Device("a file system of a disk or in memory"));
+    }
     let (root, file) = (export.root(), export.walk(&Caller::Server, Path::new("below/file")).unwrap());
     let below = export.walk(&Caller::Server, Path::new("below")).unwrap();
     export.tidy();
@@ -293,6 +296,25 @@ fn what_is_cached_is_at_hand() {
     // Its place is not known, so the disk is needed.
     let unknown = Identity { device: 1, inode: 2, generation: 3 };
     assert!(!export.is_at_hand(&export.key.handle(unknown), None));
+}
+
+/// Some file systems ask another host or another program for attributes, which may take any time. (What is below /proc stands for them.)
+#[test]
+fn file_systems_that_may_answer_late_are_not_at_hand() {
+    let scene = Scene::new();
+    let export = Export::open(Path::new("/proc/sys"), Some(&scene.path("state"))).unwrap();
+    for name in [None, Some(&b"kernel"[..])] {
+        assert!(!export.is_at_hand(&export.root(), name), "{name:?}");
+    }
+    // Mounted below the exported directory.
+    let [above, mounted] = ["/dev", "/dev/pts"].map(|path| fs::metadata(path).map(|about| about.dev()).ok());
+    if above == mounted {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Device("a file system at /dev/pts"));
+    }
+    let export = Export::open(Path::new("/dev"), Some(&scene.path("other"))).unwrap();
+    assert!(!export.is_at_hand(&export.root(), Some(b"pts")));
+    let below = export.walk(&Caller::Server, Path::new("pts")).unwrap();
+    assert!(!export.is_at_hand(&below, None));
 }
 
 #[test]
@@ -388,7 +410,7 @@ fn data_lost_after_a_file_was_closed_changes_the_verifier() {
     assert_eq!((export.closing.count(), export.verifier()), (0, before));
     // A pipe stands for a file whose data was lost: it cannot be synchronised either.
     let lose = || {
-        let lost = OpenFile::made(rustix::pipe::pipe().unwrap().0, identity);
+        let lost = OpenFile::made(rustix::pipe::pipe().unwrap().0, identity, &export.root);
         lost.note_write(&export.closing);
         export.open.keep(Arc::new(lost));
         export.open.close(identity);

@@ -134,11 +134,13 @@ impl Core {
         self.unsaved.load(Ordering::Relaxed)
     }
 
-    /// Whether a record is answered without waiting for the disk, for which threads that serve others must not wait. A hint.
+    /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads that serve others must not wait. A hint.
     pub fn is_quick(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
-            nfs3::PROGRAM if self.is_writable && nfs::is_change(&call) => false,
+            nfs3::PROGRAM if nfs::is_change(&call) && (self.is_writable || nfs::has_two_files(&call)) => {
+                false
+            }
             nfs3::PROGRAM => nfs::named(&call).is_none_or(|(file, name)| self.export.is_at_hand(&file, name)),
             // A path, each part of which is looked up.
             mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,

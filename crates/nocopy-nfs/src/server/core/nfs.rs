@@ -220,6 +220,11 @@ pub(super) fn is_change(call: &Call<'_>) -> bool {
     Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }
 
+/// Whether a refused change is answered with the attributes of a second file, too.
+pub(super) fn has_two_files(call: &Call<'_>) -> bool {
+    matches!(Procedure::from_number(call.procedure), Some(Procedure::Rename | Procedure::Link))
+}
+
 /// The file of a call, and a name in it; `None` if there is none, or it is found later.
 pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>)> {
     let mut input = Reader::new(call.arguments);
