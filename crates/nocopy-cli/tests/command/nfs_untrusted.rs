@@ -21,7 +21,7 @@ use nocopy_nfs::wire::{nfs3, record};
 use crate::running::{nocopy, text};
 
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
-/// looks long, but a read behind its first bytes has no reply. A file that is made has always the handle `made`.
+/// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A file that is made has always the handle `made`.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 
 /// The most bytes of a write, as the server announces it: memory and time of a client must not depend on it.
@@ -65,23 +65,25 @@ fn answer_all(mut stream: TcpStream, server: &Server) {
         let mut call = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
         stream.read_exact(&mut call).unwrap();
         let call = Call::parse(&call).unwrap();
-        if has_no_reply(&call) {
+        if is_read_of(&call, b"long", 1) {
             continue;
         }
         let mut reply = record::begin();
         Reply::Success.encode(call.xid, &mut reply);
         answer(&call, server, &mut reply);
         record::end(&mut reply, 0);
-        if stream.write_all(&reply).is_err() {
+        let is_cut = is_read_of(&call, b"cut", 0);
+        let sent = if is_cut { &reply[..reply.len() - 4] } else { &reply };
+        if stream.write_all(sent).is_err() || is_cut {
             return;
         }
     }
 }
 
-fn has_no_reply(call: &Call<'_>) -> bool {
+fn is_read_of(call: &Call<'_>, file: &[u8], offset_min: u64) -> bool {
     let is_read = call.program == nfs3::PROGRAM && call.procedure == Procedure::Read as u32;
-    let is_behind = |asked: ReadArguments| asked.file.as_bytes() == b"long" && asked.offset > 0;
-    is_read && xdr::parse(call.arguments).is_ok_and(is_behind)
+    let is_it = |asked: ReadArguments| asked.file.as_bytes() == file && asked.offset >= offset_min;
+    is_read && xdr::parse(call.arguments).is_ok_and(is_it)
 }
 
 fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
@@ -317,6 +319,18 @@ fn reads_that_are_given_up_disturb_no_other_file() {
     for name in ["long", "below/file"] {
         assert_eq!(fs::read(around.path().join(name)).unwrap(), b"content", "{name}");
     }
+}
+
+#[test]
+fn bytes_of_replies_that_are_cut_off_are_not_counted() {
+    let url = serve(|_, _| (vec![entry(b"file", b"cut", FileType::Regular)], true));
+    let around = tempfile::tempdir().unwrap();
+    let words = ["cp", "-r", "--json", "--timeout", "50ms", &url, around.path().to_str().unwrap()];
+    let output = nocopy(&words).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let copied: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ledger = ["copied_once_bytes", "copied_twice_bytes"].map(|name| copied["ledger"][name].as_u64());
+    assert_eq!(ledger, [Some(0); 2], "{copied}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nocopy::{Cause, Evidence};
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -66,13 +67,18 @@ impl Summary {
     ) -> Self {
         let sum =
             |name: &str| clients.iter().filter_map(|client| client.stats().ok()?.get(name)).sum::<u64>();
-        let twice = sum("moved_bytes");
-        let all: u64 = clients.iter().map(|client| client.ledger().bytes()).sum();
+        let copied = |cause| {
+            let bytes = |client: &Client| client.ledger().bytes_of(Evidence::Copied(cause));
+            clients.iter().map(bytes).sum()
+        };
         Self {
             ended,
             seconds: time.as_secs_f64(),
             counts,
-            ledger: Ledger { copied_once_bytes: all - twice, copied_twice_bytes: twice },
+            ledger: Ledger {
+                copied_once_bytes: copied(Cause::SocketCall),
+                copied_twice_bytes: copied(Cause::Gathered),
+            },
             repeated_calls: sum("repeated"),
             lost_bytes: sum("lost_bytes"),
             failed: failures.into_iter().map(|(path, error)| Failed { path, error }).collect(),
