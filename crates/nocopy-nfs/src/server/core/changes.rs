@@ -1,9 +1,9 @@
 //! Procedures that change files.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
-use super::replies::Begun;
+use super::replies::{Asking, Begun};
 use super::{Answer, Core, Origin, Refused, arguments, success};
-use crate::export::{Caller, Changed, Found, OpenFile};
+use crate::export::{Caller, Changed, Found, OpenFile, User};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
@@ -43,7 +43,8 @@ impl Core {
             _ => {
                 // The caller, too: another one's call with the same bytes, from a port that is not trusted, must not be the answer.
                 let asked = (procedure, caller, call.credential.body, call.arguments);
-                let client = from.address.ip();
+                let is_untrusted = *caller == Caller::User(User::UNTRUSTED);
+                let client = Asking { address: from.address.ip(), is_untrusted };
                 let key = match self.replies.begin(client, call.xid, asked, from.asker) {
                     Begun::New(key) => key,
                     Begun::Running(superseded) => return Ok(Answer::InProgress { superseded }),

@@ -32,10 +32,24 @@ pub(super) type Made = Result<Vec<u8>, Refused>;
 #[derive(Debug, Default)]
 pub(super) struct Replies(Mutex<VecDeque<Client>>);
 
+/// Who has made calls at an address: programs without privileges have replies of their own, so that they push out none of the host's mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asking {
+    pub(super) address: IpAddr,
+    pub(super) is_untrusted: bool,
+}
+
+impl Asking {
+    #[cfg(test)]
+    pub(super) fn trusted(address: IpAddr) -> Self {
+        Self { address, is_untrusted: false }
+    }
+}
+
 /// Calls, the latest last.
 #[derive(Debug)]
 struct Client {
-    address: IpAddr,
+    who: Asking,
     calls: VecDeque<Call>,
 }
 
@@ -66,27 +80,27 @@ pub(super) enum Begun {
 }
 
 impl Replies {
-    pub(super) fn begin(&self, address: IpAddr, xid: u32, asked: impl Hash, asker: Asker) -> Begun {
+    pub(super) fn begin(&self, who: Asking, xid: u32, asked: impl Hash, asker: Asker) -> Begun {
         let mut hasher = DefaultHasher::new();
         asked.hash(&mut hasher);
         let key = Key(xid, hasher.finish());
         let mut clients = self.lock();
-        let mut client = match clients.iter().position(|client| client.address == address) {
+        let mut client = match clients.iter().position(|client| client.who == who) {
             Some(at) => clients.remove(at).expect("it is there"),
-            None => Client { address, calls: VecDeque::new() },
+            None => Client { who, calls: VecDeque::new() },
         };
         let begun = client.begin(key, asker);
         if clients.len() >= CLIENTS_MAX {
-            forget_one(&mut clients, address);
+            forget_one(&mut clients, who.address);
         }
         clients.push_back(client);
         begun
     }
 
     /// Keeps the reply of a call that was executed. Returns the asker that gets it, too, if the call was repeated meanwhile.
-    pub(super) fn finish(&self, address: IpAddr, key: Key, made: &Made) -> Option<Asker> {
+    pub(super) fn finish(&self, who: Asking, key: Key, made: &Made) -> Option<Asker> {
         let mut clients = self.lock();
-        let client = clients.iter_mut().rev().find(|client| client.address == address)?;
+        let client = clients.iter_mut().rev().find(|client| client.who == who)?;
         let call = client.calls.iter_mut().rev().find(|call| call.key == key)?;
         match std::mem::replace(&mut call.state, State::Done(made.clone())) {
             State::Running(newest) => newest,
@@ -103,9 +117,9 @@ impl Replies {
 fn forget_one(clients: &mut VecDeque<Client>, new: IpAddr) {
     let mut counts = HashMap::from([(network_of(new), 1)]);
     for client in &*clients {
-        *counts.entry(network_of(client.address)).or_default() += 1;
+        *counts.entry(network_of(client.who.address)).or_default() += 1;
     }
-    let count = |client: &Client| counts[&network_of(client.address)];
+    let count = |client: &Client| counts[&network_of(client.who.address)];
     let most = clients.iter().map(count).max();
     let oldest = clients.iter().position(|client| Some(count(client)) == most && !client.is_running());
     oldest.and_then(|oldest| clients.remove(oldest));
@@ -142,8 +156,8 @@ mod tests {
 
     use super::*;
 
-    fn client(number: u32) -> IpAddr {
-        IpAddr::from(number.to_be_bytes())
+    fn client(number: u32) -> Asking {
+        Asking::trusted(number.to_be_bytes().into())
     }
 
     fn asker(connection: u64) -> Asker {
@@ -151,10 +165,10 @@ mod tests {
     }
 
     /// Begins a call, and finishes it if it is new.
-    fn is_new(replies: &Replies, address: IpAddr, xid: u32, asked: &str) -> bool {
-        match replies.begin(address, xid, asked, asker(1)) {
+    fn is_new(replies: &Replies, who: Asking, xid: u32, asked: &str) -> bool {
+        match replies.begin(who, xid, asked, asker(1)) {
             Begun::New(key) => {
-                assert_eq!(replies.finish(address, key, &Ok(asked.into())), None);
+                assert_eq!(replies.finish(who, key, &Ok(asked.into())), None);
                 true
             }
             begun => {
@@ -209,7 +223,7 @@ mod tests {
     #[test]
     fn a_network_with_many_addresses_takes_no_places_of_others() {
         let replies = Replies::default();
-        let of_network = |number: u128| IpAddr::from(Ipv6Addr::from_bits(0x2001 << 112 | number));
+        let of_network = |number: u128| Asking::trusted(Ipv6Addr::from_bits(0x2001 << 112 | number).into());
         (0..20).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
         assert!(is_new(&replies, of_network(1 << 64), 1, ""), "of another network");
         for number in 0..4 * CLIENTS_MAX as u128 {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use nocopy_lab::refused::{Refused, where_refused};
 
-use super::replies::Begun;
+use super::replies::{Asking, Begun};
 use super::*;
 use crate::wire::mount::{ExportEntry, MountEntry, MountReply, Mounted, Text};
 use crate::wire::nfs3::{
@@ -255,14 +255,40 @@ fn a_call_repeated_while_it_runs_blocks_no_thread() {
     let repeat = |connection| scene.core.answer_to(&record, CLIENT, asker(connection)).unwrap();
     // A thread that executes it.
     let asked = (procedure, &Caller::Server, &[][..] as &[u8], &arguments[..]);
-    let Begun::New(key) = scene.core.replies.begin(CLIENT.ip(), 7, asked, asker(1)) else {
+    let Begun::New(key) = scene.core.replies.begin(Asking::trusted(CLIENT.ip()), 7, asked, asker(1)) else {
         panic!("it is new")
     };
     assert!(matches!(repeat(2), Answer::InProgress { superseded: None }));
     assert!(matches!(repeat(3), Answer::InProgress { superseded: Some(other) } if other == asker(2)));
     assert!(!scene.path("made").exists());
-    assert_eq!(scene.core.replies.finish(CLIENT.ip(), key, &Ok(vec![1])), Some(asker(3)));
+    assert_eq!(scene.core.replies.finish(Asking::trusted(CLIENT.ip()), key, &Ok(vec![1])), Some(asker(3)));
     assert!(matches!(repeat(4), Answer::Reply(reply) if reply == [1]));
+}
+
+/// The reply to a call of a client's mount stays, whatever another program of that host does.
+#[test]
+fn calls_from_untrusted_ports_push_out_no_replies_of_trusted_ones() {
+    let mut scene = Scene::new();
+    scene.core.is_writable = true;
+    scene.core.callers = Callers::Users { is_root_trusted: false, is_any_port_trusted: false };
+    let mut arguments = Vec::new();
+    scene.root().encode(&mut arguments);
+    let answer = |xid, client| {
+        let (program, procedure) = (nfs3::PROGRAM, Procedure::MakeNode as u32);
+        let credential = Credential::NONE;
+        let mut record = Vec::new();
+        Call { xid, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut record);
+        match scene.core.answer(&record, client).unwrap() {
+            Answer::Reply(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = answer(7, CLIENT);
+    (100..1000).for_each(|xid| drop(answer(xid, SocketAddr::new(CLIENT.ip(), 1024))));
+    // Executed again, the call would return other attributes.
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+    assert_eq!(answer(7, CLIENT), first);
+    assert_ne!(answer(8, CLIENT)[8..], first[8..]);
 }
 
 /// Every call that would change something is refused, with attributes from before and after.
