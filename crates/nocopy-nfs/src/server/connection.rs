@@ -128,10 +128,10 @@ impl Connection {
         })
     }
 
-    pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
+    pub(super) fn wanted(&self) -> EventFlags {
         let mut wanted = EventFlags::empty();
         let is_taking = match self.long {
-            Long::No => !self.is_finished && !self.is_full(shared) && !self.incoming.is_starved(),
+            Long::No => !self.is_finished && !self.is_full() && !self.incoming.is_starved(),
             Long::Waits(_) => true,
             Long::GoesOn => false,
         };
@@ -210,7 +210,7 @@ impl Connection {
         if moved > 0 {
             self.moved = now;
         }
-        let is_asked = !self.is_finished && !self.is_writing() && !self.is_full(shared);
+        let is_asked = !self.is_finished && !self.is_writing() && !self.is_full();
         self.incoming.settle(self.work_bytes, is_asked, now);
         let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
         if is_over { Err(End::Closed) } else { Ok(moved + all_calls * CALL_COST_BYTES) }
@@ -220,19 +220,19 @@ impl Connection {
         !matches!(self.long, Long::No)
     }
 
-    fn is_full(&self, shared: &Shared) -> bool {
+    fn is_full(&self) -> bool {
         self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
             || self.work_bytes > WORK_BYTES_MAX
-            || self.is_heavy(shared)
+            || self.is_heavy()
     }
 
     /// Whether no more replies are made now: too much memory waits for the client to read.
-    fn is_heavy(&self, shared: &Shared) -> bool {
-        self.output.memory_bytes() > if shared.queued.is_much() { 0 } else { REPLIES_BYTES_MAX }
+    fn is_heavy(&self) -> bool {
+        self.output.memory_bytes() > if self.output.queued().is_much() { 0 } else { REPLIES_BYTES_MAX }
     }
 
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
-        if self.is_finished || self.is_full(shared) || self.is_writing() {
+        if self.is_finished || self.is_full() || self.is_writing() {
             return Ok(0);
         }
         match self.incoming.receive(shared, &self.socket, self.work_bytes, buffer) {
@@ -246,7 +246,7 @@ impl Connection {
 
     fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
         let mut calls = 0;
-        while !self.is_full(shared) && !self.is_writing() {
+        while !self.is_full() && !self.is_writing() {
             if self.begin_writing(shared) {
                 calls += 1;
                 break;
@@ -322,21 +322,22 @@ impl Connection {
         };
         match reading.is_warm() {
             Some(true) => {
-                self.output.push_front(reading.read(shared));
+                self.output.push_front(reading.read(shared, self.output.queued()));
             }
             _ => self.work.push_back(Work::Read(call)),
         }
     }
 
     fn give_work(&mut self, shared: &Shared) {
-        let jobs_max = if shared.queued.is_much() { 1 } else { JOBS_MAX };
+        let jobs_max = if self.output.queued().is_much() { 1 } else { JOBS_MAX };
         while self.jobs + self.output.pipes() < jobs_max
-            && !self.is_heavy(shared)
+            && !self.is_heavy()
             && let Some(work) = self.work.pop_front()
         {
             self.jobs += 1;
             let (network, client) = (self.network(), Arc::clone(&self.client));
-            shared.workers.give(Job { network, asker: self.asker, client, work });
+            let queued = Arc::clone(self.output.queued());
+            shared.workers.give(Job { network, asker: self.asker, client, queued, work });
         }
     }
 }

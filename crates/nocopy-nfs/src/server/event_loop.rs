@@ -180,9 +180,9 @@ impl EventLoop {
         let id = self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         let client = self.shared.accounts.connected(address.ip());
         let data = EventData::new_u64(id);
-        let queued = Arc::clone(&self.shared.queued);
         let records = Records::limited(self.shared.core.call_limits());
         let member = self.shared.networks.join(address.ip(), self.number);
+        let queued = Arc::new(self.shared.queued.with(&member.reply_bytes));
         let connection =
             Connection::new(self.asker(id), socket, address, client, (records, member), queued, now);
         let connection = connection.and_then(|connection| {
@@ -238,7 +238,7 @@ impl EventLoop {
         let turned = connection.turn(&self.shared, &mut self.buffer, now);
         let cost = *turned.as_ref().unwrap_or(&0);
         let is_cut = connection.is_cut();
-        let wanted = connection.wanted(&self.shared);
+        let wanted = connection.wanted();
         let is_good = match turned {
             Ok(_) if wanted == connection.interest => true,
             Ok(_) => {

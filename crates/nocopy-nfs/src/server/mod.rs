@@ -110,7 +110,7 @@ struct Shared {
     settings: Settings,
     accounts: Accounts,
     pipes: Arc<Pipes>,
-    queued: Arc<Queued>,
+    queued: Queued,
     networks: Arc<Networks>,
     workers: Workers,
     /// Of each event loop.
@@ -167,7 +167,7 @@ impl Server {
             settings,
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new(connections_max)),
-            queued: Arc::default(),
+            queued: Queued::default(),
             networks: Arc::default(),
             workers: Workers::default(),
             inboxes: inboxes.map_err(ServerError::Setup)?,

@@ -1,4 +1,4 @@
-//! What each network uses of the server: connections, and memory of calls. A network is an IPv4 address, or the first 64 bits of IPv6
+//! What each network uses of the server: connections, and memory of calls and replies. A network is an IPv4 address, or the first 64 bits of IPv6
 //! addresses.
 
 use std::collections::{HashMap, HashSet};
@@ -28,6 +28,7 @@ struct Uses {
     /// Connections, by the event loop that serves them.
     connections: [usize; LOOPS_MAX],
     call_bytes: Arc<AtomicUsize>,
+    reply_bytes: Arc<AtomicUsize>,
 }
 
 /// A connection's part of the uses of its network, until it is dropped.
@@ -37,6 +38,8 @@ pub(super) struct Member {
     pub(super) network: IpAddr,
     event_loop: usize,
     of_network: Arc<AtomicUsize>,
+    /// Memory of the replies of the network that were not sent.
+    pub(super) reply_bytes: Arc<AtomicUsize>,
     /// Bytes of the common memory that this connection has.
     bytes: usize,
 }
@@ -48,7 +51,8 @@ impl Networks {
         let uses = known.entry(network).or_default();
         uses.connections[event_loop] += 1;
         let of_network = Arc::clone(&uses.call_bytes);
-        Member { networks: Arc::clone(self), network, event_loop, of_network, bytes: 0 }
+        let reply_bytes = Arc::clone(&uses.reply_bytes);
+        Member { networks: Arc::clone(self), network, event_loop, of_network, reply_bytes, bytes: 0 }
     }
 
     /// The networks with the most connections, and the event loop that serves most of them.

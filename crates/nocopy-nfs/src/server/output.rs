@@ -15,7 +15,7 @@ use super::pipes::Lease;
 
 const GATHERED_MAX: usize = 16;
 
-/// From this much memory of all queues on, each connection has only one reply at a time, and a short one.
+/// A network that has more than what is left of this for others has only one reply at a time on each connection, and a short one.
 const QUEUED_BYTES_MAX: usize = 128 << 20;
 
 /// The cost of an entry besides the bytes of the reply.
@@ -76,17 +76,37 @@ pub(super) enum Front {
     Read(ReadCall),
 }
 
-/// Memory of the replies that all connections have queued.
+/// Memory of queued replies: those of all connections, and those of one network.
 #[derive(Debug, Default)]
-pub(super) struct Queued(AtomicUsize);
+pub(super) struct Queued {
+    all: Arc<AtomicUsize>,
+    of_network: Arc<AtomicUsize>,
+}
 
 impl Queued {
-    pub(super) fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+    /// The memory of all, and that of another network.
+    pub(super) fn with(&self, of_network: &Arc<AtomicUsize>) -> Self {
+        Self { all: Arc::clone(&self.all), of_network: Arc::clone(of_network) }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Whether the network has more than its share.
     pub(super) fn is_much(&self) -> bool {
-        self.bytes() > QUEUED_BYTES_MAX
+        self.of_network.load(Ordering::Relaxed) > QUEUED_BYTES_MAX.saturating_sub(self.bytes())
+    }
+
+    // Relaxed: these are only counts.
+    fn add(&self, bytes: usize) {
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.of_network.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+        self.of_network.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -95,18 +115,22 @@ pub(super) struct Output {
     queue: VecDeque<Outgoing>,
     memory_bytes: usize,
     pipes: usize,
-    of_all: Arc<Queued>,
+    queued: Arc<Queued>,
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        self.of_all.0.fetch_sub(self.memory_bytes, Ordering::Relaxed);
+        self.queued.remove(self.memory_bytes);
     }
 }
 
 impl Output {
-    pub(super) fn new(of_all: Arc<Queued>) -> Self {
-        Self { queue: VecDeque::new(), memory_bytes: 0, pipes: 0, of_all }
+    pub(super) fn new(queued: Arc<Queued>) -> Self {
+        Self { queue: VecDeque::new(), memory_bytes: 0, pipes: 0, queued }
+    }
+
+    pub(super) fn queued(&self) -> &Arc<Queued> {
+        &self.queued
     }
 
     pub(super) fn push(&mut self, reply: Outgoing) {
@@ -123,7 +147,7 @@ impl Output {
     fn note(&mut self, reply: &Outgoing) {
         let bytes = reply.memory_bytes();
         self.memory_bytes += bytes;
-        self.of_all.0.fetch_add(bytes, Ordering::Relaxed);
+        self.queued.add(bytes);
         self.pipes += usize::from(reply.is_piped());
     }
 
@@ -159,7 +183,7 @@ impl Output {
         let first = self.queue.pop_front()?;
         let bytes = first.memory_bytes();
         self.memory_bytes -= bytes;
-        self.of_all.0.fetch_sub(bytes, Ordering::Relaxed);
+        self.queued.remove(bytes);
         self.pipes -= usize::from(first.is_piped());
         Some(first)
     }
@@ -233,4 +257,25 @@ fn write_piped(
     let count = retry_on_intr(|| send(&socket, &ZEROS[..*padding], SendFlags::NOSIGNAL))?;
     *padding -= count;
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_leaves_memory_of_replies_to_others() {
+        let all = Queued::default();
+        let [mut greedy, other] = [(); 2].map(|()| Output::new(Arc::new(all.with(&Arc::default()))));
+        while !greedy.queued().is_much() {
+            greedy.push(Outgoing::bytes(vec![0; 1 << 20]));
+        }
+        assert!(all.bytes() > QUEUED_BYTES_MAX / 2);
+        assert!(!other.queued().is_much());
+        // Each of its connections may have one reply more.
+        greedy.push(Outgoing::bytes(vec![0; QUEUED_BYTES_MAX / 4]));
+        assert!(!other.queued().is_much());
+        drop((greedy, other));
+        assert_eq!(all.bytes(), 0);
+    }
 }

@@ -13,7 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 use super::Shared;
 use super::accounts::Copied;
 use super::core::{ReadCall, read_reply};
-use super::output::Outgoing;
+use super::output::{Outgoing, Queued};
 use super::pipes::{Lease, PAGE_BYTES};
 use crate::export::{OpenFile, status_of};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
@@ -87,9 +87,9 @@ impl Reading {
     }
 
     /// Reads, and waits for the disk if necessary.
-    pub(super) fn read(&self, shared: &Shared) -> Outgoing {
+    pub(super) fn read(&self, shared: &Shared, queued: &Queued) -> Outgoing {
         let bytes = self.call.bytes;
-        let copied_bytes = bytes.min(if shared.queued.is_much() { NO_PIPE_BYTES_MAX } else { usize::MAX });
+        let copied_bytes = bytes.min(if queued.is_much() { NO_PIPE_BYTES_MAX } else { usize::MAX });
         if shared.settings.is_stable {
             return self.copy(copied_bytes, Copied::Stable);
         }

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::accounts::ClientCounts;
 use super::core::{Answer, Asker, ListCall, ReadCall};
 use super::fair::FairQueue;
-use super::output::Outgoing;
+use super::output::{Outgoing, Queued};
 use super::reading::Reading;
 use super::writing::{Buffer, Done, LongWrite};
 use super::{Shared, WORKERS};
@@ -41,6 +41,7 @@ pub(super) struct Job {
     pub(super) network: IpAddr,
     pub(super) asker: Asker,
     pub(super) client: Arc<ClientCounts>,
+    pub(super) queued: Arc<Queued>,
     pub(super) work: Work,
 }
 
@@ -166,10 +167,10 @@ impl Workers {
             shared.inboxes[to.event_loop].put(to.connection, done, call_bytes);
         };
         let mut ended = None;
-        while let Some(Job { network, asker, client, work }) = self.next(ended) {
+        while let Some(Job { network, asker, client, queued, work }) = self.next(ended) {
             let call_bytes = work.call_bytes();
             let done = match work {
-                Work::Read(call) => Done::Reply(read(&call, shared)),
+                Work::Read(call) => Done::Reply(read(&call, shared, &queued)),
                 Work::List(call) => Done::Reply(Outgoing::bytes(core.list(&call))),
                 Work::Write(writing) => writing.go_on(shared, &mut buffer, |done| put(asker, done, 0)),
                 Work::Call { record, moved, address } => {
@@ -183,7 +184,7 @@ impl Workers {
                             put(also, Done::Reply(Outgoing::bytes(reply.clone())), 0);
                             Done::Reply(Outgoing::bytes(reply))
                         }
-                        answer => Done::Reply(reply(answer, moved, &client, shared)),
+                        answer => Done::Reply(reply(answer, moved, (&client, &queued), shared)),
                     }
                 }
             };
@@ -230,7 +231,12 @@ impl Workers {
     }
 }
 
-fn reply(answer: Answer, moved: usize, client: &ClientCounts, shared: &Shared) -> Outgoing {
+fn reply(
+    answer: Answer,
+    moved: usize,
+    (client, queued): (&ClientCounts, &Queued),
+    shared: &Shared,
+) -> Outgoing {
     match answer {
         Answer::Reply(reply) => Outgoing::bytes(reply),
         Answer::Written(reply, count) => {
@@ -238,12 +244,12 @@ fn reply(answer: Answer, moved: usize, client: &ClientCounts, shared: &Shared) -
             Outgoing::bytes(reply)
         }
         Answer::List(call) => Outgoing::bytes(shared.core.list(&call)),
-        Answer::Read(call) => read(&call, shared),
+        Answer::Read(call) => read(&call, shared, queued),
         Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("it was handled before"),
     }
 }
 
-fn read(call: &ReadCall, shared: &Shared) -> Outgoing {
+fn read(call: &ReadCall, shared: &Shared, queued: &Queued) -> Outgoing {
     let file = match shared.core.open(call) {
         Ok(file) => file,
         Err(refused) => return Outgoing::bytes(refused),
@@ -252,7 +258,7 @@ fn read(call: &ReadCall, shared: &Shared) -> Outgoing {
     if shared.turns.alternate(Instant::now()) {
         reading.fetch();
     }
-    reading.read(shared)
+    reading.read(shared, queued)
 }
 
 #[cfg(test)]
@@ -265,7 +271,7 @@ mod tests {
         let file = FileHandle::new(&[]).unwrap();
         let work = Work::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
         let asker = Asker { event_loop, connection };
-        Job { network: network.into(), asker, client: Arc::default(), work }
+        Job { network: network.into(), asker, client: Arc::default(), queued: Arc::default(), work }
     }
 
     #[test]
