@@ -486,11 +486,14 @@ impl Export {
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 let removed = Named::find(directory, &name);
                 caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))?;
-                self.note_removed(removed);
-                Ok(())
+                Ok(removed)
             })
         };
-        (done.and_then(|()| self.settle_change(directory)), changed)
+        let settle = |removed| {
+            self.note_removed(removed);
+            self.settle_change(directory)
+        };
+        (done.and_then(settle), changed)
     }
 
     /// Renames, replacing a file with the new name. Also returns the attributes of the target directory.
@@ -507,20 +510,24 @@ impl Export {
                 let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
                 let replaced = Named::find(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
-                self.note_removed(replaced);
                 // Records its new place, so that its handle stays valid.
-                self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
+                let _ = self.lookup(&Caller::Server, to, new);
+                Ok(replaced)
             });
             target = changed;
             done
         });
         drop(locks);
         let (done, source) = done;
-        let settle = |()| self.settle_change(to).and_then(|()| self.settle_change(from));
+        let settle = |replaced| {
+            self.note_removed(replaced);
+            self.settle_change(to).and_then(|()| self.settle_change(from))
+        };
         ((done.and_then(settle), source), target)
     }
 
-    /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle is forgotten.
+    /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle is forgotten. May wait for the disk:
+    /// no lock is held.
     fn note_removed(&self, file: Option<Named>) {
         let Some(Named { identity, file }) = file else { return };
         self.open.close(identity);

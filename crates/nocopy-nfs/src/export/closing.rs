@@ -57,6 +57,12 @@ impl Closing {
         files.iter().for_each(|file| file.settle(&note_lost));
     }
 
+    /// While this is there, closing a file waits.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> impl Drop {
+        self.lock()
+    }
+
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().len()

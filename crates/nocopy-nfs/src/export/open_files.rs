@@ -1,4 +1,4 @@
-//! Files that are kept open between calls.
+//! Files that are kept open between calls. They are closed when the table is not locked: closing may wait for the disk.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,7 @@ impl OpenFiles {
         if !waiting::may_wait() {
             return None;
         }
-        self.lock().open.remove(&identity);
+        self.close(identity);
         None
     }
 
@@ -66,33 +66,76 @@ impl OpenFiles {
 
     /// Keeps it instead of the same file, or of the least recently used one.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
+        // Dropped after the lock.
+        let (mut _oldest, _same);
         let mut files = self.lock();
         if files.open.len() >= self.files_max
             && !files.open.contains_key(&file.identity())
             && let Some(oldest) =
                 files.open.iter().min_by_key(|(_, (_, used))| *used).map(|(identity, _)| *identity)
         {
-            files.open.remove(&oldest);
+            _oldest = files.open.remove(&oldest);
         }
         files.uses += 1;
         let used = files.uses;
-        files.open.insert(file.identity(), (file, used));
+        _same = files.open.insert(file.identity(), (file, used));
     }
 
     /// Closes the file when its last user has finished.
     pub(super) fn close(&self, identity: Identity) {
-        self.lock().open.remove(&identity);
+        let closed = self.lock().open.remove(&identity);
+        drop(closed);
     }
 
     /// Closes files not used since the last call: an open file that was removed still uses disk space.
     pub(super) fn close_unused(&self) {
-        let mut files = self.lock();
-        let before = files.uses_before;
-        files.open.retain(|_, (_, used)| *used > before);
-        files.uses_before = files.uses;
+        let unused: Vec<_> = {
+            let mut files = self.lock();
+            let (before, now) = (files.uses_before, files.uses);
+            files.uses_before = now;
+            files.open.extract_if(|_, (_, used)| *used <= before).collect()
+        };
+        drop(unused);
     }
 
     fn lock(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::super::closing::Closing;
+    use super::*;
+    use crate::wire::nfs3::FileType;
+
+    /// Closing a file may wait for the disk; other files are found meanwhile.
+    #[test]
+    fn closing_a_file_holds_up_no_other() {
+        let (open, closing) = (OpenFiles::new(), Arc::new(Closing::default()));
+        let closes: [&(dyn Fn(Identity) + Sync); 3] =
+            [&|identity| open.close(identity), &|identity| drop(open.get(identity, |_| false)), &|_| {
+                (0..2).for_each(|_| open.close_unused())
+            }];
+        for (number, close) in closes.into_iter().enumerate() {
+            let identity = Identity { device: 1, inode: number as u64, generation: 0 };
+            let named = tempfile::NamedTempFile::new().unwrap();
+            let file = OpenFile::new(named.reopen().unwrap().into(), identity, FileType::Regular);
+            file.note_write(&closing);
+            open.keep(Arc::new(file));
+            thread::scope(|scope| {
+                // With this its last user waits.
+                let held = closing.held();
+                let is_closed = || open.files.try_lock().is_ok_and(|files| files.open.is_empty());
+                scope.spawn(|| close(identity));
+                wait_until("the file to be closed", is_closed);
+                drop(held);
+            });
+        }
     }
 }
