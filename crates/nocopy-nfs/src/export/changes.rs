@@ -172,6 +172,7 @@ impl Export {
                 self.apply(caller, file, new)
             })
         };
+        self.settle_closing(CLOSING_MAX);
         (done.and_then(|()| self.settle_change(file)), changed)
     }
 
@@ -189,7 +190,7 @@ impl Export {
     }
 
     fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
-        let file = self.writable(caller, file)?;
+        let file = self.opened_to_write(caller, file)?;
         caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
     }
 
@@ -436,6 +437,7 @@ impl Export {
                 }
             })
         };
+        self.settle_closing(CLOSING_MAX);
         let settle = |found: Found| {
             if found.attributes.file_type != FileType::SymbolicLink {
                 self.settle_change(&*self.file(&found.handle)?)?;
@@ -451,7 +453,6 @@ impl Export {
         let identity = Identity::of(&about, &file, c"");
         self.learn(identity, directory.identity(), directory, name);
         self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
-        self.settle_closing(CLOSING_MAX);
         self.found(identity, &about)
     }
 
@@ -536,14 +537,23 @@ impl Export {
         }
     }
 
+    /// The file, open to be written. No lock is held, because too many closed files are waited for.
     fn writable(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+        let is_new = !file.is_writable();
+        let writable = self.opened_to_write(caller, file)?;
+        if is_new {
+            self.settle_closing(CLOSING_MAX);
+        }
+        Ok(writable)
+    }
+
+    fn opened_to_write(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
         file.check(caller, Access::WRITE_OK)?;
         if file.is_writable() {
             return Ok(Arc::clone(file));
         }
         let writable = Arc::new(file.reopened_to_write()?);
         self.open.keep(Arc::clone(&writable));
-        self.settle_closing(CLOSING_MAX);
         Ok(writable)
     }
 

@@ -298,6 +298,28 @@ fn what_is_cached_is_at_hand() {
     assert!(!export.is_at_hand(&export.key.handle(unknown), None));
 }
 
+/// One that makes a file may have to wait until files of others are on the disk.
+#[test]
+fn a_directory_is_not_locked_while_closed_files_are_synchronised() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let exists = |name| scene.path("exported").join(name).exists();
+    let how = HowToCreate::Guarded(NewAttributes::NONE);
+    let create = |name: &str| export.create(&Caller::Server, &root, name.as_bytes(), &how).0.unwrap();
+    std::thread::scope(|scope| {
+        let held = export.closing.held();
+        for name in ["first", "second"] {
+            scope.spawn({
+                let create = &create;
+                move || create(name)
+            });
+            nocopy_lab::patience::wait_until("the file to be made", || exists(name));
+        }
+        drop(held);
+    });
+}
+
 /// Some file systems ask another host or another program for attributes, which may take any time. (What is below /proc stands for them.)
 #[test]
 fn file_systems_that_may_answer_late_are_not_at_hand() {
