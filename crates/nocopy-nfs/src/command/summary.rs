@@ -25,6 +25,8 @@ pub(super) struct Summary {
     ended_for_others: u64,
     /// Connections ended because of a message that is not a call.
     malformed: u64,
+    /// Connections ended because the rest of a call did not arrive in time.
+    late: u64,
     /// How often the index of handles could not be written.
     unsaved: u64,
 }
@@ -123,6 +125,7 @@ impl Summary {
             refused: accounts.refused(),
             ended_for_others: accounts.ended(),
             malformed: accounts.malformed(),
+            late: accounts.late(),
             unsaved: accounts.unsaved(),
         }
     }
@@ -143,6 +146,7 @@ impl nocopy_report::Summary for Summary {
             ("refused", self.refused, "connections of networks that are not allowed"),
             ("ended", self.ended_for_others, "connections, to make room for others"),
             ("malformed", self.malformed, "connections ended by something that was no call"),
+            ("late", self.late, "connections ended because the rest of a call did not arrive"),
             (
                 "unsaved",
                 self.unsaved,

@@ -146,6 +146,7 @@ pub struct Accounts {
     refused: AtomicU64,
     ended: AtomicU64,
     malformed: AtomicU64,
+    late: AtomicU64,
     unsaved: AtomicU64,
 }
 
@@ -168,6 +169,10 @@ impl Accounts {
 
     pub(super) fn note_malformed(&self) {
         add(&self.malformed, 1);
+    }
+
+    pub(super) fn note_late(&self) {
+        add(&self.late, 1);
     }
 
     pub(super) fn note_unsaved(&self, count: u64) {
@@ -201,6 +206,11 @@ impl Accounts {
     /// Connections ended because of a message that is not a call.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Connections ended because the rest of a call did not arrive in time.
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
     }
 
     /// How often the index of handles could not be written.

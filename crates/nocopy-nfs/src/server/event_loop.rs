@@ -277,9 +277,56 @@ impl EventLoop {
         }
         self.ticked = now;
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
-        overdue.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.remove(id));
+        for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.remove(id);
+            self.shared.accounts.note_late();
+        }
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
         starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.note_ready(id, false));
         if self.is_paused { self.listen() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::Ipv4Addr;
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::super::core::Callers;
+    use super::super::{Server, Settings};
+    use super::*;
+    use crate::export::Export;
+
+    #[test]
+    fn connections_with_a_late_call_end_and_are_counted() {
+        let around = tempfile::tempdir().unwrap();
+        let [exported, state] = ["exported", "state"].map(|name| around.path().join(name));
+        std::fs::create_dir(&exported).unwrap();
+        let settings = Settings {
+            addresses: vec![(Ipv4Addr::LOCALHOST, 0).into()],
+            allow: Vec::new(),
+            is_stable: false,
+            is_writable: false,
+            callers: Callers::Server,
+            is_portmapper: false,
+            connections_max: 16,
+        };
+        let server =
+            Server::bind(Arc::new(Export::open(&exported, Some(&state)).unwrap()), settings).unwrap();
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.write_all(&[0x80, 0, 0, 100, 1, 2, 3]).unwrap();
+        let Server { shared, mut loops, .. } = server;
+        let mut one = loops.swap_remove(0);
+        one.listen().unwrap();
+        let (now, late) = (Instant::now(), Instant::now() + Duration::from_secs(120));
+        wait_until("half a call to arrive", || {
+            one.accept(0, now).unwrap();
+            one.turn(FIRST, true, now);
+            one.connections.values().any(|connection| connection.is_overdue(late))
+        });
+        one.tick(late).unwrap();
+        assert_eq!((one.connections.len(), shared.accounts.late()), (0, 1));
     }
 }
