@@ -35,10 +35,10 @@ const ACCEPTED_MAX: usize = 64;
 /// How often to close unused files, and to check whether connections can be accepted again.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
+/// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on). There cannot be so many listeners.
 const INBOX: u64 = 0;
 const LISTENERS: u64 = 1;
-pub(super) const FIRST: u64 = 16;
+pub(super) const FIRST: u64 = 1 << 32;
 
 #[derive(Debug)]
 pub(super) struct EventLoop {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write;
+use std::net::SocketAddr;
 
 use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments, ReadDirPlusArguments};
 
@@ -86,6 +87,19 @@ fn replies_that_nobody_reads_take_bounded_memory() {
     assert!(queued_bytes <= 1 << 20, "{queued_bytes} bytes are queued");
     let replied: HashSet<u32> = (0..CALLS).map(|_| slow.reply().0).collect();
     assert_eq!(replied.len(), CALLS as usize);
+}
+
+/// The events of listeners and of connections are told apart.
+#[test]
+fn every_one_of_many_addresses_is_served() {
+    let scene = Scene::new();
+    let all = (1..=20).map(|last| SocketAddr::from(([127, 0, 0, last], 0)));
+    let server = scene.serve_with(|settings| settings.addresses = all.clone().collect());
+    for mut address in all.clone() {
+        address.set_port(server.address.port());
+        null(&mut Client::connect(address));
+    }
+    assert_eq!(server.end().clients().len(), 1);
 }
 
 const CONNECTIONS: usize = 40;
