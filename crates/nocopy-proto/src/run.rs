@@ -13,7 +13,8 @@
 //! ```
 //!
 //! All processes of a command inherit one socket, and any of them could read an answer there: hence the channels. Any process of the network
-//! namespace can send to the address: hence the key. A process that lost its channel joins again, with the same number. This module checks each
+//! namespace can send to the address: hence the key, which a datagram to it [begins with](by_address). Without it, the kernel drops the
+//! datagram where it is sent: with descriptors in it, a stranger could make the process that closes them wait for as long as it likes. A process that lost its channel joins again, with the same number. This module checks each
 //! message, because an attacker's packet may have taken over a process that reads packets: a parsed message has no text that is too long,
 //! and no more instructions than a filter may have.
 
@@ -42,6 +43,25 @@ pub const QUEUES_MAX: usize = 64;
 
 /// The name of a queue's mode is never longer.
 pub const MODE_BYTES_MAX: usize = 64;
+
+/// Bytes of the key in front of a datagram to the address.
+pub const KEY_BYTES: usize = size_of::<u64>();
+
+/// A datagram that joins, in the form in which it is sent to the address.
+pub fn by_address(key: u64, datagram: &[u8]) -> Vec<u8> {
+    [&key.to_be_bytes(), datagram].concat()
+}
+
+/// The filter of the socket at the address: the kernel drops datagrams that do not begin with the key.
+///
+/// # Panics
+/// Never: these are valid instructions.
+pub fn key_filter(key: u64) -> Program {
+    let [high, low] = [(key >> 32) as u32, key as u32];
+    // ld [0]; jne high, refused; ld [4]; jne low, refused; ret all; refused: ret none
+    let program = format!("6,32 0 0 0,21 0 3 {high},32 0 0 4,21 0 1 {low},6 0 0 {},6 0 0 0,", u32::MAX);
+    Program::parse(&program).expect("valid instructions")
+}
 
 /// A message of the library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,11 +3,15 @@
 #[cfg(test)]
 mod serving;
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nocopy_proto::run::{DATAGRAM_BYTES_MAX, FilterRequest, Join, Message, Reply, clip};
+use nocopy::integration::filter_socket;
+use nocopy_proto::run::{
+    DATAGRAM_BYTES_MAX, FilterRequest, Join, KEY_BYTES, Message, Reply, clip, key_filter,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread, retry_on_intr};
@@ -34,11 +38,19 @@ const TURN: usize = 64;
 #[derive(Debug)]
 pub(super) struct Listener {
     /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the address.
-    doors: Vec<OwnedFd>,
+    doors: Vec<Door>,
     channels: Vec<Channel>,
     key: u64,
     buffer: Vec<u8>,
     pub(super) heard: Heard,
+}
+
+/// A socket where processes join.
+#[derive(Debug)]
+struct Door {
+    socket: OwnedFd,
+    /// Bytes before the message: of the key, which the kernel has compared already.
+    key_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -81,25 +93,29 @@ impl Theirs {
 
 impl Listener {
     /// A listener, and what the command is to inherit.
-    pub(super) fn new() -> rustix::io::Result<(Self, Theirs)> {
+    pub(super) fn new() -> io::Result<(Self, Theirs)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
+        let mut key = [0; 8];
+        getrandom(&mut key, GetRandomFlags::empty())?;
+        let key = u64::from_ne_bytes(key);
         let named = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        // Before it has a name: descriptors of other users never arrive here. To close one may take as long as they like.
+        filter_socket(&named, key_filter(key).instructions())?;
         // Without a name the kernel gives it one of five digits.
         bind(&named, &SocketAddrUnix::new_unnamed())?;
         let name = SocketAddrUnix::try_from(getsockname(&named)?)?;
         let name = String::from_utf8_lossy(name.abstract_name().unwrap_or_default()).into_owned();
-        let mut key = [0; 8];
-        getrandom(&mut key, GetRandomFlags::empty())?;
-        let key = u64::from_ne_bytes(key);
-        let (doors, buffer) = (vec![ours, named], vec![0; DATAGRAM_BYTES_MAX]);
+        let doors = vec![Door { socket: ours, key_bytes: 0 }, Door { socket: named, key_bytes: KEY_BYTES }];
+        let buffer = vec![0; KEY_BYTES + DATAGRAM_BYTES_MAX];
         let listener = Self { doors, channels: Vec::new(), key, buffer, heard: Heard::default() };
         Ok((listener, Theirs { inherited: theirs, name, key }))
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.doors.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
+        let doors = self.doors.iter().map(|door| &door.socket);
+        doors.chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }
 
     /// Reads messages, and answers. Returns whether there may be more.
@@ -136,10 +152,10 @@ impl Listener {
     }
 
     /// Returns whether there may be more, `None` if nobody can join there any more.
-    fn hear_door(&mut self, door: &OwnedFd) -> Option<bool> {
+    fn hear_door(&mut self, door: &Door) -> Option<bool> {
         for _ in 0..TURN {
-            match receive(door, &mut self.buffer) {
-                Received::Datagram(bytes, descriptors) => self.join(bytes, descriptors),
+            match receive(&door.socket, &mut self.buffer) {
+                Received::Datagram(bytes, descriptors) => self.join(door.key_bytes..bytes, descriptors),
                 Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
                 Received::Nothing => return Some(false),
                 Received::End => return None,
@@ -148,8 +164,8 @@ impl Listener {
         Some(true)
     }
 
-    fn join(&mut self, bytes: usize, descriptors: Vec<OwnedFd>) {
-        let join = match Message::parse(&self.buffer[..bytes]) {
+    fn join(&mut self, message: Range<usize>, descriptors: Vec<OwnedFd>) {
+        let join = match Message::parse(self.buffer.get(message).unwrap_or_default()) {
             Ok(Message::Join(join)) => join,
             Ok(_) => return self.heard.malformed("a message of a process that has not joined"),
             Err(why) => return self.heard.malformed(why),
@@ -280,18 +296,19 @@ fn is_at_end(socket: &OwnedFd) -> bool {
 mod tests {
     use std::io::IoSlice;
 
-    use nocopy_proto::run::{Closed, Counts, Library, Opened, VERSION};
+    use nocopy_proto::run::{self, Closed, Counts, Library, Opened, VERSION};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, connect, sendmsg};
 
     use super::super::heard::State;
     use super::*;
 
-    fn join(listener: &Listener, shared: &OwnedFd) -> OwnedFd {
+    fn join(listener: &Listener, shared: &OwnedFd, by_address: bool) -> OwnedFd {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (key, channel, program) = (listener.key, 5, "test".into());
         let message = Message::Join(Join { version: VERSION, process: 1, program, key, channel });
         let datagram = message.datagram().unwrap();
+        let datagram = if by_address { run::by_address(key, &datagram) } else { datagram };
         let descriptors = [theirs.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -315,7 +332,7 @@ mod tests {
         let join = |listener: &Listener| {
             let socket = by_address();
             connect(&socket, &address).unwrap();
-            join(listener, &socket)
+            join(listener, &socket, true)
         };
         let first = join(&listener);
         say(&first, 0);
@@ -345,7 +362,7 @@ mod tests {
     fn empty_datagrams_end_nothing() {
         let (mut listener, Theirs { inherited: theirs, .. }) = Listener::new().unwrap();
         send(&theirs, &[], SendFlags::empty()).unwrap();
-        let channel = join(&listener, &theirs);
+        let channel = join(&listener, &theirs, false);
         send(&channel, &[], SendFlags::empty()).unwrap();
         say(&channel, 0);
         assert!(!listener.listen());

@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
         if let Some(obstacle) = &obstacle {
             print::say(format_args!("nocopy: warning: {obstacle}"));
         }
-        let (listener, theirs) = Listener::new().map_err(|errno| Error::Socket(errno.into()))?;
+        let (listener, theirs) = Listener::new().map_err(Error::Socket)?;
         let counts = arguments.batch_udp.then(Counts::new).transpose().map_err(Error::Counts)?;
         let early = Early::catch()?;
         let child = spawn(arguments, &preloaded, &theirs, counts.as_ref())

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::filter::Program;
-use nocopy_proto::run::{FilterRequest, Join, Malformed, Message, Reply};
+use nocopy_proto::run::{FilterRequest, Join, Malformed, Message, Reply, by_address};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, retry_on_intr};
@@ -45,7 +45,7 @@ impl Channel {
     /// Joins by the socket that all processes share or, if the program has closed it, by the address.
     pub(super) fn open(runner: &Runner, join: Join) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
-        let number = join.channel;
+        let (number, key) = (join.channel, join.key);
         let datagram = Message::Join(join).datagram().map_err(io::Error::other)?;
         match runner.inherited {
             Some(shared) => send_with(shared, None, &datagram, theirs.as_fd())?,
@@ -53,7 +53,7 @@ impl Channel {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
                 let address = SocketAddrUnix::new_abstract_name(runner.name.as_bytes())?;
-                send_with(socket.as_fd(), Some(&address), &datagram, theirs.as_fd())?;
+                send_with(socket.as_fd(), Some(&address), &by_address(key, &datagram), theirs.as_fd())?;
             }
         }
         let (requests, turn, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
@@ -228,14 +228,20 @@ mod tests {
         let name = String::from_utf8(address.abstract_name().unwrap().to_vec()).unwrap();
         let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
         let channel = Channel::open(&Runner { inherited: None, name, key: 8 }, join.clone()).unwrap();
-        let (message, descriptors) = receive(&listener);
-        assert_eq!((message, descriptors.len()), (Message::Join(join), 1));
+        let (bytes, descriptors) = receive_bytes(&listener);
+        assert_eq!(bytes, by_address(8, &Message::Join(join).datagram().unwrap()));
+        assert_eq!(descriptors.len(), 1);
         let closed = Message::Closed(Closed { handle: 1, counts: Counts::default(), sending: None });
         channel.say(&closed);
         assert_eq!(receive(&descriptors[0]).0, closed);
     }
 
     fn receive(socket: &OwnedFd) -> (Message, Vec<OwnedFd>) {
+        let (bytes, descriptors) = receive_bytes(socket);
+        (Message::parse(&bytes).unwrap(), descriptors)
+    }
+
+    fn receive_bytes(socket: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
         let wait = Timespec::try_from(Duration::from_secs(60)).unwrap();
         assert_eq!(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)), Ok(1));
         let (mut bytes, mut space) =
@@ -248,7 +254,8 @@ mod tests {
             _ => None,
         });
         let descriptors = descriptors.flatten().collect();
-        (Message::parse(&bytes[..count]).unwrap(), descriptors)
+        bytes.truncate(count);
+        (bytes, descriptors)
     }
 
     fn filter() -> Program {

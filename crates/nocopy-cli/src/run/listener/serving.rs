@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nocopy::{Mode, Port, filter};
 use nocopy_lab::Lab;
-use nocopy_proto::run::{Closed, Counts, VERSION};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, recv, sendmsg, shutdown};
+use nocopy_proto::run::{Closed, Counts, VERSION, by_address};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, connect, recv, sendmsg, shutdown};
 
 use super::*;
 
@@ -80,6 +80,35 @@ fn invalid_and_early_messages_are_counted_and_ignored() {
     drop(channel);
     listener.listen();
     assert_eq!(listener.descriptors().count(), 2);
+}
+
+/// Its sender may have arranged that closing them takes for ever.
+#[test]
+fn descriptors_of_strangers_never_arrive() {
+    let (mut listener, theirs) = Listener::new().unwrap();
+    let address = SocketAddrUnix::new_abstract_name(theirs.name.as_bytes()).unwrap();
+    let stranger = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&stranger, &address).unwrap();
+    let (key, program) = (listener.key, "test".to_owned());
+    let joining = Join { version: VERSION, process: 7, program, key: !key, channel: 1 };
+    let joining = Message::Join(joining).datagram().unwrap();
+    let halves = [key ^ 1, key ^ 1 << 32];
+    let datagrams =
+        halves.map(|wrong| by_address(wrong, &joining)).into_iter().chain([joining.clone(), Vec::new()]);
+    for datagram in datagrams {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let descriptors = [write.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&stranger, &[IoSlice::new(&datagram)], &mut control, SendFlags::DONTWAIT).unwrap();
+        drop(write);
+        let mut end = [PollFd::new(&read, PollFlags::IN)];
+        poll(&mut end, Some(&Timespec::default())).unwrap();
+        assert!(end[0].revents().contains(PollFlags::HUP), "it waits for the listener, which would close it");
+    }
+    listener.listen();
+    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (0, 2));
 }
 
 /// A port at `lab`'s right end whose filter a process has handed over, and that process.
