@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::heard::{Handle, Heard, State};
 use super::sockets;
 use nocopy_report::Failure;
-use nocopy_report::print;
+use nocopy_report::print::{one_line, printable};
 use nocopy_report::table::Table;
 
 const SCHEMA: &str = "nocopy.run/1";
@@ -112,21 +112,23 @@ impl Report {
             None => (handles.len(), "capture handle"),
         };
         let plural = if count == 1 { "" } else { "s" };
-        let mut text =
-            format!("nocopy: {} ended with {how}; {count} {thing}{plural}\n", self.command.join(" "));
+        let mut text = format!(
+            "nocopy: {} ended with {how}; {count} {thing}{plural}\n",
+            one_line(&self.command.join(" "))
+        );
         if !handles.is_empty() {
             text += &table(handles).text();
         }
         for row in handles {
-            row.words().for_each(|words| text += &format!("{words}\n"));
+            row.words().for_each(|words| text += &format!("{}\n", one_line(&words)));
         }
         if let Some(rows) = self.sockets.as_deref().filter(|rows| !rows.is_empty()) {
             text += &sockets::text(rows);
         }
         for note in &self.notes {
-            text += &format!("{note}\n");
+            text += &format!("{}\n", one_line(note));
         }
-        print::printable(&text)
+        printable(&text)
     }
 }
 
@@ -192,7 +194,7 @@ impl Row {
             |of: fn(&Counts) -> u64| self.counts.as_ref().map_or("?".into(), |all| of(all).to_string());
         let mode = match self.mode {
             Some(mode) if self.queues.is_empty() => mode.to_owned(),
-            Some(mode) => format!("{mode}: {}", together(&self.queues)),
+            Some(mode) => format!("{mode}: {}", one_line(&together(&self.queues))),
             None => "-".into(),
         };
         let filter = match (self.library, self.filter) {
@@ -202,8 +204,8 @@ impl Row {
         };
         vec![
             self.process.to_string(),
-            self.program.clone(),
-            self.interface.clone(),
+            one_line(&self.program),
+            one_line(&self.interface),
             self.library.into(),
             mode,
             filter.into(),
@@ -329,6 +331,32 @@ mod tests {
         assert_eq!(lines[6], "sh (4712) on eth0: the system's libpcap: the 'any' device");
         assert!(lines[7].contains("ended without closing it") && lines[8].contains("still open"), "{text}");
         assert_eq!(lines.len(), 9, "{text}");
+    }
+
+    /// Each is a line of the report, which a newline would make two.
+    #[test]
+    fn what_processes_say_is_one_line_each() {
+        let forged = || "x\nnocopy: forged\t".to_owned();
+        let mut heard = Heard::default();
+        let process = Process { id: 4711, program: forged() };
+        let mode = || CaptureMode::Take { queues: vec![forged()] };
+        let ours = |note| Library::Ours { mode: mode(), note };
+        for (handle, library) in
+            [ours(Some(forged())), Library::System { why: forged() }].into_iter().enumerate()
+        {
+            let opened = Opened { interface: forged(), ..opened(handle as u64, library) };
+            heard.opened(number(1), &process, opened);
+            heard.filter(number(1), handle as u64, Some(FilterPlace::UserSpace { why: forged() }));
+            let closed = Closed { handle: handle as u64, counts: Counts::default(), sending: Some(forged()) };
+            heard.closed(number(1), closed);
+        }
+        heard.malformed(forged());
+        let command = vec!["sh".into(), forged()];
+        let mut report = Report::new(command, Path::new("/l.so"), true, ExitStatus::from_raw(0), &heard);
+        report.note(forged());
+        let text = report.text();
+        assert!(!text.lines().any(|line| line.starts_with("nocopy: forged")), "{text}");
+        assert_eq!(text.lines().count(), 1 + 3 + 6 + 2, "{text}");
     }
 
     #[test]
