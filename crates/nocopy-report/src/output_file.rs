@@ -1,14 +1,19 @@
 //! Files that a command writes: none is overwritten unasked, and none is written through a symbolic link.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Stat, fstat};
+use rustix::process::geteuid;
 
 /// Permissions of a file that only its owner can read.
 const OWN: u32 = 0o600;
+
+/// The number of users that a user namespace does not have (`/proc/sys/kernel/overflowuid`).
+const UNMAPPED: u32 = 65_534;
 
 /// How files of packets and received bytes are made: readable only by their owner, unless the user asks for other permissions.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +45,8 @@ impl PrivateFile {
 ///
 /// # Errors
 /// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link leads to a file. Links to
-/// anything else, such as those in `/dev/fd`, are followed, because nothing can be overwritten.
+/// anything else, such as those in `/dev/fd`, are followed, because nothing can be overwritten. `EACCES`, if a pipe or device belongs to
+/// another user than this process's and root, and was not inherited: that user would read what is written.
 pub fn open(
     path: &Path,
     options: &OpenOptions,
@@ -58,7 +64,12 @@ pub fn open(
     };
     let metadata = file.metadata()?;
     match link {
-        _ if !metadata.is_file() => {}
+        _ if !metadata.is_file() => {
+            if !is_trusted(&file, &metadata) {
+                // As the kernel does for FIFOs in sticky directories (fs.protected_fifos).
+                return Err(io::Error::from_raw_os_error(libc::EACCES));
+            }
+        }
         _ if !may_overwrite(&metadata) => return Err(io::ErrorKind::AlreadyExists.into()),
         // Of symbolic links, only those in /dev and /proc that mean this process's own output are followed.
         Some(link) if !is_own_output(&metadata) => return Err(link),
@@ -72,11 +83,28 @@ fn is_own_output(file: &Metadata) -> bool {
     [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(is_same)
 }
 
+/// Whether no other user reads what is written to this pipe or device.
+fn is_trusted(file: &File, metadata: &Metadata) -> bool {
+    let owner = metadata.uid();
+    // In a user namespace, root of the host has this number, and so has `/dev/null`; no user makes a device.
+    let is_unmapped_device = owner == UNMAPPED && !metadata.file_type().is_fifo();
+    owner == geteuid().as_raw() || owner == 0 || is_unmapped_device || is_inherited(file, metadata)
+}
+
+/// Whether this process has it open already, such as a pipe of the shell that started it, which is of another user under sudo(8).
+fn is_inherited(file: &File, metadata: &Metadata) -> bool {
+    let Ok(open) = fs::read_dir("/proc/self/fd") else { return false };
+    let others = open.flatten().filter(|one| one.file_name().to_str() != Some(&file.as_raw_fd().to_string()));
+    let mut others = others.filter_map(|one| fs::metadata(one.path()).ok());
+    others.any(|other| (other.dev(), other.ino()) == (metadata.dev(), metadata.ino()))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
+
+    use rustix::fs::mkfifoat;
 
     use super::*;
 
@@ -142,6 +170,33 @@ mod tests {
         assert_eq!(make(&link, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(make(&link, true, None).unwrap_err().raw_os_error(), Some(libc::ELOOP));
         assert_eq!(fs::read(&file).unwrap(), b"precious");
+    }
+
+    /// Its reader would get what is written. Pipes of a shell are this process's own, whoever made them.
+    #[test]
+    fn a_fifo_of_another_user_gets_nothing() {
+        let scratch = Scratch::new("fifo");
+        let (fifo, link) = (scratch.join("fifo"), scratch.join("link"));
+        mkfifoat(rustix::fs::CWD, &fifo, OWN.into()).unwrap();
+        let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+        symlink(&fifo, &link).unwrap();
+        for path in [&fifo, &link] {
+            make(path, false, None).unwrap();
+        }
+        if let Err(error) = std::os::unix::fs::chown(&fifo, Some(65_533), None) {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            return; // only root may give a file to another user
+        }
+        drop(reader);
+        for path in [&fifo, &link] {
+            let mut both = File::options();
+            both.read(true).write(true); // does not wait for a reader
+            let opened = PrivateFile { force: true, permissions: None }.open(path, &mut both);
+            assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+        let inherited = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+        make(&inherited, false, None).unwrap();
     }
 
     #[test]
