@@ -54,11 +54,20 @@ impl Arrivals {
         if std::mem::replace(seen, true) { Arrival::Again } else { Arrival::Late }
     }
 
+    /// Marks `count` values, fewer than the window, as not arrived. At most two runs of memory: a stranger decides how many they are.
+    fn forget(&mut self, from: usize, count: usize) {
+        let to_end = count.min(self.seen.len() - from);
+        self.seen[from..from + to_end].fill(false);
+        self.seen[..count - to_end].fill(false);
+    }
+
     #[inline]
     fn advance(&mut self, value: u64, left_out: u64) -> Arrival {
         let window = self.seen.len() as u64;
-        for back in 1..=left_out.min(window) {
-            self.seen[(value.wrapping_sub(back) % window) as usize] = false;
+        if left_out >= window {
+            self.seen.fill(false);
+        } else if left_out > 0 {
+            self.forget((value.wrapping_sub(left_out) % window) as usize, left_out as usize);
         }
         self.seen[(value % window) as usize] = true;
         let next = value.wrapping_add(1) & self.mask;
@@ -76,6 +85,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn values_left_out_are_new_however_many_they_are() {
+        for ahead in [0, 1, 5, 63, 64, 65, 200, 1 << 40] {
+            let mut arrivals = Arrivals::new(64, 64, 0);
+            for value in 0..100 {
+                arrivals.note(value);
+            }
+            let left_out = Arrival::Ahead { left_out: ahead, went_round: false };
+            assert_eq!(arrivals.note(100 + ahead), left_out, "{ahead}");
+            for back in 1..64 {
+                let expected = if back <= ahead { Arrival::Late } else { Arrival::Again };
+                assert_eq!(arrivals.note(100 + ahead - back), expected, "{back} of {ahead}");
+            }
+        }
+    }
 
     proptest! {
         /// Within the window, each value is new exactly once, and the number left out is right.

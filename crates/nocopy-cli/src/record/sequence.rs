@@ -97,7 +97,7 @@ impl Sequence {
         let arrivals = arrivals.get_or_insert_with(|| Arrivals::new(field.bits(), WINDOW, value));
         match arrivals.note(value) {
             Arrival::Ahead { left_out, went_round } => {
-                gaps.missing += left_out;
+                gaps.missing = gaps.missing.saturating_add(left_out);
                 gaps.gaps += u64::from(left_out > 0);
                 gaps.wraps += u64::from(went_round);
             }
@@ -126,6 +126,13 @@ mod tests {
             sequence.follow(&payload);
         }
         sequence.gaps()
+    }
+
+    #[test]
+    fn more_values_than_fit_may_be_missing() {
+        let far = u64::MAX / 2;
+        let jumps = gaps(8, (0..5_u64).map(|jump| jump.wrapping_mul(far)));
+        assert_eq!((jumps.missing, jumps.gaps), (u64::MAX, 4));
     }
 
     #[test]
