@@ -25,6 +25,9 @@ use nocopy_transfer::{call, ping, recv, send, serve};
 
 fn main() -> ExitCode {
     let arguments = Arguments::read();
+    if let Err(failure) = survive_file_limits() {
+        return failed(&failure);
+    }
     let outcome = match arguments.command {
         Command::Bench(arguments) => {
             let tools = nocopy_bench::Tools {
@@ -58,8 +61,7 @@ fn main() -> ExitCode {
         Command::Ping(arguments) => ping::run(&arguments).map_err(Failure::from),
         Command::Serve(arguments) => match arguments.what() {
             Served::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
-            Served::Nfs(arguments) => survive_file_limits()
-                .and_then(|()| nocopy_nfs::command::run(arguments).map_err(Failure::from)),
+            Served::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
         },
         Command::Ls(arguments) => nocopy_nfs::command::ls(&arguments).map_err(Failure::from),
         Command::Cat(arguments) => nocopy_nfs::command::cat(&arguments).map_err(Failure::from),
@@ -80,11 +82,13 @@ fn main() -> ExitCode {
         Ok(Outcome::Negative) => ExitCode::from(1),
         // `nocopy bench | head`: the reader has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            print::say(format_args!("nocopy: {failure}"));
-            ExitCode::from(2)
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    print::say(format_args!("nocopy: {failure}"));
+    ExitCode::from(2)
 }
 
 fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
@@ -92,7 +96,8 @@ fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outc
     print()
 }
 
-/// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the process (SIGXFSZ).
+/// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the process (SIGXFSZ). For every
+/// command: any output may be a file.
 fn survive_file_limits() -> Result<(), Failure> {
     let noted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted)

@@ -33,7 +33,6 @@ use taken::Taken;
 
 pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
-    crate::survive_file_limits()?;
     let interrupt = Interrupt::listen()?;
     let source = Source::open(arguments)?;
     capability::drop_all_but(capability::NONE)?;

@@ -1,6 +1,7 @@
 //! Files that commands write: permissions, and what is not overwritten.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -129,6 +130,35 @@ fn results_overwrite_no_file_unless_asked() {
         assert_refused(arguments, code, "--force");
     }
     assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+/// `ulimit -f`: an error of the write, and not the end of the process by a signal.
+#[test]
+fn an_output_beyond_the_limit_of_files_is_an_error() {
+    let scratch = Scratch::new("limit");
+    let path = scratch.path("file");
+    let limited = |arguments: &[&str]| {
+        let script = "ulimit -f 8; exec \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_nocopy")]).args(arguments);
+        command
+    };
+    let mut receiver = limited(&["recv", "tcp://127.0.0.1:0", "--force", "--output", &path]);
+    let mut receiver = receiver.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(receiver.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    let to = said.trim().strip_prefix("nocopy: receiving at ").unwrap_or_else(|| panic!("{said}")).to_owned();
+    nocopy(&["send", &to, "--count", "100", "--size", "10000"]).output().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(receiver.wait().unwrap().code(), Some(2), "{said}");
+    assert!(said.contains("(EFBIG)") && said.contains("ulimit -f"), "{said}");
+    // Text of any command, if its output is a file.
+    let output = fs::File::create(&path).unwrap();
+    output.set_len(8 << 10).unwrap();
+    let output = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let refused = limited(&["man", "recv"]).stdout(output).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
 /// The bytes are in the cache, and the disk (or the server of the file system) does not take them.
