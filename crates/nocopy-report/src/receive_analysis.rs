@@ -132,10 +132,15 @@ impl ReceiveAnalysis {
         let header: Vec<_> = header.collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let columns: Vec<_> = self.buffers.iter().map(BufferAnalysis::column).collect();
-        let names = columns.first().into_iter().flatten().map(|(name, _)| name);
-        let rows = names.enumerate().map(|(line, name)| {
-            let values = columns.iter().map(|column| column[line].1.clone());
-            std::iter::once(name.clone()).chain(values).collect()
+        // The buffers of a file that anybody wrote may have different rows: those of the longest, and a dash for each that is missing.
+        let names =
+            columns.iter().max_by_key(|column| column.len()).into_iter().flatten().map(|(name, _)| name);
+        let rows = names.map(|name| {
+            let value = |column: &Vec<(String, String)>| {
+                let found = column.iter().find(|(other, _)| other == name);
+                found.map_or_else(|| "–".into(), |(_, value)| value.clone())
+            };
+            std::iter::once(name.clone()).chain(columns.iter().map(value)).collect()
         });
         Table::new(&header, 1..header.len(), rows.collect())
     }
@@ -148,7 +153,7 @@ impl ReceiveAnalysis {
 }
 
 impl BufferAnalysis {
-    /// Names and values of [`ReceiveAnalysis::table`], the same names for every buffer.
+    /// Names and values of [`ReceiveAnalysis::table`].
     fn column(&self) -> Vec<(String, String)> {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let told = |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
@@ -181,5 +186,51 @@ impl BufferAnalysis {
         ];
         column.extend(figures.map(|(name, value)| (name.to_owned(), value)));
         column
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(rows: &[StudyRow]) -> BufferAnalysis {
+        let range = || Range { median: 1.0, low: 1.0, high: 1.0 };
+        let row = |row: &StudyRow| RowTime { row: *row, share: 0.5, error_share: 0.0, us_per_mb: None };
+        BufferAnalysis {
+            buffer_bytes: 4096,
+            receive_buffer_bytes: None,
+            gbit_per_s: range(),
+            overhead_percent: range(),
+            rows: rows.iter().map(row).collect(),
+            copy_share: 0.25,
+            us_per_mb: None,
+            processor_share: 0.5,
+            samples: 1,
+            seen_share: None,
+            direct_share: None,
+            backlog_share: None,
+            acks_per_segment: None,
+            window_mean_bytes: None,
+            queue_mean_bytes: None,
+            queue_max_bytes: None,
+            queue_mean_packets: None,
+            queue_max_packets: None,
+            checks: Vec::new(),
+        }
+    }
+
+    /// A file that anybody may have written.
+    #[test]
+    fn buffers_may_have_different_rows() {
+        let (shorter, longer) = (buffer(&[StudyRow::EverythingElse]), buffer(&StudyRow::ALL));
+        for buffers in [vec![shorter.clone(), longer.clone()], vec![longer, shorter]] {
+            let analysis =
+                ReceiveAnalysis { bytes: 1, rounds: 1, congestion_control: "cubic".into(), buffers };
+            let text = analysis.table().text();
+            let line = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            let cells = |name: &str| line(name).matches("50.0").count();
+            assert_eq!((cells("everything else"), cells("keepalive timer")), (2, 1), "{text}");
+            assert!(line("keepalive timer").contains('–'), "{text}");
+        }
     }
 }
