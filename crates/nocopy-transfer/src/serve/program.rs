@@ -124,9 +124,11 @@ impl Running {
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
     }
 
-    /// Kills the rest of the group. The status is the program's own if it had ended.
+    /// Kills the program and the rest of the group. The status is the program's own if it had ended.
     fn end(mut self) -> io::Result<ExitStatus> {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        // It may have left the group.
+        let _ = self.child.kill();
         self.child.wait()
     }
 }
@@ -228,6 +230,15 @@ mod tests {
             assert!(start.elapsed() < LONG, "{stat}");
             sleep(LOOK);
         }
+    }
+
+    #[test]
+    fn a_program_that_left_its_group_ends() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap(); // not in a group of its own
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Running { child }.end()));
+        let status = ended.recv_timeout(LONG).expect("the program still runs").unwrap();
+        assert!(!status.success());
     }
 
     #[test]
