@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use nocopy::udp::{LocalAddress, Sender};
 
-/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given.
+/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given. Does not wait: the address may be forged, and
+/// the kernel keeps what is sent to a host that does not exist.
 pub(crate) fn answer(
     sender: &mut Sender,
     bytes: &[u8],
@@ -19,12 +20,15 @@ pub(crate) fn answer(
     let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
     let local = local.map(|local| (from(local), local.interface));
     let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
-        return Ok(sender.send_copy(bytes, to)?);
+        return Ok(sender.try_send_copy(bytes, to)?);
     };
+    if !sender.has_room_for(to, bytes.len()) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
     let socket = sender.kernel_socket()?.as_raw_fd();
     let send = |control: ControlMessage<'_>| {
         let to = SockaddrStorage::from(to);
-        sendmsg(socket, &[IoSlice::new(bytes)], &[control], MsgFlags::empty(), Some(&to))
+        sendmsg(socket, &[IoSlice::new(bytes)], &[control], MsgFlags::MSG_DONTWAIT, Some(&to))
     };
     let sent = match local_addr {
         IpAddr::V4(address) => send(ControlMessage::Ipv4PacketInfo(&libc::in_pktinfo {
@@ -41,7 +45,7 @@ pub(crate) fn answer(
     match sent {
         Ok(_) => Ok(()),
         // An anycast address cannot be a source (RFC 4291, section 2.6): the kernel chooses one.
-        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy(bytes, to)?),
+        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.try_send_copy(bytes, to)?),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -49,10 +53,49 @@ pub(crate) fn answer(
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::time::Duration;
 
     use nocopy::udp::Socket;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The kernel waits for them, and keeps the answers meanwhile; nobody else waits.
+    #[test]
+    fn answers_to_hosts_that_do_not_exist_leave_room_for_others() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, right) = (lab.left(), lab.right());
+        let client = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        right.namespace().run(|| {
+            for wildcard in [false, true] {
+                let address = if wildcard { std::net::Ipv4Addr::UNSPECIFIED } else { right.ipv4() };
+                let server = Socket::builder().local_addresses(true).bind((address, 0).into()).unwrap();
+                let port = server.local_address().unwrap().port();
+                let (mut receiver, mut sender) = server.split();
+                let buffer = 100 << 10; // the kernel doubles it
+                set_socket_send_buffer_size(sender.kernel_socket().unwrap(), buffer).unwrap();
+                client.send_to(b"question", (right.ipv4(), port)).unwrap();
+                let question = receiver.receive().unwrap().next().unwrap();
+                let (from, local) = (question.from(), question.local().filter(|_| wildcard));
+                let network = u32::from(right.ipv4()) & !0xff;
+                for host in (100..150).cycle().take(200) {
+                    let forged = SocketAddr::new(std::net::Ipv4Addr::from(network | host).into(), 9);
+                    let _ = answer(&mut sender, b"a", forged, local);
+                }
+                let socket = sender.kernel_socket().unwrap();
+                let mut half = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+                assert_eq!(poll(&mut half, Some(&Timespec::default())), Ok(1), "less than half is free");
+                for _ in 0..50 {
+                    answer(&mut sender, b"answer", from, local).unwrap();
+                    assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6);
+                }
+            }
+        });
+    }
 
     #[test]
     fn answers_come_from_the_address_asked() {

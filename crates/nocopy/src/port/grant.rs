@@ -62,9 +62,11 @@ const DESCRIPTORS: usize = 3;
 /// Until it is used, packets of the queue are dropped. Dropping it unused undoes everything.
 ///
 /// # Rights of the client
-/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it binds the socket,
+/// The client can receive the packets of the queue. If it may use bpf(2) (unprivileged: since Linux 5.19, or where
+/// `kernel.unprivileged_bpf_disabled` is 0), it can bind the socket to any other queue of this interface instead, put it in the map there,
+/// and take that queue's packets from the host; a sandbox without bpf(2) prevents that. It can send on *every* interface of the network namespace, because it binds the socket,
 /// and, if promiscuous mode was granted, put each of them into that mode. It can detach the program, and so stop other granted queues of
-/// this interface: grants of one process on an interface share their program. It cannot receive anything else.
+/// this interface: grants of one process on an interface share their program. It cannot receive from other interfaces.
 ///
 /// # Trust in the opener
 /// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket, the

@@ -68,6 +68,7 @@ mod receiver;
 pub(crate) mod run;
 mod sender;
 mod settings;
+mod strangers;
 
 use std::io;
 use std::net::SocketAddr;
