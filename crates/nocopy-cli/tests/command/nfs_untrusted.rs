@@ -30,10 +30,12 @@ const WRITE_MAX: u32 = 1;
 /// Lists a directory, from a cookie on, and says whether the listing ends there.
 type List = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
 
+/// Is given each name that is made, before the reply.
+type Made = dyn Fn(&[u8]) + Send + Sync;
+
 struct Server {
     list: Box<List>,
-    /// Is given each name that is made, before the reply.
-    made: Box<dyn Fn(&[u8]) + Send + Sync>,
+    made: Box<Made>,
 }
 
 fn serve(list: impl Fn(&[u8], u64) -> (Entries, bool) + Send + Sync + 'static) -> String {
