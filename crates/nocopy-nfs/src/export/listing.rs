@@ -25,9 +25,9 @@ use super::identity::Identity;
 use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
-/// The most directories remembered while clients list them, and the most memory of all their names.
+/// The most directories remembered while clients list them, and the most memory of all their names and attributes.
 const LISTINGS_MAX: usize = 16;
-const NAMES_BYTES_MAX: usize = 64 << 20;
+const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// The most memory of names of one listing.
 const LISTING_BYTES_MAX: usize = 16 << 20;
@@ -65,6 +65,7 @@ pub struct Listing {
     /// Whether the directory has further names.
     is_cut: bool,
     names: Vec<Name>,
+    /// Of the names, and of the attributes that may be kept with them.
     bytes: usize,
     recent: Mutex<Recent>,
 }
@@ -86,7 +87,8 @@ impl Recent {
 impl Listing {
     fn new(from: u64, names: Vec<Name>, is_cut: bool) -> Self {
         let recent = Recent { since: Instant::now(), changes: 0, found: Vec::new() };
-        let bytes = names.iter().map(Name::cost_bytes).sum();
+        let kept = if names.len() > RECENT_MAX { 0 } else { names.len() };
+        let bytes = names.iter().map(Name::cost_bytes).sum::<usize>() + kept * size_of::<Option<Found>>();
         Self { from, is_cut, names, bytes, recent: Mutex::new(recent) }
     }
 
@@ -197,7 +199,7 @@ impl Listings {
         let mut bytes = listing.bytes;
         let mut is_kept = |one: &Known| {
             bytes += one.listing.bytes;
-            bytes <= NAMES_BYTES_MAX
+            bytes <= KEPT_BYTES_MAX
         };
         let kept = known.iter().rev().take(LISTINGS_MAX - 1).take_while(|one| is_kept(one)).count();
         let forgotten = known.len() - kept;
@@ -333,4 +335,22 @@ fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_kept_with_names_are_counted() {
+        let bytes = |count: usize| {
+            let name = |number| Name { cookie: number, file_id: number, bytes: b"file"[..].into() };
+            let names: Vec<_> = (COOKIE_MIN..).take(count).map(name).collect();
+            let own_bytes: usize = names.iter().map(Name::cost_bytes).sum();
+            Listing::new(0, names, false).bytes - own_bytes
+        };
+        for (count, kept) in [(1000, 1000), (RECENT_MAX, RECENT_MAX), (RECENT_MAX + 1, 0)] {
+            assert_eq!(bytes(count), kept * size_of::<Option<Found>>(), "{count}");
+        }
+    }
 }
