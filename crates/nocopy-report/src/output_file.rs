@@ -64,11 +64,9 @@ pub fn open(
     };
     let metadata = file.metadata()?;
     match link {
+        _ if !metadata.is_file() && is_trusted(&file, &metadata) => {}
         // As the kernel does for FIFOs in sticky directories (fs.protected_fifos).
-        _ if !metadata.is_file() && !is_trusted(&file, &metadata) => {
-            return Err(io::Error::from_raw_os_error(libc::EACCES));
-        }
-        _ if !metadata.is_file() => {}
+        _ if !metadata.is_file() => return Err(io::Error::from_raw_os_error(libc::EACCES)),
         _ if !may_overwrite(&metadata) => return Err(io::ErrorKind::AlreadyExists.into()),
         // Of symbolic links, only those in /dev and /proc that mean this process's own output are followed.
         Some(link) if !is_own_output(&metadata) => return Err(link),

@@ -17,14 +17,14 @@ pub(crate) fn answer(
     to: SocketAddr,
     local: Option<LocalAddress>,
 ) -> io::Result<()> {
-    let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
-    let local = local.map(|local| (from(local), local.interface));
-    let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
-        return Ok(sender.try_send_copy(bytes, to)?);
-    };
     if !sender.has_room_for(to, bytes.len()) {
         return Err(io::ErrorKind::WouldBlock.into());
     }
+    let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
+    let local = local.map(|local| (from(local), local.interface));
+    let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
+        return Ok(sender.send_copy(bytes, to)?);
+    };
     let socket = sender.kernel_socket()?.as_raw_fd();
     let send = |control: ControlMessage<'_>| {
         let to = SockaddrStorage::from(to);
@@ -45,7 +45,7 @@ pub(crate) fn answer(
     match sent {
         Ok(_) => Ok(()),
         // An anycast address cannot be a source (RFC 4291, section 2.6): the kernel chooses one.
-        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.try_send_copy(bytes, to)?),
+        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy(bytes, to)?),
         Err(errno) => Err(errno.into()),
     }
 }

@@ -131,7 +131,7 @@ impl Call<'_> {
                 Ok(Some((Kind::Response(answered), response))) if number == Some(answered) => {
                     return Ok(Some(response));
                 }
-                Ok(Some(_)) => continue, // not for this request; more may be there
+                Ok(Some(_)) => {} // not for this request
                 Ok(None) => self.check_connection()?,
                 Err(error) => return Err(self.no_response(error.into())),
             }

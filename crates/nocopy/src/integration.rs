@@ -3,7 +3,6 @@
 pub use crate::inspect::probe;
 pub use crate::sys::fork::Generation;
 pub use crate::sys::kernel_handle::KernelHandle;
-pub use crate::sys::option::filter as filter_socket;
 pub use crate::sys::page_cache::is_cached;
 pub use crate::sys::poll::{Wakeup, poll};
 

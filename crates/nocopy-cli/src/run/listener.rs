@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nocopy::integration::filter_socket;
+use nocopy_proto::filter::Instruction;
 use nocopy_proto::run::{
     DATAGRAM_BYTES_MAX, FilterRequest, Join, KEY_BYTES, Message, Reply, clip, key_filter,
 };
@@ -21,6 +21,8 @@ use rustix::net::{
     sockopt,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
+
+use socket2::{SockFilter, SockRef};
 
 use super::controls::Controls;
 use super::heard::{Heard, Number, Process};
@@ -102,7 +104,11 @@ impl Listener {
         let key = u64::from_ne_bytes(key);
         let named = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         // Before it has a name: descriptors of other users never arrive here. To close one may take as long as they like.
-        filter_socket(&named, key_filter(key).instructions())?;
+        let filter = key_filter(key);
+        let instruction =
+            |one: &Instruction| SockFilter::new(one.code, one.jump_true, one.jump_false, one.constant);
+        let filter: Vec<_> = filter.instructions().iter().map(instruction).collect();
+        SockRef::from(&named).attach_filter(&filter)?;
         // Without a name the kernel gives it one of five digits.
         bind(&named, &SocketAddrUnix::new_unnamed())?;
         let name = SocketAddrUnix::try_from(getsockname(&named)?)?;

@@ -374,6 +374,28 @@ fn a_response_on_a_terminal_is_only_shown() {
     assert!(said.contains("not for a terminal") && said.lines().count() == 1, "{said}");
 }
 
+/// The peer sends as long as the call lasts, and never the response.
+#[test]
+fn messages_that_are_no_response_do_not_put_off_the_end() {
+    let mut peer = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let target = format!("message://{}", peer.local_address());
+    let mut call = Running::start(&["call", &target, "hello", "--timeout", "500ms"]);
+    let caller = loop {
+        if let Some(request) = peer.receive_timeout(PATIENCE).unwrap() {
+            break request.from();
+        }
+    };
+    let start = Instant::now();
+    while !call.has_ended() && start.elapsed() < PATIENCE / 4 {
+        for _ in 0..64 {
+            let _ = peer.send_copy(b"no response", caller);
+        }
+        let _ = peer.receive_timeout(std::time::Duration::ZERO);
+    }
+    assert!(call.has_ended(), "it waits as long as messages arrive");
+    assert_error(&call.end(), &[&target]);
+}
+
 /// Several at a time. Pings do not reach it, and its failure is reported to the client.
 #[test]
 fn a_program_answers_requests() {

@@ -82,10 +82,7 @@ pub(super) fn set_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> 
 }
 
 /// Attaches a classic filter, replacing the current one.
-///
-/// # Errors
-/// The kernel's: these are no valid instructions, or there is no memory.
-pub fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
+pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The kernel only reads them.
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };

@@ -63,12 +63,7 @@ impl Sender {
     }
 
     /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent by a call.
-    pub(super) fn copy_over_port(
-        &mut self,
-        bytes: &[u8],
-        destination: u32,
-        flags: i32,
-    ) -> Result<(), Reason> {
+    pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
         let (Some(port), Some(to)) = (&mut self.port, self.destinations.get(destination).to) else {
             return Err(Reason::NotConnected);
         };
@@ -77,7 +72,7 @@ impl Sender {
             Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
             Err(Reason::System(error)) => Err(self.refuse_copy(error)),
             Err(_) => match port.flush() {
-                Ok(_) => self.copy_by_call(bytes, destination, flags),
+                Ok(_) => self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into())),
                 Err(error) => Err(self.refuse_copy(error)),
             },
         }

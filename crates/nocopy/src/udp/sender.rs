@@ -81,7 +81,7 @@ pub struct Sender {
     /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
     late_refusals: Option<SendError>,
     refusals: Counts,
-    pub(super) strangers: Strangers,
+    strangers: Strangers,
     pub(super) counters: Counters,
 }
 
@@ -264,12 +264,7 @@ impl Sender {
     /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also errors of messages queued
     /// before, as returned by [`flush`](Self::flush). On an error the datagram was not sent.
     pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
-        self.copy(bytes, to.into(), 0)
-    }
-
-    /// With `MSG_DONTWAIT`: to an address that may be forged.
-    pub(super) fn copy(&mut self, bytes: &[u8], to: Option<SocketAddr>, flags: i32) -> Result<(), Reason> {
-        let destination = self.whom(to).ok_or(Reason::NotConnected)?;
+        let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
         }
@@ -280,30 +275,20 @@ impl Sender {
             self.flush().map_err(Reason::System)?;
         }
         let sent = if self.copies_over_port {
-            self.copy_over_port(bytes, destination, flags)
+            self.copy_over_port(bytes, destination)
         } else {
-            self.copy_by_call(bytes, destination, flags)
+            self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
         };
         sent.inspect(|()| self.count_sent(1, bytes.len() as u64))
     }
 
-    pub(super) fn copy_by_call(&mut self, bytes: &[u8], destination: u32, flags: i32) -> Result<(), Reason> {
-        let is_patient = flags & libc::MSG_DONTWAIT == 0;
-        if !is_patient
-            && let Some(to) = self.destinations.get(destination).to
-            && !self.has_room_for(to, bytes.len())
-        {
-            return Err(Reason::Full);
-        }
+    pub(super) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
         let mut pending = Pending::default();
         loop {
             pending.told = self.errors_told();
             let address = self.destinations.get(destination).address;
-            match udp_send::send(self.outbox.sending.socket(), bytes, address.as_ref(), flags) {
+            match udp_send::send(self.outbox.sending.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_patient => {
-                    return Err(Reason::Full);
-                }
                 // The socket behind a port does not wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let _ = wait_writable(self.outbox.sending.socket(), LOOK_AGAIN);
@@ -311,13 +296,18 @@ impl Sender {
                 Err(error) if self.was_pending(&error, &mut pending) => {}
                 Err(source) => {
                     self.count_refused(&source);
-                    let to = self.destinations.get(destination).to;
-                    return Err(Reason::System(SendError { to, refused: 1, source }.into()));
+                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
                 }
             }
         }
         self.ledger_mut().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
+    }
+
+    /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to others: to be asked before it is sent.
+    #[doc(hidden)]
+    pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
+        self.strangers.may_send(self.outbox.sending.socket(), bytes, to)
     }
 
     #[inline(always)]

@@ -4,9 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use super::Sender;
 use crate::engine::route::{Kind, Routes};
-use crate::facts::rejected::Reason;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
 /// The part of the send buffer that is open to any address.
@@ -29,7 +27,7 @@ pub(super) struct Strangers {
 
 impl Strangers {
     /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share, only if its next hop is known.
-    fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
+    pub(super) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
         self.unseen_bytes += bytes + OVERHEAD_BYTES;
         if self.is_crowded || self.unseen_bytes > LOOK_BYTES {
             self.unseen_bytes = 0;
@@ -50,34 +48,5 @@ impl Strangers {
         let waits = route.kind == Kind::Unicast && routes.link(route.interface_index).ok()?.mac.is_some();
         let next = route.gateway.unwrap_or(to);
         Some(!waits || routes.neighbour(route.interface_index, next).ok()?.mac.is_some())
-    }
-}
-
-impl Sender {
-    /// Sends a copy of the bytes as [`send_copy`](Self::send_copy) does, but never waits: for answers to addresses that may be forged. The
-    /// kernel keeps datagrams to a host that does not exist for some seconds; they take at most about a quarter of the socket's send
-    /// buffer, so that other peers are still answered.
-    ///
-    /// ```
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
-    /// socket.sender().try_send_copy(b"hello", client.local_addr()?)?;
-    /// assert_eq!(client.recv(&mut [0; 10])?, 5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Reason::Full`]: it would have to wait, or messages are queued before it (flush them). Otherwise as `send_copy`.
-    pub fn try_send_copy(&mut self, bytes: &[u8], to: SocketAddr) -> Result<(), Reason> {
-        if self.queued() > 0 {
-            return Err(Reason::Full);
-        }
-        self.copy(bytes, Some(to), libc::MSG_DONTWAIT)
-    }
-
-    /// Whether the kernel's socket has room for a datagram of that many bytes to an address that may be forged.
-    #[doc(hidden)]
-    pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
-        self.strangers.may_send(self.outbox.sending.socket(), bytes, to)
     }
 }
