@@ -298,6 +298,7 @@ impl Handover {
             return;
         }
         SHARED.is_stuck.store(false, Relaxed);
+        SHARED.waited_ms.store(0, Relaxed);
         head.slot.record().burst(why, word.count() as u64);
         if !self.is_ours {
             return;

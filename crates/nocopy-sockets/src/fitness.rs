@@ -39,6 +39,11 @@ fn options(descriptor: i32, is_v6: bool) -> Result<(), Alone> {
     if pace != UNLIMITED {
         return Err(Alone::Pacing);
     }
+    let send_timeout = sys::option::<libc::timeval>(descriptor, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
+    // A wait for the room of a burst does not end by it.
+    if send_timeout.map(|time| (time.tv_sec, time.tv_usec)).map_err(unknown)? != (0, 0) {
+        return Err(Alone::SendTimeout);
+    }
     refuse_if_set(libc::SOL_SOCKET, libc::SO_NO_CHECK, Alone::NoChecksum)?;
     refuse_if_set(libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, Alone::NoChecksum)?;
     refuse_if_set(libc::SOL_UDP, libc::UDP_CORK, Alone::Cork)?;
@@ -127,6 +132,9 @@ mod tests {
     #[test]
     fn options_that_forbid_bursts_are_found() {
         let open = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let limited = open();
+        limited.set_write_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
+        assert_eq!(options(limited.as_raw_fd(), false), Err(Alone::SendTimeout));
         assert_eq!(options(open().as_raw_fd(), false), Ok(()));
         for (level, name, value, why) in [
             (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 4, Alone::Timestamps),

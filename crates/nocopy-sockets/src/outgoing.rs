@@ -5,6 +5,7 @@
 //! thread holds, and calls only the kernel. A signal handler gives the pending burst to the kernel first, and sends its own datagrams alone; `burst`
 //! describes why that is safe.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nocopy_proto::run::sockets::{Alone, Flush, Plain};
@@ -16,8 +17,8 @@ use crate::shared::{Guard, Hold, SHARED, Word, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
-/// How long other output waits for a socket without room: in total, and per attempt. After that the burst's datagrams are lost if their
-/// socket is closed or their process ends; otherwise they are overtaken.
+/// How long other output waits for a socket without room: in total for a burst, and per attempt. After that the burst's datagrams are lost if
+/// their socket is closed or their process ends; otherwise they are overtaken.
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
 
@@ -98,7 +99,6 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
         flush(Flush::Output);
         return Verdict::Alone(None);
     };
-    let mut waited_ms = 0;
     loop {
         let guard = match SHARED.lock.acquire() {
             Some(Hold::Ours(guard)) => guard,
@@ -113,14 +113,13 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
             Taken::Again => {}
             Taken::NoRoom { descriptor, is_own } => {
                 drop(guard);
-                if is_own && (datagram.dont_wait || sys::is_nonblocking(descriptor)) {
-                    return Verdict::Failed(libc::EAGAIN);
+                let may_wait = !datagram.dont_wait && !sys::is_nonblocking(datagram.descriptor);
+                match is_own {
+                    true if !may_wait => return Verdict::Failed(libc::EAGAIN),
+                    true => sys::wait_for_room(descriptor, NAP_MS),
+                    false if may_wait && has_waited(descriptor) => {}
+                    false => return Verdict::Alone(None),
                 }
-                if !is_own && waited_ms >= PATIENCE_MS {
-                    return Verdict::Alone(None);
-                }
-                sys::wait_for_room(descriptor, NAP_MS);
-                waited_ms += NAP_MS;
             }
         }
     }
@@ -260,7 +259,6 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
 /// Hands over the burst, before the program does something else. If the program only waits, the burst stays if its socket has no room, or an
 /// error that the program waits for, and that the burst would take.
 pub(crate) fn flush(why: Flush) {
-    let mut waited_ms = 0;
     while is_queued() {
         let hold = SHARED.lock.acquire();
         let (handed, descriptor) = match &hold {
@@ -275,18 +273,39 @@ pub(crate) fn flush(why: Flush) {
             }
             Some(Hold::Interrupted) => (hand_over(why, None), -1),
         };
-        if handed != Handed::Rest || why == Flush::Wait {
-            return;
-        }
-        if waited_ms >= PATIENCE_MS {
-            if matches!(why, Flush::Close | Flush::Process) {
-                give_up(why, matches!(hold, Some(Hold::Ours(_))));
-            }
-            return;
-        }
         drop(hold);
-        sys::wait_for_room(descriptor, NAP_MS);
-        waited_ms += NAP_MS;
+        if handed != Handed::Rest || why == Flush::Wait || !has_waited(descriptor) {
+            return;
+        }
+    }
+}
+
+/// Waits a little for room for the burst, unless other output has done that for long enough.
+fn has_waited(descriptor: i32) -> bool {
+    if SHARED.waited_ms.load(Relaxed) >= PATIENCE_MS {
+        return false;
+    }
+    sys::wait_for_room(descriptor, NAP_MS);
+    SHARED.waited_ms.fetch_add(NAP_MS, Relaxed);
+    true
+}
+
+/// Hands over the burst before these descriptors are closed, or if it is still not sent gives it up.
+pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush) {
+    flush(why);
+    // The burst of the parent is none of a child's that shares its memory (vfork).
+    let process = SHARED.process.load(Relaxed);
+    if !is_queued() || process != 0 && process != sys::process() as u32 {
+        return;
+    }
+    match SHARED.lock.acquire() {
+        Some(Hold::Ours(guard))
+            if Word::load().count() > 0 && descriptors.contains(&head(&guard).descriptor) =>
+        {
+            give_up(why, true);
+        }
+        Some(Hold::Interrupted) if why == Flush::Process => give_up(why, false),
+        _ => {}
     }
 }
 

@@ -2,7 +2,7 @@
 
 use nocopy_proto::run::sockets::Flush;
 
-use crate::shared::{self, PAGE_BYTES, SHARED};
+use crate::shared::{self, PAGE_BYTES, Pause, SHARED};
 use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, ticker};
 
 /// Called before the program starts.
@@ -20,13 +20,17 @@ pub(crate) fn begin() {
 /// Switches the library off: no further burst begins. A current burst is handed over, even one that another thread was about to begin.
 pub(crate) fn switch_off() {
     shared::switch(false);
-    // A thread that holds the lock now may have found the library on: the burst that it begins leaves below. Those that take the lock
-    // from now on see that it is off.
-    drop(SHARED.lock.acquire());
+    wait_for_beginners();
     if environment::ways().by_hand.is_some() {
         by_hand::finish();
     }
     flush_and_end_ticker();
+}
+
+/// A thread that holds the lock now may have found the library on: the burst that it begins leaves with the next [flush](outgoing::flush).
+/// Those that take the lock from now on see that it is off.
+fn wait_for_beginners() {
+    drop(SHARED.lock.acquire());
 }
 
 /// Hands over the burst, even one that another thread begins during this, and ends the thread for the deadline.
@@ -34,6 +38,12 @@ fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
     ticker::end();
     outgoing::flush(Flush::Process);
+}
+
+/// Switches the library off when the process ends.
+pub(crate) fn end() {
+    switch_off();
+    outgoing::flush_before_closing(0..=i32::MAX, Flush::Process);
 }
 
 /// Switches the library off, because the process filters its system calls from now on, and the filter may kill it for calls that bursts
@@ -49,6 +59,15 @@ pub(crate) fn confine() {
 pub(crate) fn quiesce() {
     flush_and_end_ticker();
     fitness::forget_disciplines();
+}
+
+/// Ends the library's thread before a call that changes all threads that the C library knows; the next one is started after it, with the
+/// rights that are left.
+pub(crate) fn pause() -> Pause {
+    let pause = Pause::begin();
+    wait_for_beginners();
+    quiesce();
+    pause
 }
 
 /// Hands over the burst and ends the thread before a fork: the burst belongs to the parent, and a program that inspects its threads must

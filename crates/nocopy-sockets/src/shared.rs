@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) sending: AtomicU64,
     /// Whether the socket had no room when the burst was last handed over.
     pub(crate) is_stuck: AtomicBool,
+    /// How long other output has waited for room for the burst.
+    pub(crate) waited_ms: AtomicU32,
     /// When the burst began, in nanoseconds of the monotonic clock.
     pub(crate) begun_ns: AtomicU64,
     /// Whether the thread for the deadline runs, or is being started.
@@ -38,6 +40,7 @@ pub(crate) static SHARED: Shared = Shared {
     lock: Lock { owner: AtomicUsize::new(0), stack: AtomicUsize::new(0) },
     sending: AtomicU64::new(0),
     is_stuck: AtomicBool::new(false),
+    waited_ms: AtomicU32::new(0),
     begun_ns: AtomicU64::new(0),
     is_ticking: AtomicBool::new(false),
     ticker: AtomicU32::new(0),
@@ -47,17 +50,39 @@ pub(crate) static SHARED: Shared = Shared {
     fires_ns: AtomicU64::new(0),
 };
 
-/// Whether the library is on, so that a burst may begin.
-static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Why no burst may begin: the library is switched off, and how many calls that change all threads are under way. 0: one may.
+static OBSTACLES: AtomicU32 = AtomicU32::new(OFF);
+
+const OFF: u32 = 1 << 31;
 
 pub(crate) fn switch(on: bool) {
-    IS_ON.store(on, Ordering::Relaxed);
+    match on {
+        true => OBSTACLES.fetch_and(!OFF, Ordering::Relaxed),
+        false => OBSTACLES.fetch_or(OFF, Ordering::Relaxed),
+    };
 }
 
 /// Whether datagrams must be sent as without this library.
 #[inline]
 pub(crate) fn is_off() -> bool {
-    !IS_ON.load(Ordering::Relaxed)
+    OBSTACLES.load(Ordering::Relaxed) != 0
+}
+
+/// While it exists, no burst begins. (If its call is left by a jump, none begins any more.)
+#[derive(Debug)]
+pub(crate) struct Pause(());
+
+impl Pause {
+    pub(crate) fn begin() -> Self {
+        OBSTACLES.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        OBSTACLES.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();

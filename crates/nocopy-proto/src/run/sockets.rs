@@ -155,6 +155,7 @@ reasons! {
         Route = "the route takes no bursts of this size",
         NoThread = "no thread can be started for the deadline",
         UnknownOptions = "its options cannot be read",
+        SendTimeout = "its sends may wait only so long (SO_SNDTIMEO)",
     }
 }
 

@@ -10,22 +10,21 @@ before!(always hooks::close_range; close_range);
 before!(always hooks::close_from; closefrom);
 before!(always hooks::settings; setsockopt connect __connect bind shutdown ioctl);
 before!(always hooks::control; fcntl __fcntl fcntl64);
-before!(queued hooks::close_or_dup; dup pclose);
+before!(queued hooks::dup; dup pclose);
 
 // Jumps, of which those out of signal handlers matter.
 before!(locked hooks::jump; longjmp _longjmp siglongjmp __longjmp_chk);
 
 // The process: it forks by handlers (`process`), here is all else.
-before!(queued hooks::process_ends;
-    _Fork vfork __vfork clone execve execv execvp execvpe execl execlp execle execveat fexecve
-    posix_spawn posix_spawnp system popen
-    exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail
+before!(queued hooks::process;
+    _Fork vfork __vfork clone posix_spawn posix_spawnp system popen
     kill killpg raise tgkill pthread_kill sigqueue pthread_sigqueue pidfd_send_signal pthread_exit pthread_cancel);
+before!(queued hooks::process_ends;
+    execve execv execvp execvpe execl execlp execle execveat fexecve
+    exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail);
 
 // What applies to the threads of the process that the C library knows, or is refused to a process of several threads.
-before!(always hooks::quiesce;
-    unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups initgroups
-    chroot capset);
+before!(always hooks::quiesce; unshare setns chroot capset);
 before!(always hooks::process_control; prctl);
 before!(always hooks::system_call; syscall);
 

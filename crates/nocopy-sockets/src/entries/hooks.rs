@@ -1,8 +1,10 @@
 //! Steps before a function of the C library: hand over the burst, and forget the facts about a descriptor.
 
+use std::ops::RangeInclusive;
+
 use nocopy_proto::run::sockets::Flush;
 
-use crate::outgoing::flush;
+use crate::outgoing::{flush, flush_before_closing};
 use crate::shared::{SHARED, is_queued};
 use crate::{jump, process, slots, sys, ticker};
 
@@ -18,8 +20,19 @@ macro_rules! flushes {
 flushes! {
     output = Output;
     wait = Wait;
-    close_or_dup = Close;
-    process_ends = Process;
+    dup = Close;
+    process = Process;
+}
+
+/// Functions after which the process, or this program in it, is gone.
+pub(super) extern "C" fn process_ends() {
+    closing(0..=i32::MAX, Flush::Process);
+}
+
+fn closing(descriptors: RangeInclusive<i32>, why: Flush) {
+    if is_queued() {
+        flush_before_closing(descriptors, why);
+    }
 }
 
 fn flush_if_queued(why: Flush) {
@@ -54,26 +67,26 @@ pub(super) extern "C" fn option(_descriptor: i32, level: i32, name: i32) {
 
 /// `close(descriptor)`
 pub(super) extern "C" fn close(descriptor: i32) {
-    flush_if_queued(Flush::Close);
+    closing(descriptor..=descriptor, Flush::Close);
     slots::forget(descriptor);
 }
 
 /// `dup2(old, new)`, `dup3(old, new, flags)`
 pub(super) extern "C" fn replace(_old: i32, new: i32) {
-    flush_if_queued(Flush::Close);
+    closing(new..=new, Flush::Close);
     slots::forget(new);
 }
 
 /// `close_range(first, last, flags)`
 pub(super) extern "C" fn close_range(first: u32, last: u32) {
-    flush_if_queued(Flush::Close);
-    let as_descriptor = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
-    slots::forget_from(as_descriptor(first), as_descriptor(last));
+    let [first, last] = [first, last].map(|number| i32::try_from(number).unwrap_or(i32::MAX));
+    closing(first..=last, Flush::Close);
+    slots::forget_from(first, last);
 }
 
 /// `closefrom(first)`
 pub(super) extern "C" fn close_from(first: i32) {
-    flush_if_queued(Flush::Close);
+    closing(first..=i32::MAX, Flush::Close);
     slots::forget_from(first, i32::MAX);
 }
 
@@ -122,6 +135,11 @@ pub(super) extern "C" fn system_call(number: i64) {
         }
         libc::SYS_setuid
         | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_landlock_restrict_self
         | libc::SYS_setresuid
         | libc::SYS_setresgid
         | libc::SYS_setgroups => {

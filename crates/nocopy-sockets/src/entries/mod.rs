@@ -10,6 +10,7 @@ mod hooks;
 mod opening;
 mod sending;
 mod trampoline;
+mod users;
 mod waiting;
 
 /// Runs before the program, and before libraries that depend on this one.
@@ -30,7 +31,7 @@ static AT_START: extern "C" fn() = {
 #[unsafe(link_section = ".fini_array")]
 static AT_END: extern "C" fn() = {
     extern "C" fn end() {
-        crate::process::switch_off();
+        crate::process::end();
     }
     end
 };

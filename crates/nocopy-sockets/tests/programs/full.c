@@ -1,4 +1,4 @@
-/* A socket with little room that does not wait. Its interface, in a namespace of the program's own, is a tap device, and the peer's Ethernet address is
+/* A socket with little room that does not wait, and what else the program does meanwhile. Its interface, in a namespace of the program's own, is a tap device, and the peer's Ethernet address is
  * not known until the program says it: so the kernel keeps what is sent, and the room runs out for certain. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -8,12 +8,14 @@
 #include <net/if_arp.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BYTES = 1000, HEADERS = 14 + 28 };
@@ -83,10 +85,23 @@ static long send_one(int s, struct sockaddr_in to, unsigned number) {
     return sendto(s, data, sizeof data, 0, (void *)&to, sizeof to);
 }
 
-int main(void) {
+/* Nothing of this is about the socket without room: it neither waits for that room, nor loses what does. */
+static void do_else(int other, struct sockaddr_in to) {
+    int copy = dup(other), value = 0;
+    if (copy < 0 || close(copy) || kill(getpid(), 0) || raise(0)) fail("something else");
+    setsockopt(other, SOL_SOCKET, SO_PRIORITY, &value, sizeof value);
+    inet_pton(AF_INET, "10.78.0.1", &to.sin_addr);
+    sendto(other, "own", 3, MSG_DONTWAIT, (void *)&to, sizeof to);
+    pid_t child = fork();
+    if (!child) _exit(0);
+    if (waitpid(child, NULL, 0) != child) fail("fork");
+}
+
+int main(int count, char **words) {
+    if (count != 2) return 2;
     if (unshare(CLONE_NEWNET)) fail("unshare");
     int tap = open_tap();
-    int s = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), other = socket(AF_INET, SOCK_DGRAM, 0), size = 40000;
+    int s = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), other = socket(AF_INET, SOCK_DGRAM, 0), size = atoi(words[1]);
     setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9)};
     inet_pton(AF_INET, "10.78.0.2", &to.sin_addr);
@@ -99,6 +114,7 @@ int main(void) {
     }
     struct pollfd room = {s, POLLOUT, 0};
     if (poll(&room, 1, 0) != 0) fail("poll finds room");
+    for (int i = 0; i < 100; i++) do_else(other, to);
     tell_address(other, to.sin_addr);
     for (int looks = 0; taken_next < sent && looks < 60000; looks++) {
         take(tap, 1000);
