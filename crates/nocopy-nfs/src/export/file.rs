@@ -64,6 +64,14 @@ impl OpenFile {
         Self::of(file, identity, file_type, is_local)
     }
 
+    /// As [`new`](Self::new); what is on the file system of `root` is not asked again where it is.
+    pub(super) fn below(file: OwnedFd, identity: Identity, file_type: FileType, root: &Self) -> Self {
+        match identity.device == root.identity.device {
+            true => Self::of(file, identity, file_type, root.is_local),
+            false => Self::new(file, identity, file_type),
+        }
+    }
+
     /// As [`new`](Self::new), on a file system that is known.
     fn of(file: OwnedFd, identity: Identity, file_type: FileType, is_local: bool) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());

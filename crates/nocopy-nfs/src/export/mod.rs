@@ -186,15 +186,14 @@ impl Export {
             (None, _) => false,
             (Some(_), None) if open.is_some() => true,
             (Some(path), name) => {
-                let path = match name {
-                    Some(name) => path.join(OsStr::from_bytes(name)),
-                    None => path,
-                };
+                // With a slash behind it, what is no directory is found, and not opened.
+                let path = path.join(OsStr::from_bytes(name.unwrap_or_default()));
                 let how = ResolveFlags::BENEATH | ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match openat2(&**from, path, flags, Mode::empty(), how) {
                     // EINVAL: this kernel does not report it (before Linux 5.12).
                     Ok(_) | Err(Errno::INVAL) => true,
+                    Err(Errno::NOTDIR) if name.is_none() => true,
                     Err(Errno::AGAIN) => false,
                     // It is on another file system, or above the directory. A name with a slash is refused without a look.
                     Err(Errno::XDEV) => name.is_some_and(|name| name.contains(&b'/')),
@@ -361,7 +360,8 @@ impl Export {
         let path = self.index.path(identity, self.root.identity()).ok_or(Status::Stale)?;
         let (file, about) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
         let is_it = Identity::of(&about, &file, c"") == identity;
-        is_it.then(|| Arc::new(OpenFile::new(file, identity, file_type(&about)))).ok_or(Status::Stale)
+        let found = || Arc::new(OpenFile::below(file, identity, file_type(&about), &self.root));
+        is_it.then(found).ok_or(Status::Stale)
     }
 
     fn open_below(&self, path: &Path) -> rustix::io::Result<(OwnedFd, Statx)> {
