@@ -53,12 +53,6 @@ struct Address {
     kept: usize,
 }
 
-/// Connections that an address or a network has made.
-pub(super) struct Made<'a> {
-    pub(super) count: usize,
-    pub(super) all: Box<dyn Iterator<Item = u32> + 'a>,
-}
-
 #[derive(Debug, Clone, Copy, Default)]
 struct Member {
     address: Option<u32>,
@@ -220,19 +214,18 @@ impl Shares {
         })
     }
 
-    /// The connections that the address of a connection has made, and those that its network has made.
-    pub(super) fn made_beside(&self, index: u32) -> Option<[Made<'_>; 2]> {
+    /// How many connections the address of a connection has made, and which.
+    pub(super) fn made_by_address(&self, index: u32) -> Option<(usize, impl Iterator<Item = u32>)> {
         let address = &self.addresses.places[self.address(index)? as usize];
-        let network = &self.networks.places[address.network as usize];
-        Some([
-            Made { count: address.accepted.len(), all: Box::new(address.accepted.values().copied()) },
-            Made {
-                count: network.accepted,
-                all: Box::new(network.by_connections.iter().flat_map(|(_, number)| {
-                    self.addresses.places[*number as usize].accepted.values().copied()
-                })),
-            },
-        ])
+        Some((address.accepted.len(), address.accepted.values().copied()))
+    }
+
+    /// How many connections the network of a connection has made, and which.
+    pub(super) fn made_by_network(&self, index: u32) -> Option<(usize, impl Iterator<Item = u32>)> {
+        let network = &self.networks.places[self.network(index)? as usize];
+        let addresses =
+            network.by_connections.iter().map(|(_, number)| &self.addresses.places[*number as usize]);
+        Some((network.accepted, addresses.flat_map(|address| address.accepted.values().copied())))
     }
 
     /// Counts one more kept packet of a connection.

@@ -2,7 +2,7 @@
 
 use super::{Endpoint, Entry, State};
 use crate::message::connection::Connection;
-use crate::message::shares::{Made, NETWORK_SHARE};
+use crate::message::shares::NETWORK_SHARE;
 use crate::message::{Gone, Peer, QueueError};
 
 /// The packets of so many connections are added up. Of more that would take too long for each message.
@@ -153,18 +153,23 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         free: usize,
         kept_by: &dyn Fn(&Connection<S, R>) -> usize,
     ) -> bool {
-        let Some([address, network]) = self.admission.shares.made_beside(peer.index) else { return true };
+        let (shares, left) = (&self.admission.shares, free.saturating_sub(more));
         let kept = |index: u32| match &self.entries[index as usize].state {
             State::Open(connection) => kept_by(connection),
             _ => 0,
         };
         let own = kept(peer.index);
-        let all = |made: Made<'_>| match made.count {
-            ..=SUMMED_MAX => more + made.all.map(kept).sum::<usize>().max(own),
-            count => count.saturating_mul(own + more),
+        let fit = |count: usize, made: &mut dyn Iterator<Item = u32>, left: usize| {
+            left >= match count {
+                ..=SUMMED_MAX => more + made.map(kept).sum::<usize>().max(own),
+                _ => count.saturating_mul(own + more),
+            }
         };
-        let left = free.saturating_sub(more);
-        all(address) <= left && all(network) <= left.saturating_mul(NETWORK_SHARE)
+        let address = shares.made_by_address(peer.index);
+        let network = shares.made_by_network(peer.index);
+        address.is_none_or(|(count, mut made)| fit(count, &mut made, left))
+            && network
+                .is_none_or(|(count, mut made)| fit(count, &mut made, left.saturating_mul(NETWORK_SHARE)))
     }
 
     /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).
