@@ -58,14 +58,8 @@ impl Server {
         procedure: u32,
         asked: &impl Xdr<'a>,
     ) -> Vec<u8> {
-        let mut arguments = Vec::new();
-        asked.encode(&mut arguments);
-        let mut call = record::begin();
-        let credential = Credential::NONE;
-        Call { xid: 1, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
-        record::end(&mut call, 0);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&call).unwrap();
+        stream.write_all(&call_record(1, program, procedure, asked)).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut reply = Vec::new();
         stream.read_to_end(&mut reply).unwrap();
@@ -94,6 +88,17 @@ impl Server {
         assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve-nfs/1".into()), "{summary}");
         summary
     }
+}
+
+/// A call, as it is sent.
+pub(crate) fn call_record<'a>(xid: u32, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
+    let mut arguments = Vec::new();
+    asked.encode(&mut arguments);
+    let mut call = record::begin();
+    let credential = Credential::NONE;
+    Call { xid, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
+    record::end(&mut call, 0);
+    call
 }
 
 fn content() -> Vec<u8> {

@@ -9,7 +9,7 @@ use nocopy_proto::message::wire::{
 };
 
 use super::slow_stream::SlowStream;
-use super::{Attack, beside, connected_from, stranger};
+use super::{Attack, beside, flood, stranger};
 use crate::ping::{Server, assert_all_answered, ping};
 
 /// Clients, one after the other, and what each asks: short messages, and long ones, which go by a stream.
@@ -145,21 +145,6 @@ fn tcp_connections_of_a_network_leave_some_to_others() {
         return;
     }
     attacked("tcp", 8, 1000, |number, attacking, address| {
-        use std::io::Write;
-        let mut held = Vec::new();
-        let mut done = 0;
-        while attacking.goes_on() {
-            let Ok(mut stream) = connected_from(stranger(number + done), address) else {
-                held.clear();
-                continue;
-            };
-            let _ = stream.write_all(&[0xff; 40][..done % 40]);
-            held.push(stream);
-            if held.len() == 200 {
-                held.drain(..100);
-            }
-            done += 1;
-            attacking.note(1);
-        }
+        flood(number, attacking, address, 200, |done| &[0xff; 40][..done % 40]);
     });
 }

@@ -6,6 +6,7 @@ mod messages;
 mod nfs;
 mod slow_stream;
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -74,4 +75,29 @@ fn connected_from(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream>
     bind(&opened, &SocketAddr::new(from, 0))?;
     connect(&opened, &to)?;
     Ok(opened.into())
+}
+
+/// Opens connections from the attackers' network, sends a beginning on each, and holds up to so many of them.
+fn flood<'a>(
+    number: usize,
+    attacking: &Attack,
+    to: SocketAddr,
+    held_max: usize,
+    begin: impl Fn(usize) -> &'a [u8],
+) {
+    let mut held = Vec::new();
+    let mut done = 0;
+    while attacking.goes_on() {
+        let Ok(mut stream) = connected_from(stranger(number + done), to) else {
+            held.clear();
+            continue;
+        };
+        let _ = stream.write_all(begin(done));
+        held.push(stream);
+        if held.len() == held_max {
+            held.drain(..held_max / 2);
+        }
+        done += 1;
+        attacking.note(1);
+    }
 }

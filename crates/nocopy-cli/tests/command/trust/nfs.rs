@@ -12,13 +12,13 @@ use nocopy_nfs::wire::nfs3::{
     ReadHead, Stability, Status, WeakCacheConsistency, WriteArguments, WriteResult,
 };
 use nocopy_nfs::wire::record;
-use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
+use nocopy_nfs::wire::rpc::Reply;
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Attack, beside, connected_from, stranger, victim};
-use crate::nfs::Server;
+use super::{Attack, beside, connected_from, flood, stranger, victim};
+use crate::nfs::{Server, call_record};
 use crate::running::{PATIENCE, readable_directory};
 
 const VICTIMS: usize = 8;
@@ -38,16 +38,6 @@ struct Client {
     xid: u32,
 }
 
-fn record_of<'a>(xid: u32, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
-    let mut arguments = Vec::new();
-    asked.encode(&mut arguments);
-    let mut call = record::begin();
-    let credential = Credential::NONE;
-    Call { xid, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
-    record::end(&mut call, 0);
-    call
-}
-
 /// The results of the next reply, which belongs to the call with that number.
 fn results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
     let mut mark = [0; record::MARK_BYTES];
@@ -61,7 +51,7 @@ fn results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
 
 fn root_of(stream: &mut TcpStream) -> std::io::Result<FileHandle> {
     let path: mount::Path<'_> = Text(b"/");
-    stream.write_all(&record_of(1, mount::PROGRAM, 1, &path))?;
+    stream.write_all(&call_record(1, mount::PROGRAM, 1, &path))?;
     let mounted: MountReply = xdr::parse(&results(stream, 1)?).expect("a reply to a mount");
     Ok(mounted.expect("it may be mounted").handle)
 }
@@ -76,7 +66,7 @@ impl Client {
 
     fn call<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> Vec<u8> {
         self.xid += 1;
-        self.stream.write_all(&record_of(self.xid, nfs3::PROGRAM, procedure as u32, asked)).unwrap();
+        self.stream.write_all(&call_record(self.xid, nfs3::PROGRAM, procedure as u32, asked)).unwrap();
         results(&mut self.stream, self.xid).unwrap()
     }
 
@@ -176,7 +166,7 @@ fn workers_are_left_to_others() {
     let (summary, _) = Scene::new().attack(|number, attacking, address| {
         let mut stream = connected_from(stranger(number), address).unwrap();
         let root = root_of(&mut stream).unwrap();
-        let many = record_of(
+        let many = call_record(
             1,
             nfs3::PROGRAM,
             Procedure::Lookup as u32,
@@ -200,12 +190,12 @@ fn workers_are_left_to_others() {
             // The same call many times, and long ones.
             let mut calls = Vec::new();
             (0..8).for_each(|_| {
-                calls.extend(record_of(7, nfs3::PROGRAM, Procedure::Create as u32, &create));
+                calls.extend(call_record(7, nfs3::PROGRAM, Procedure::Create as u32, &create));
             });
             (0..4).for_each(|_| {
-                calls.extend(record_of(8, nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &listed));
+                calls.extend(call_record(8, nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &listed));
             });
-            calls.extend(record_of(9, nfs3::PROGRAM, Procedure::Remove as u32, &at));
+            calls.extend(call_record(9, nfs3::PROGRAM, Procedure::Remove as u32, &at));
             if stream.write_all(&calls).is_err() {
                 break;
             }
@@ -231,23 +221,10 @@ fn floods_of_a_network_end_only_its_own_connections() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    let call = record_of(1, nfs3::PROGRAM, Procedure::Null as u32, &());
+    let call = call_record(1, nfs3::PROGRAM, Procedure::Null as u32, &());
+    let begins = [0, 3, call.len() - 1, call.len()].map(|bytes| &call[..bytes]);
     let (summary, _) = Scene::new().attack(|number, attacking, address| {
-        let mut held = Vec::new();
-        let mut done = 0;
-        while attacking.goes_on() {
-            let Ok(mut stream) = connected_from(stranger(number + done), address) else {
-                held.clear();
-                continue;
-            };
-            let _ = stream.write_all(&call[..[0, 3, call.len() - 1, call.len()][done % 4]]);
-            held.push(stream);
-            if held.len() == 100 {
-                held.drain(..50);
-            }
-            done += 1;
-            attacking.note(1);
-        }
+        flood(number, attacking, address, 100, |done| begins[done % begins.len()]);
     });
     assert_eq!(summary["malformed"], 0, "half a call is no other message: {summary}");
 }
@@ -272,7 +249,8 @@ fn forged_handles_and_records_lead_nowhere() {
                     2 => (Procedure::Lookup, encoded(&Entry { directory: file, name: Text(b"outside") })),
                     _ => (Procedure::Remove, encoded(&Entry { directory: file, name: Text(b"of 1") })),
                 };
-                if stream.write_all(&record_of(5, nfs3::PROGRAM, procedure as u32, &Bytes(&asked))).is_err() {
+                if stream.write_all(&call_record(5, nfs3::PROGRAM, procedure as u32, &Bytes(&asked))).is_err()
+                {
                     continue 'connections;
                 }
                 let Ok(reply) = results(&mut stream, 5) else { continue 'connections };
