@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -21,40 +21,42 @@ use crate::running::{Running, nocopy, text};
 /// Bytes between two records.
 const INTERVAL: u64 = 32 << 20;
 
-/// When the copies are interrupted: after a record, and before the next.
-const GATE_BYTES: i64 = 40 << 20;
-
 /// Longer than two intervals.
 fn long() -> Vec<u8> {
     content(1_000_003).repeat(70)
 }
 
-/// Between client and server: lets so many bytes through, and then none until it is opened.
+/// Between client and server: lets everything through until the copy has a record, and then nothing until it is opened.
 struct Gate {
     port: u16,
-    left: Arc<AtomicI64>,
+    state: Arc<AtomicU8>,
 }
 
+/// What a gate lets through: a state of it.
+const UNTIL_RECORD: u8 = 0;
+const ALL: u8 = 1;
+const NOTHING: u8 = 2;
+
 impl Gate {
-    fn start(server: &Server) -> Self {
+    fn start(copy: &Copy) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (left, to) = (Arc::new(AtomicI64::new(GATE_BYTES)), server.port);
-        let counted = Arc::clone(&left);
+        let (state, to) = (Arc::new(AtomicU8::new(UNTIL_RECORD)), copy.server.port);
+        let (own, record) = (Arc::clone(&state), copy.record());
         thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
-                let is_closed = counted.load(Ordering::SeqCst) == CLOSED;
-                let Some(server) = TcpStream::connect(("127.0.0.1", to)).ok().filter(|_| !is_closed) else {
+                let is_over = own.load(Ordering::SeqCst) == NOTHING;
+                let Some(server) = TcpStream::connect(("127.0.0.1", to)).ok().filter(|_| !is_over) else {
                     return;
                 };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let left = Arc::clone(&counted);
-                    thread::spawn(move || carry(from, to, &left));
+                    let (state, record) = (Arc::clone(&own), record.clone());
+                    thread::spawn(move || carry(from, to, &state, &record));
                 }
             }
         });
-        Self { port, left }
+        Self { port, state }
     }
 
     fn url(&self, path: &str) -> String {
@@ -62,40 +64,31 @@ impl Gate {
     }
 
     fn open(&self) {
-        self.left.store(i64::MAX, Ordering::SeqCst);
+        self.state.store(ALL, Ordering::SeqCst);
     }
 }
 
-/// Of a gate that lets nothing through any more.
-const CLOSED: i64 = i64::MIN;
-
 impl Drop for Gate {
     fn drop(&mut self) {
-        self.left.store(CLOSED, Ordering::SeqCst);
+        self.state.store(NOTHING, Ordering::SeqCst);
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
+fn carry(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8, record: &Path) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let has_passed = loop {
-            let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                (left > 0).then(|| left - count as i64)
-            });
-            match taken {
-                Err(CLOSED) => break false,
-                Err(_) => thread::sleep(Duration::from_millis(5)),
-                Ok(_) => break true,
-            }
-        };
-        if !has_passed {
-            return;
+        while state.load(Ordering::SeqCst) == UNTIL_RECORD && is_written(record) {
+            thread::sleep(Duration::from_millis(5));
         }
-        if to.write_all(&buffer[..count]).is_err() {
+        if state.load(Ordering::SeqCst) == NOTHING || to.write_all(&buffer[..count]).is_err() {
             return;
         }
     }
+}
+
+fn is_written(record: &Path) -> bool {
+    fs::metadata(record).is_ok_and(|about| about.len() > 0)
 }
 
 /// A copy from a server or to one, and its files.
@@ -169,14 +162,14 @@ impl Copy {
     fn begun(&self, gate: &Gate, options: &[&str]) -> Running {
         let words = self.words(options, |path| gate.url(path));
         let copying = Running::start(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        wait_until("a record", || fs::metadata(self.record()).is_ok_and(|about| about.len() > 0));
+        wait_until("a record", || is_written(&self.record()));
         copying
     }
 
     /// A copy that is killed after its first record. What is not recorded is lost, and the part has its whole length, as if the last bytes
     /// had been written first.
     fn kill(&self, options: &[&str]) {
-        let gate = Gate::start(&self.server);
+        let gate = Gate::start(self);
         let copying = self.begun(&gate, options);
         copying.signal(Signal::KILL);
         drop(copying);
@@ -318,7 +311,7 @@ fn another_file_under_the_name_of_the_part_is_not_written_to() {
 fn a_part_that_was_replaced_during_the_copy_does_not_get_the_name() {
     for is_upload in [true, false] {
         let copy = Copy::new(is_upload);
-        let gate = Gate::start(&copy.server);
+        let gate = Gate::start(&copy);
         let copying = copy.begun(&gate, &[]);
         fs::remove_file(copy.part()).unwrap();
         fs::write(copy.part(), b"of another copy").unwrap();
