@@ -126,8 +126,10 @@ fn directories(face: &Face, scratch: &Path, command: &mut Command) -> Result<(),
         }
     }
     if face.get("temporary") == Some("elsewhere") {
-        let place = scratch.join("temporary files");
-        fs::create_dir(&place).map_err(failed("a directory of temporary files"))?;
+        // Where other users may go.
+        mount_bind(scratch, "/media").map_err(failed("/media"))?;
+        let place = Path::new("/media/temporary files");
+        fs::create_dir(place).map_err(failed("a directory of temporary files"))?;
         command.env("TMPDIR", place);
     }
     if face.get("folder") == Some("unwritable") {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::super::started::is_listening;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const GANESHA: &str = "ganesha.nfsd";
 const RPCBIND: &str = "rpcbind";
@@ -25,18 +26,33 @@ const MODULE_DIRECTORIES: [&str; 3] =
 pub(crate) const PORT: u16 = 20_490;
 pub(crate) const MOUNT_PORT: u16 = 20_491;
 
+/// More than the files of any workload.
+const DESCRIPTORS: u64 = 16_384;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Whether it, and its requirements, can be started here.
-pub(crate) fn is_installed() -> bool {
+/// Why it cannot be compared with here, if so.
+pub(crate) fn missing() -> Option<&'static str> {
     let can_start = |program: &str| {
         let said = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
         // Asked for help, programs end with several codes; those whose libraries are missing with 127.
         said.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
     };
     let has_module = MODULE_DIRECTORIES.iter().any(|directory| Path::new(directory).join(MODULE).exists());
-    has_module && can_start(GANESHA) && can_start(RPCBIND)
+    if !(has_module && can_start(GANESHA) && can_start(RPCBIND)) {
+        return Some(
+            "not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them",
+        );
+    }
+    (!may_have_descriptors()).then_some("it may not open 16,384 files: raise 'ulimit -Hn'")
+}
+
+/// It keeps files open; with too few descriptors it is slow, and answers EIO.
+fn may_have_descriptors() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { maximum: Some(DESCRIPTORS), ..limit };
+    limit.maximum.is_none_or(|most| most >= DESCRIPTORS) || setrlimit(Resource::Nofile, raised).is_ok()
 }
 
 /// Both programs; killed when dropped.
@@ -49,6 +65,8 @@ impl Running {
     /// Starts them, and waits until files are served.
     pub(super) fn start(directory: &Path, scratch: &Path, is_writable: bool) -> io::Result<Self> {
         hide_state()?;
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
         let [configuration, log] = ["ganesha.conf", "ganesha.log"].map(|name| scratch.join(name));
         fs::write(&configuration, self::configuration(directory, is_writable))?;
         let mut running = Self { programs: Vec::new() };

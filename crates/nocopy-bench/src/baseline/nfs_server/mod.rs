@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use by_hand::{FILE, Way};
-pub(crate) use ganesha::{MOUNT_PORT, is_installed};
+pub(crate) use ganesha::{MOUNT_PORT, missing};
 
 use crate::Failure;
 use nocopy_report::{Outcome, capability};

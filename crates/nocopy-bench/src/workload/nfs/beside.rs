@@ -51,7 +51,7 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
 
 fn of(place: &Place, bytes: u32) -> Series<'_> {
     let mut trials = Vec::new();
-    if nfs_server::is_installed() {
+    if nfs_server::missing().is_none() {
         trials.push(trial(place, (Way::Ganesha, bytes), Beside::Nobody, &[]));
         trials.push(trial(place, (Way::Ganesha, bytes), Beside::Cold, &["ganesha"]));
     }

@@ -52,7 +52,7 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
 }
 
 fn of_kind(place: &Place, kind: Kind) -> Series<'_> {
-    let ganesha = nfs_server::is_installed().then(|| trial(place, kind, Way::Ganesha, &[]));
+    let ganesha = nfs_server::missing().is_none().then(|| trial(place, kind, Way::Ganesha, &[]));
     let nocopy = trial(place, kind, Way::Nocopy, &["ganesha"]);
     Series {
         workload: NAME,

@@ -39,7 +39,7 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
     if files::memory().is_none() {
         return Vec::new(); // a note says so
     }
-    let ganesha = nfs_server::is_installed().then(|| trial(place, Way::Ganesha, &[]));
+    let ganesha = nfs_server::missing().is_none().then(|| trial(place, Way::Ganesha, &[]));
     let nocopy = trial(place, Way::Nocopy, &["ganesha"]);
     vec![Series {
         workload: NAME,

@@ -40,7 +40,6 @@ const CACHED_BYTES: u64 = 64 << 20;
 /// themselves.
 const CONGESTION_CONTROL: &str = "reno";
 
-const SKIP_GANESHA: &str = "SKIP: nfs, ganesha: not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them.";
 const SKIP_MEMORY: &str = "SKIP: nfs, writes: no directory in memory (tmpfs) with 1 GiB free was found.";
 const SKIP_DISK: &str =
     "SKIP: nfs, beside a reader of a cold file: no directory on a disk with 2 GiB free was found.";
@@ -102,7 +101,7 @@ impl Workload for Nfs {
 }
 
 pub(crate) fn skip_of_ganesha() -> Option<String> {
-    (!nfs_server::is_installed()).then(|| SKIP_GANESHA.to_owned())
+    nfs_server::missing().map(|missing| format!("SKIP: nfs, ganesha: {missing}."))
 }
 
 #[derive(Debug, Clone, Copy)]

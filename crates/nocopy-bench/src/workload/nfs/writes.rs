@@ -34,7 +34,7 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
         return Vec::new(); // a note says so
     }
     let mut trials = vec![trial(place, Way::RecvPwrite, &[])];
-    if nfs_server::is_installed() {
+    if nfs_server::missing().is_none() {
         trials.push(trial(place, Way::Ganesha, &["recv-pwrite"]));
     }
     trials.push(trial(place, Way::Nocopy, &["ganesha", "recv-pwrite"]));
