@@ -146,7 +146,9 @@ impl Index {
             names.push(&*place.name);
             at = place.parent;
         }
-        Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
+        let mut path = PathBuf::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+        path.extend(names.iter().rev().map(|name| OsStr::from_bytes(name)));
+        Some(path)
     }
 
     pub(super) fn learn(&self, identity: Identity, place: Place) {

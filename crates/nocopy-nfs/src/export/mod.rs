@@ -185,9 +185,9 @@ impl Export {
         match (path, name) {
             (None, _) => false,
             (Some(_), None) if open.is_some() => true,
-            (Some(path), name) => {
+            (Some(mut path), name) => {
                 // With a slash behind it, what is no directory is found, and not opened.
-                let path = path.join(OsStr::from_bytes(name.unwrap_or_default()));
+                path.push(OsStr::from_bytes(name.unwrap_or_default()));
                 let how = ResolveFlags::BENEATH | ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match openat2(&**from, path, flags, Mode::empty(), how) {

@@ -1,8 +1,10 @@
 //! Files that are kept open between calls. They are closed when the table is not locked: closing may wait for the disk.
 
-use std::collections::HashMap;
+use std::iter;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lru::LruCache;
 use rustix::process::{Resource, getrlimit};
 
 use super::file::OpenFile;
@@ -10,18 +12,17 @@ use super::identity::Identity;
 use super::waiting;
 
 /// The most, if a quarter of the descriptors that this process may have is not less.
-const FILES_MAX: usize = 256;
+const FILES_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     files: Mutex<Files>,
-    files_max: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Files {
     /// Each file with the number of its last use.
-    open: HashMap<Identity, (Arc<OpenFile>, u64)>,
+    open: LruCache<Identity, (Arc<OpenFile>, u64)>,
     uses: u64,
     /// The number of uses when unused files were last closed.
     uses_before: u64,
@@ -30,8 +31,9 @@ struct Files {
 impl OpenFiles {
     pub(super) fn new() -> Self {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        let files_max = usize::try_from(descriptors / 4).unwrap_or(usize::MAX).min(FILES_MAX);
-        Self { files: Mutex::default(), files_max }
+        let files_max = NonZeroUsize::try_from((descriptors / 4).try_into().unwrap_or(usize::MAX));
+        let open = LruCache::new(files_max.map_or(NonZeroUsize::MIN, |most| most.min(FILES_MAX)));
+        Self { files: Mutex::new(Files { open, uses: 0, uses_before: 0 }) }
     }
 
     /// The file, if it is open and still valid.
@@ -61,29 +63,23 @@ impl OpenFiles {
 
     /// The file, if it is open; it may no longer be valid.
     pub(super) fn peek(&self, identity: Identity) -> Option<Arc<OpenFile>> {
-        self.lock().open.get(&identity).map(|(file, _)| Arc::clone(file))
+        self.lock().open.peek(&identity).map(|(file, _)| Arc::clone(file))
     }
 
     /// Keeps it instead of the same file, or of the least recently used one.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
-        // Dropped after the lock.
-        let (mut _oldest, _same);
-        let mut files = self.lock();
-        if files.open.len() >= self.files_max
-            && !files.open.contains_key(&file.identity())
-            && let Some(oldest) =
-                files.open.iter().min_by_key(|(_, (_, used))| *used).map(|(identity, _)| *identity)
-        {
-            _oldest = files.open.remove(&oldest);
-        }
-        files.uses += 1;
-        let used = files.uses;
-        _same = files.open.insert(file.identity(), (file, used));
+        let closed = {
+            let mut files = self.lock();
+            files.uses += 1;
+            let used = files.uses;
+            files.open.push(file.identity(), (file, used))
+        };
+        drop(closed);
     }
 
     /// Closes the file when its last user has finished.
     pub(super) fn close(&self, identity: Identity) {
-        let closed = self.lock().open.remove(&identity);
+        let closed = self.lock().open.pop(&identity);
         drop(closed);
     }
 
@@ -93,7 +89,11 @@ impl OpenFiles {
             let mut files = self.lock();
             let (before, now) = (files.uses_before, files.uses);
             files.uses_before = now;
-            files.open.extract_if(|_, (_, used)| *used <= before).collect()
+            let oldest = |files: &mut Files| {
+                files.open.peek_lru().filter(|(_, (_, used))| *used <= before)?;
+                files.open.pop_lru()
+            };
+            iter::from_fn(|| oldest(&mut files)).collect()
         };
         drop(unused);
     }
