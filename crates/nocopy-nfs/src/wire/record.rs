@@ -232,9 +232,14 @@ impl Records {
     }
 }
 
+/// As long as a record with a handle and the attributes of two files, without data.
+const USUAL_BYTES: usize = 256;
+
 /// Begins a record of one fragment: its mark, to be filled in by [`end`].
 pub fn begin() -> Vec<u8> {
-    vec![0; MARK_BYTES]
+    let mut record = Vec::with_capacity(USUAL_BYTES);
+    record.extend([0; MARK_BYTES]);
+    record
 }
 
 /// Fills in the mark of a record that was begun and that `more` bytes follow.
