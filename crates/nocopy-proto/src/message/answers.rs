@@ -1,9 +1,11 @@
 //! Answers to addresses that are not peers, or not yet, or no longer, queued until they are sent (docs/protocol.md §13).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::net::IpAddr;
 
 use super::Path;
+use super::shares::{are_within_shares, network_of};
 
 /// The most answers of each sort that wait.
 const PLACES: usize = 512;
@@ -29,21 +31,44 @@ pub(super) struct Answers {
 #[derive(Debug, Default)]
 struct Waiting {
     answers: VecDeque<(Path, Vec<u8>)>,
-    /// The number of waiting answers for each address.
-    by_ip: HashMap<IpAddr, usize>,
+    /// The number of waiting answers for each address, and for each network.
+    of_addresses: Counts,
+    of_networks: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts(HashMap<IpAddr, usize>);
+
+impl Counts {
+    fn get(&self, ip: IpAddr) -> usize {
+        self.0.get(&ip).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, ip: IpAddr) {
+        *self.0.entry(ip).or_default() += 1;
+    }
+
+    fn remove(&mut self, ip: IpAddr) {
+        if let Entry::Occupied(mut count) = self.0.entry(ip) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 impl Answers {
-    /// Queues an answer. As with memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
+    /// Queues an answer, if that is within the shares of its address and network, as with memory (§8.1); otherwise returns `false`.
     pub(super) fn push(&mut self, sort: Answered, to: Path, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Self { sorts, count } = self;
-        let Waiting { answers, by_ip } = &mut sorts[sort as usize];
-        let free = PLACES - answers.len();
-        let has = by_ip.get(&to.remote.ip()).copied().unwrap_or(0);
-        if has >= free {
+        let Waiting { answers, of_addresses, of_networks } = &mut sorts[sort as usize];
+        let (ip, free) = (to.remote.ip(), PLACES - answers.len());
+        if !are_within_shares(of_addresses.get(ip), of_networks.get(network_of(ip)), free) {
             return false;
         }
-        by_ip.insert(to.remote.ip(), has + 1);
+        of_addresses.add(ip);
+        of_networks.add(network_of(ip));
         let mut datagram = Vec::new();
         write(&mut datagram);
         answers.push_back((to, datagram));
@@ -52,15 +77,13 @@ impl Answers {
     }
 
     pub(super) fn pop(&mut self) -> Option<(Path, Vec<u8>)> {
-        let Waiting { answers, by_ip } = self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
+        let Waiting { answers, of_addresses, of_networks } =
+            self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
         let answer = answers.pop_front()?;
         self.count -= 1;
-        if let Some(has) = by_ip.get_mut(&answer.0.remote.ip()) {
-            *has -= 1;
-            if *has == 0 {
-                by_ip.remove(&answer.0.remote.ip());
-            }
-        }
+        let ip = answer.0.remote.ip();
+        of_addresses.remove(ip);
+        of_networks.remove(network_of(ip));
         Some(answer)
     }
 
@@ -72,7 +95,8 @@ impl Answers {
     /// The allocated entries of all tables, to check a bound on memory.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
-        self.sorts.iter().map(|sort| sort.answers.capacity() + sort.by_ip.capacity()).sum()
+        let counts = |sort: &Waiting| sort.of_addresses.0.capacity() + sort.of_networks.0.capacity();
+        self.sorts.iter().map(|sort| sort.answers.capacity() + counts(sort)).sum()
     }
 }
 
@@ -82,9 +106,12 @@ mod tests {
 
     use super::*;
 
+    fn push_to(answers: &mut Answers, sort: Answered, ip: IpAddr) -> bool {
+        answers.push(sort, SocketAddr::from((ip, 9)).into(), |datagram| datagram.push(sort as u8))
+    }
+
     fn push(answers: &mut Answers, sort: Answered, host: u8) -> bool {
-        answers
-            .push(sort, SocketAddr::from(([10, 0, 0, host], 9)).into(), |datagram| datagram.push(sort as u8))
+        push_to(answers, sort, [10, 0, 0, host].into())
     }
 
     #[test]
@@ -93,7 +120,19 @@ mod tests {
         let mut taken = |host| (0..PLACES).filter(|_| push(&mut answers, Answered::Hello, host)).count();
         assert_eq!([1, 2, 3].map(&mut taken), [256, 128, 64]);
         while answers.pop().is_some() {}
-        assert!(answers.sorts.iter().all(|sort| sort.by_ip.is_empty()));
+        assert!(answers.sorts.iter().all(|sort| sort.of_addresses.0.is_empty()));
+    }
+
+    #[test]
+    fn a_network_leaves_places_to_others() {
+        let mut answers = Answers::default();
+        let host = |network: u16, host: u16| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        let taken =
+            (0..9000).filter(|number| push_to(&mut answers, Answered::Stray, host(1, *number))).count();
+        assert_eq!(taken, PLACES * 3 / 4);
+        assert!(push_to(&mut answers, Answered::Stray, host(2, 1)));
+        while answers.pop().is_some() {}
+        assert!(answers.sorts.iter().all(|sort| sort.of_networks.0.is_empty()));
     }
 
     #[test]

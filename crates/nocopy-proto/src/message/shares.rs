@@ -98,6 +98,9 @@ impl<T> Table<T> {
 
 /// The network of an address, whose hosts share the limits of one peer: the subnet of an IPv6 address (RFC 4291, 2.5.1), or a single IPv4
 /// address.
+///
+/// An address of 127.0.0.0/8 is a network, too, although a program of this host may use all of them: as one network, a program that uses
+/// many would leave nothing to one at 127.0.0.1, and others of this host can be limited better where it starts them.
 pub fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.into(),
