@@ -13,7 +13,7 @@ use super::endpoint::{EVENTS_MAX, Patience, is_over};
 use super::{Endpoint, Message, Payload};
 use crate::facts::rejected::{Reason, Rejected};
 
-/// The most messages from other peers that are kept during a wait for a response.
+/// The most messages from the same peer that are kept during a wait for its response. Those of other peers stay where they are, in shares.
 const ASIDE_MAX: usize = 4096;
 
 /// Why there is no connection, or no response.
@@ -160,17 +160,18 @@ impl Endpoint {
         let deadline = Instant::now().checked_add(timeout);
         let wanted = (to, Kind::Response(self.request_by(request.into(), to, deadline)?));
         loop {
-            while let Some(next) = self.protocol.peek() {
+            while let Some(next) = self.protocol.peek_of(to) {
                 if next.is_of() == wanted {
                     return Ok(self.read(next));
                 }
-                // The last window is for the response: it would never be kept.
-                let is_full = self.carrier.free_to_receive() <= self.window_packets;
-                if self.aside.len() >= ASIDE_MAX || is_full {
+                if self.aside.len() >= ASIDE_MAX || self.is_full() {
                     return Err(Error::TooManyOthers);
                 }
                 let other = self.read(next).into_owned();
                 self.aside.push_back(other);
+            }
+            if self.is_full() && self.protocol.has_message() {
+                return Err(Error::TooManyOthers);
             }
             // Before the look: a connection may end by that, and without one nothing would end the wait.
             self.send_first();
@@ -182,6 +183,11 @@ impl Endpoint {
             }
             self.take_due(Patience::Until(deadline), false)?;
         }
+    }
+
+    /// Whether only the last window is free, which those have in turns whose messages are read: a response might never be kept.
+    fn is_full(&self) -> bool {
+        self.carrier.free_to_receive() <= self.window_packets
     }
 
     /// Sends a request as soon as there is room.
@@ -204,9 +210,55 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use nocopy_lab::patience::wait_until;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use nocopy_lab::patience::{PATIENCE, wait_until};
 
     use super::*;
+
+    /// However many messages another peer sends meanwhile, a call has its response, and they are received afterwards.
+    #[test]
+    fn messages_of_another_peer_end_no_call() {
+        const OTHERS: usize = ASIDE_MAX + 1000;
+        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let [mut caller, mut server, mut other] = [bind(), bind(), bind()];
+        let (to_server, to_caller) = (server.local_address(), caller.local_address());
+        let (all_came, may_answer) = mpsc::channel();
+        let server = thread::spawn(move || {
+            let (client, call) = loop {
+                let Some(message) = server.receive().unwrap() else { continue }; // an event
+                let Kind::Request(call) = message.kind() else { panic!("{message:?}") };
+                break (message.from(), call);
+            };
+            may_answer.recv().unwrap();
+            server.respond(b"answer".to_vec(), client, call).unwrap();
+            assert!(server.drain(PATIENCE).unwrap());
+        });
+        let other = thread::spawn(move || {
+            let peer = other.connect(to_caller, PATIENCE).unwrap();
+            for _ in 0..OTHERS {
+                while other.send_copy(&[], peer).is_err() {
+                    other.wait(Duration::from_millis(1)).unwrap();
+                }
+            }
+            assert!(other.drain(PATIENCE).unwrap());
+            all_came.send(()).unwrap();
+            other
+        });
+        let peer = caller.connect(to_server, PATIENCE).unwrap();
+        assert_eq!(caller.call(b"question".to_vec(), peer, PATIENCE).unwrap().to_vec(), b"answer");
+        let mut left = OTHERS;
+        wait_until("the other messages", || {
+            while let Some(message) = caller.try_receive().unwrap() {
+                assert!(message.from() != peer && message.len() == 0);
+                left -= 1;
+            }
+            left == 0
+        });
+        server.join().unwrap();
+        drop(other.join().unwrap());
+    }
 
     #[test]
     fn errors_have_times_in_units_for_people() {

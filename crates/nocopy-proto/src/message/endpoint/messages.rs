@@ -52,7 +52,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.next_complete().map(|(peer, complete)| Next { peer, complete })
     }
 
-    /// The message that [`peek`](Self::peek) has just found.
+    /// As [`peek`](Self::peek), for the messages of one peer, which then comes before the others.
+    pub fn peek_of(&mut self, peer: Peer) -> Option<Next> {
+        let place = self.readable.iter().position(|index| *index == peer.index)?;
+        let index = self.readable.remove(place)?;
+        self.readable.push_front(index);
+        self.peek().filter(|next| next.peer == peer)
+    }
+
+    /// The message that [`peek`](Self::peek) or [`peek_of`](Self::peek_of) has just found.
     #[inline]
     pub fn receive_next(&mut self, next: Next) -> Message<'_, S, R> {
         Message::new(self, next.peer, next.complete)
