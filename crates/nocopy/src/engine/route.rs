@@ -102,7 +102,8 @@ pub(crate) struct Routes {
     changes: Socket,
     from: Option<IpAddr>,
     link_interface: Option<u32>,
-    routes: HashMap<IpAddr, Route>,
+    /// By source and destination.
+    routes: HashMap<(Option<IpAddr>, IpAddr), Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     links: HashMap<u32, Link>,
     /// An entry was forgotten for lack of room, so users that remember its results do not notice its later changes.
@@ -130,9 +131,14 @@ impl Routes {
         })
     }
 
+    /// Looks routes up from an address from here on, or from the one that the host would choose.
+    pub(crate) fn set_source(&mut self, from: Option<IpAddr>) {
+        self.from = from;
+    }
+
     /// The route to an address, remembered until it changes.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
-        if let Some(route) = self.routes.get(&to) {
+        if let Some(route) = self.routes.get(&(self.from, to)) {
             return Ok(*route);
         }
         let interface = self.link_interface.filter(|_| to.is_multicast() || is_link_local(to));
@@ -146,7 +152,7 @@ impl Routes {
             self.routes.clear();
             self.crowded = true;
         }
-        self.routes.insert(to, route);
+        self.routes.insert((self.from, to), route);
         Ok(route)
     }
 
@@ -239,7 +245,7 @@ impl Routes {
 /// Forgets the entries that a change concerns; returns whether there was one.
 fn forget(
     change: &RouteNetlinkMessage,
-    routes: &mut HashMap<IpAddr, Route>,
+    routes: &mut HashMap<(Option<IpAddr>, IpAddr), Route>,
     neighbours: &mut HashMap<(u32, IpAddr), Neighbour>,
     links: &mut HashMap<u32, Link>,
 ) -> bool {

@@ -24,6 +24,9 @@ counters! {
         too_long,
         /// Datagrams that were refused for another reason, and not sent; the protocol sends them again.
         datagrams_refused,
+        /// Datagrams that were not sent because too many others wait in the socket for hosts that do not answer (ARP, neighbour discovery), and
+        /// this one would have, too (sockets).
+        unresolved_dropped,
         /// Answers of the protocol for which there was no memory.
         no_memory_to_send,
         /// Received datagrams that were dropped because there was no memory; the peer sends them again.
@@ -76,7 +79,7 @@ mod tests {
         let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!((names.len(), count), (count, 3 + protocol.named().count() + 11));
+        assert_eq!((names.len(), count), (count, 3 + protocol.named().count() + 12));
         let is_known = |name: &&str| stats.get(name).is_some();
         assert!(DROPPED.iter().chain(&FAULTS).all(is_known));
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{self as protocol, Event, Fresh, Peer, Settings, Time, Transmit};
+use nocopy_proto::message::{self as protocol, Event, Fresh, Peer, Settings, Time, Transmit, wire};
 
 use super::arrivals::{Arrivals, Clock, Lone};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Returned};
@@ -32,6 +32,9 @@ pub(super) const EVENTS_MAX: usize = 1 << 16;
 
 /// How often to check for packets that the kernel has finished, or for room in its queue: neither ends a wait.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What counts as sent for a packet that is sent again; it is more than most have.
+const PACKET_BYTES: usize = 1500;
 
 /// The most checks for a message before a wait on the descriptor, while other datagrams keep arriving.
 const ARM_LOOKS_MAX: u32 = 64;
@@ -422,9 +425,15 @@ impl Endpoint {
         match protocol.poll_transmit(now) {
             None => return false,
             Some(Transmit::Packet { peer, to, packet, header, crc, .. }) => {
-                carrier.transmit_packet(&to, packet, &header, crc);
+                // Otherwise they are lost on their way.
+                let has_room = carrier.has_room_for(&to, PACKET_BYTES, true);
+                if has_room {
+                    carrier.transmit_packet(&to, packet, &header, crc);
+                }
                 protocol.transmit_followers(now, peer, header, |packet, header| {
-                    carrier.transmit_packet(&to, packet, header, false);
+                    if has_room {
+                        carrier.transmit_packet(&to, packet, header, false);
+                    }
                 });
             }
             Some(Transmit::Unit { peer, unit, header }) => {
@@ -432,7 +441,12 @@ impl Endpoint {
                     streams.send(peer, unit.number(), &header);
                 }
             }
-            Some(Transmit::Control { to, datagram }) => carrier.transmit_control(&to, datagram),
+            Some(Transmit::Control { to, datagram }) => {
+                let is_proven = !wire::answers_anybody(datagram);
+                if carrier.has_room_for(&to, datagram.len(), is_proven) {
+                    carrier.transmit_control(&to, datagram);
+                }
+            }
         }
         true
     }

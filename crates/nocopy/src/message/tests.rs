@@ -1,5 +1,7 @@
 //! Shared by the tests of messages.
 
+mod absent;
+
 use std::time::Duration;
 
 use nocopy_lab::patience::wait_until;

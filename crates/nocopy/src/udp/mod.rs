@@ -68,7 +68,7 @@ mod receiver;
 pub(crate) mod run;
 mod sender;
 mod settings;
-mod strangers;
+pub(crate) mod strangers;
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Datagrams to addresses that may be forged. The kernel keeps one whose next hop does not answer (ARP, neighbour discovery) for some seconds,
-//! in the socket's send buffer: a stranger that names hosts that do not exist could fill it, and no other peer would be answered.
+//! Datagrams to hosts that may not exist, since their address may be forged, or that are gone. The kernel keeps one whose next hop does not
+//! answer (ARP, neighbour discovery) for some seconds, in the socket's send buffer: they could fill it, and no other peer would be answered.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use crate::engine::route::{Kind, Routes};
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
-/// The part of the send buffer that is open to any address.
-const SHARE: usize = 8;
+/// The eighths of the send buffer that are open to any address, and to peers that have not answered what they were sent before.
+const STRANGERS: usize = 1;
+const SILENT_PEERS: usize = 4;
 
 /// After how many bytes the buffer is looked at again: less than the share of a usual one (208 KiB), and no system call for each datagram.
 const LOOK_BYTES: usize = 16 << 10;
@@ -17,36 +18,83 @@ const LOOK_BYTES: usize = 16 << 10;
 const OVERHEAD_BYTES: usize = 768;
 
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(crate) struct Strangers {
     /// Bytes sent since the last look, at most.
     unseen_bytes: usize,
-    is_crowded: bool,
+    /// Whole eighths of the buffer that were in use then.
+    eighths: usize,
     /// Opened when they are first needed.
     routes: Option<Box<Routes>>,
 }
 
 impl Strangers {
     /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share, only if its next hop is known.
-    pub(super) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
-        self.unseen_bytes += bytes + OVERHEAD_BYTES;
-        if self.is_crowded || self.unseen_bytes > LOOK_BYTES {
-            self.unseen_bytes = 0;
-            let both = unsent_bytes(&socket).and_then(|unsent| Ok((unsent, send_buffer_bytes(&socket)?)));
-            self.is_crowded = both.is_ok_and(|(unsent, all)| unsent > all / SHARE);
-        }
-        !self.is_crowded || self.has_next_hop(to.ip().to_canonical()).unwrap_or(false)
+    pub(crate) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
+        self.used_eighths(socket, bytes) < STRANGERS
+            || self.routes().and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
     }
 
-    /// `None`: not known.
-    fn has_next_hop(&mut self, to: IpAddr) -> Option<bool> {
+    /// The same for a peer that has not answered what it was sent before, from one of this host's addresses.
+    pub(crate) fn may_repeat(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        bytes: usize,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    ) -> bool {
+        self.used_eighths(socket, bytes) < SILENT_PEERS
+            || self.are_absent([(from, to)].into_iter()).next().is_none_or(|is_absent| !is_absent)
+    }
+
+    /// For which peers the kernel would keep what is sent to them from these addresses of the host, because their next hops do not answer:
+    /// none if that cannot be looked up.
+    pub(crate) fn are_absent(
+        &mut self,
+        ways: impl Iterator<Item = (Option<IpAddr>, SocketAddr)>,
+    ) -> impl Iterator<Item = bool> {
+        let mut routes = self.routes();
+        ways.map(move |(from, to)| {
+            let routes = routes.as_deref_mut();
+            routes.and_then(|routes| has_next_hop(routes, from, to)) == Some(false)
+        })
+    }
+
+    fn used_eighths(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> usize {
+        self.unseen_bytes += bytes + OVERHEAD_BYTES;
+        if self.eighths > 0 || self.unseen_bytes > LOOK_BYTES {
+            self.unseen_bytes = 0;
+            let both = unsent_bytes(&socket).and_then(|unsent| Ok((unsent, send_buffer_bytes(&socket)?)));
+            self.eighths = both.map_or(0, |(unsent, all)| 8 * unsent / all.max(1));
+        }
+        self.eighths
+    }
+
+    /// The routes as they are now.
+    fn routes(&mut self) -> Option<&mut Routes> {
         if self.routes.is_none() {
             self.routes = Some(Box::new(Routes::open(None, None).ok()?));
         }
         let routes = self.routes.as_mut()?;
         routes.poll_changes();
-        let route = routes.look_up(to).ok()?;
-        let waits = route.kind == Kind::Unicast && routes.link(route.interface_index).ok()?.mac.is_some();
-        let next = route.gateway.unwrap_or(to);
-        Some(!waits || routes.neighbour(route.interface_index, next).ok()?.mac.is_some())
+        Some(routes)
     }
+}
+
+/// `None`: not known.
+fn has_next_hop(routes: &mut Routes, from: Option<IpAddr>, to: SocketAddr) -> Option<bool> {
+    let ip = to.ip().to_canonical();
+    let (interface, next) = match to {
+        // It names its interface, and there is no router on the way.
+        SocketAddr::V6(to) if to.scope_id() > 0 => (to.scope_id(), ip),
+        _ => {
+            routes.set_source(from.map(|from| from.to_canonical()));
+            let route = routes.look_up(ip).ok()?;
+            if route.kind != Kind::Unicast {
+                return Some(true);
+            }
+            (route.interface_index, route.gateway.unwrap_or(ip))
+        }
+    };
+    let waits = routes.link(interface).ok()?.mac.is_some();
+    Some(!waits || routes.neighbour(interface, next).ok()?.mac.is_some())
 }

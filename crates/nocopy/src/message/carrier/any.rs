@@ -155,6 +155,11 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
+    fn has_room_for(&mut self, to: &Path, bytes: usize, is_proven: bool) -> bool {
+        carry!(self.has_room_for(to, bytes, is_proven))
+    }
+
+    #[inline]
     fn flush(&mut self) {
         carry!(self.flush())
     }

@@ -403,6 +403,12 @@ pub(super) trait Carrier: Debug + Send {
         self.flush();
     }
 
+    /// Whether a datagram of so many bytes may be sent to a host that may not be there: to an address that may be forged, or if it `is_proven`
+    /// to a peer that may be gone. What is sent to such hosts must not take the room of others. It is counted if it may not.
+    fn has_room_for(&mut self, _to: &Path, _bytes: usize, _is_proven: bool) -> bool {
+        true
+    }
+
     /// Hands the queue to the kernel. An interface that is down or removed is reported by the next receive.
     fn flush(&mut self);
 

@@ -123,7 +123,7 @@ impl Sockets {
             is_wildcard,
             staging: Staging::new(shares.packet_bytes, shares.send_packets, shares.send_fragments),
             cargo: Cargo::default(),
-            outbox: Outbox::new(local.is_ipv6()),
+            outbox: Outbox::new(local),
             flush_from: FLUSH_MESSAGES * outbox::joined_max(shares.packet_bytes),
             intake: Intake::new(small, RECEIVE_BATCH),
             buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
@@ -370,6 +370,12 @@ impl Carrier for Sockets {
         bytes.copy_from_slice(datagram);
         self.staging.hold_mut(slot).begin_to_wait();
         self.outbox.push(Waiting { slot, control: true }, to);
+    }
+
+    fn has_room_for(&mut self, to: &Path, bytes: usize, is_proven: bool) -> bool {
+        let has_room = self.outbox.has_room_for(self.receiver.socket(), to, bytes, is_proven);
+        self.counters.unresolved_dropped += u64::from(!has_room);
+        has_room
     }
 
     #[inline]

@@ -124,6 +124,11 @@ impl Kernel {
         self.sockets.iter().map(|socket| socket.descriptor.as_fd())
     }
 
+    /// The socket that sends.
+    pub(super) fn sending(&self) -> BorrowedFd<'_> {
+        self.sockets[0].descriptor.as_fd()
+    }
+
     /// Sends pieces as one datagram, with a copy.
     pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();

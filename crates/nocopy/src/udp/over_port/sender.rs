@@ -9,6 +9,7 @@ use std::time::Duration;
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
+use super::super::strangers::Strangers;
 use super::kernel::Kernel;
 use super::system;
 use super::way::{Detour, Way, Ways};
@@ -133,6 +134,7 @@ pub(crate) struct Sender {
     at_rest: bool,
     /// Whether there were too few free frames to copy the last datagram.
     lacked_frames: bool,
+    strangers: Strangers,
 }
 
 enum Verdict<'a> {
@@ -162,7 +164,8 @@ fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Resul
 impl Sender {
     pub(super) fn new(port: crate::port::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
         let (sent, counts_elsewhere) = (Sent::default(), false);
-        Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false }
+        let strangers = Strangers::default();
+        Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false, strangers }
     }
 
     /// As [`Receiver::leave_counts_to_first`](super::Receiver::leave_counts_to_first).
@@ -357,8 +360,11 @@ impl Sender {
     }
 
     /// Sends to an address that may be forged: through the kernel, so that no route is looked up or remembered for it. It may
-    /// overtake queued datagrams.
+    /// overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts that may not exist that the rest is for others.
     pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
+        if !self.strangers.may_send(self.kernel.sending(), payload.len(), to) {
+            return Err(Reason::Full);
+        }
         self.kernel.send(to, &[payload]).map_err(of_kernel)?;
         self.sent.count_through_kernel(Detour::Stranger, payload.len());
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nocopy_proto::message::{Local, Path};
@@ -14,6 +14,7 @@ use crate::message::counters::CarrierCounters;
 use crate::sys::udp_send::{
     Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, Source, allow_fragments, send, send_from,
 };
+use crate::udp::strangers::Strangers;
 
 /// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -48,7 +49,9 @@ pub(super) struct Outbox {
     joins: bool,
     /// How many packets at the front are sent one by one, because they were refused joined.
     alone: usize,
-    is_ipv6: bool,
+    /// The address of the socket.
+    local: SocketAddr,
+    strangers: Strangers,
 }
 
 enum Outcome {
@@ -61,7 +64,7 @@ enum Outcome {
 }
 
 impl Outbox {
-    pub(super) fn new(is_ipv6: bool) -> Self {
+    pub(super) fn new(local: SocketAddr) -> Self {
         Self {
             lone: None,
             waiting: VecDeque::new(),
@@ -71,7 +74,8 @@ impl Outbox {
             packets: Vec::with_capacity(MESSAGES_MAX),
             joins: true,
             alone: 0,
-            is_ipv6,
+            local,
+            strangers: Strangers::default(),
         }
     }
 
@@ -133,6 +137,46 @@ impl Outbox {
         burst.send(socket, 0).is_ok_and(|sent| sent == 1)
     }
 
+    /// Whether the socket has room for a datagram of so many bytes to a host that may not be there; `is_proven`: to a peer.
+    pub(super) fn has_room_for(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        to: &Path,
+        bytes: usize,
+        is_proven: bool,
+    ) -> bool {
+        match is_proven {
+            true => self.strangers.may_repeat(socket, bytes, source(self.local, to), to.remote),
+            false => self.strangers.may_send(socket, bytes, to.remote),
+        }
+    }
+
+    /// The socket has no room: packets to hosts that do not answer are given up, since others wait behind them. They count as lost on their
+    /// way.
+    #[cold]
+    fn give_up_absent(&mut self, staging: &mut Staging, cargo: &mut Cargo, counters: &mut CarrierCounters) {
+        if self.rows.len() < 2 {
+            return;
+        }
+        let Self { rows, strangers, local, .. } = self;
+        let ways = rows.iter().map(|(to, _)| (source(*local, to), to.remote));
+        let absent: Vec<bool> = strangers.are_absent(ways).collect();
+        if !absent.contains(&true) {
+            return;
+        }
+        self.alone = 0;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for ((to, count), is_absent) in std::mem::take(&mut self.rows).into_iter().zip(absent) {
+            for waiting in waiting.drain(..count) {
+                match is_absent {
+                    true => self.let_go(waiting, staging, cargo),
+                    false => self.queue(waiting, &to),
+                }
+            }
+            counters.unresolved_dropped += if is_absent { count as u64 } else { 0 };
+        }
+    }
+
     /// The addresses for which several packets wait: the first one, and whether there are others.
     #[inline]
     pub(super) fn destinations(&self) -> Option<(Path, bool)> {
@@ -178,7 +222,7 @@ impl Outbox {
             match self.call(socket, false, staging, cargo) {
                 Outcome::Full => {
                     counters.kernel_full += 1;
-                    return;
+                    return self.give_up_absent(staging, cargo, counters);
                 }
                 Outcome::Sent(messages) => self.sent(messages, staging, cargo, counters),
                 Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
@@ -278,10 +322,10 @@ impl Outbox {
         let mut burst = CopiedBurst::new(&mut self.burst);
         begin(&mut burst, Some(&self.rows[0].0));
         staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
-        let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
+        let sent = allow_fragments(&socket.as_fd(), self.local.is_ipv6(), true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
         // It was possible when the socket was made.
-        let _ = allow_fragments(&socket.as_fd(), self.is_ipv6, false);
+        let _ = allow_fragments(&socket.as_fd(), self.local.is_ipv6(), false);
         sent
     }
 
@@ -311,6 +355,12 @@ impl Outbox {
         }
         self.alone = self.alone.saturating_sub(packets);
     }
+}
+
+/// The address of this host from which datagrams go there, if it is known.
+fn source(local: SocketAddr, to: &Path) -> Option<IpAddr> {
+    let own = local.ip();
+    to.local.map(|local| local.address).or((!own.to_canonical().is_unspecified()).then_some(own))
 }
 
 /// Sends the only waiting packet, which lies in one piece, by a simpler call. False: it was not sent.
