@@ -53,7 +53,12 @@ impl Posted {
 
     #[inline]
     pub(in crate::message) fn has_any(&self) -> bool {
-        self.count.load(Relaxed) > 0
+        self.count() > 0
+    }
+
+    #[inline]
+    pub(in crate::message) fn count(&self) -> usize {
+        self.count.load(Relaxed)
     }
 
     /// Takes the first buffer with room for a message of `bytes` bytes, if that is a long message.

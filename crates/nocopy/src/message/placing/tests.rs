@@ -245,6 +245,31 @@ fn a_cut_stream_leaves_the_buffer_to_what_is_sent_again() {
     assert_eq!((counter(&right, "messages_placed"), counter(&right, "messages_gathered")), (0, 1));
 }
 
+/// A stream that stops within a message is cut although there is plenty of memory: nothing else has the buffer.
+#[test]
+fn a_message_that_stops_gives_its_buffer_back() {
+    const LONG: usize = 16 << 20; // more than the kernel holds on its way
+    let (mut left, to_right, mut right) = connected_for(true, LONG);
+    let pool = Pool::new(1, LONG).unwrap();
+    right.post(pool.take().unwrap()).unwrap();
+    left.send(bytes_of(1, LONG), to_right).unwrap();
+    left.try_flush().unwrap();
+    wait_until("a part of it", || {
+        right.wait(Duration::ZERO).unwrap();
+        !right.posted.as_ref().unwrap().has_any()
+    });
+    let before = counter(&right, "streams_cut");
+    wait_until("the buffer is posted again", || {
+        right.wait(Duration::from_secs(1)).unwrap();
+        right.posted.as_ref().unwrap().has_any()
+    });
+    assert_eq!((counter(&right, "streams_cut"), right.has_message()), (before + 1, false));
+    repeat_until("the message", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.try_receive().unwrap().is_some_and(|came| came.len() == LONG)
+    });
+}
+
 #[test]
 fn only_memory_that_can_be_written_is_posted() {
     let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();

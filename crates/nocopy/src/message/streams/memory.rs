@@ -11,7 +11,7 @@ use crate::memory::pool::{Buffer, Pool};
 use crate::message::HEADER_BYTES;
 use crate::message::arrivals::Lone;
 use crate::message::carrier::Received;
-use crate::message::placing::{Posted, Registered};
+use crate::message::placing::{Posted, Registered, Slot};
 
 /// Bytes of a buffer for short units, one or many.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
@@ -41,6 +41,8 @@ pub(super) struct Memory {
     unit_bytes_max: usize,
     /// Buffers for long messages, if there ever were some.
     posted: Option<Arc<Posted>>,
+    /// The addresses whose messages are being read into them: those to which something else refers.
+    placing: Vec<Arc<IpAddr>>,
     /// Memory that peers write to, if there ever was some.
     registered: Option<Arc<Registered>>,
     in_place: InPlace,
@@ -155,6 +157,7 @@ impl Memory {
             from: Ipv4Addr::UNSPECIFIED.into(),
             unit_bytes_max,
             posted: None,
+            placing: Vec::new(),
             registered: None,
             in_place: InPlace::default(),
         })
@@ -214,6 +217,27 @@ impl Memory {
     #[inline]
     pub(super) fn posted(&self) -> Option<&Arc<Posted>> {
         self.posted.as_ref().filter(|posted| posted.has_any())
+    }
+
+    /// A posted buffer for a message of so many bytes, and what counts it for the address while it is read, if there is one within the shares
+    /// of the address and its network.
+    pub(super) fn take_posted(&mut self, bytes: usize) -> Option<(Slot, Arc<IpAddr>)> {
+        let posted = self.posted.as_ref()?;
+        let is_used = |share: &&Arc<IpAddr>| Arc::strong_count(share) > 1;
+        let count = |of: &dyn Fn(IpAddr) -> bool| {
+            self.placing.iter().filter(is_used).filter(|share| of(***share)).count()
+        };
+        let (from, network) = (self.from, network_of(self.from));
+        let of_network = count(&|ip| network_of(ip) == network);
+        if !are_within_shares(count(&|ip| ip == from), of_network, posted.count()) {
+            return None;
+        }
+        let slot = posted.take(bytes)?;
+        let unused = self.placing.iter().position(|share| !is_used(&share));
+        let mut share = unused.map_or_else(|| Arc::new(from), |unused| self.placing.swap_remove(unused));
+        *Arc::get_mut(&mut share).expect("nothing else refers to it") = from;
+        self.placing.push(Arc::clone(&share));
+        Some((slot, share))
     }
 
     /// Whether a unit may have so many bytes, with its header.
@@ -289,6 +313,20 @@ impl Part {
         assert!(start <= end && end <= buffer.len(), "a part of the buffer");
         Self { buffer: Arc::clone(buffer), start: start as u32, end: end as u32 }
     }
+
+    /// The same bytes, if they are few, without the memory for many in which they lie.
+    pub(super) fn without_much_memory(self) -> Self {
+        if self.has_much_memory() || self.buffer.len() <= SMALL_BYTES {
+            return self;
+        }
+        let copy = Arc::new(Buffer::from(self.as_ref().to_vec()));
+        Self::new(&copy, 0, copy.len())
+    }
+
+    /// Whether the bytes are many.
+    pub(super) fn has_much_memory(&self) -> bool {
+        self.as_ref().len() > SMALL_BYTES
+    }
 }
 
 impl AsRef<[u8]> for Part {
@@ -357,6 +395,29 @@ mod tests {
             buffers.give_back(buffer);
         }
         assert!(buffers.take(ip(1, 1)).is_none());
+    }
+
+    /// An address that leaves its messages incomplete leaves posted buffers to others.
+    #[test]
+    fn an_address_leaves_posted_buffers_to_others() {
+        const BYTES: usize = 8 << 10;
+        let (pool, posted) = (Pool::new(8, BYTES).unwrap(), Arc::<Posted>::default());
+        (0..8).for_each(|_| posted.post(pool.take().unwrap()));
+        let mut memory = Memory::scarce(BYTES).unwrap();
+        memory.post_to(&posted);
+        let mut take_all = |network| {
+            memory.is_for(ip(network, 1));
+            let taken: Vec<_> = std::iter::from_fn(|| memory.take_posted(BYTES)).collect();
+            taken
+        };
+        let mut taken: Vec<_> = (1..=4).map(&mut take_all).collect();
+        assert!(taken.iter().map(Vec::len).eq([4, 2, 1, 1]));
+        assert!(take_all(5).is_empty());
+        // Complete ones do not count: the program has them.
+        let (complete, _) = taken[0].drain(..).unzip::<_, _, Vec<_>, Vec<_>>();
+        assert!(take_all(1).is_empty() && pool.at_home() == 0);
+        drop(complete);
+        assert_eq!(take_all(1).len(), 2);
     }
 
     #[test]

@@ -75,6 +75,10 @@ const TURNS: u32 = 256;
 const DESCRIPTORS_A_STREAM: usize = 4;
 /// The longest interval between two checks of streams that are being opened, wait for memory, or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
+/// The same for streams that read a unit into a posted buffer.
+const PLACED_INTERVAL: Duration = Duration::from_millis(500);
+/// The longest time between two such checks that counts.
+const ATTENDED_MAX: Duration = Duration::from_secs(1);
 /// The most message bytes copied into units that are not acknowledged.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of owned messages in such units.
@@ -147,6 +151,11 @@ pub(super) struct Streams {
     awake: u32,
     /// Streams that wait for room in the kernel.
     stuck: u32,
+    /// For how long streams were attended to: a pause of the program counts as little.
+    attended: Time,
+    /// Streams that wait for memory, and that read a unit into a posted buffer.
+    waiting: u32,
+    placed: u32,
     cared: Option<Instant>,
     counters: StreamCounters,
     /// Counts of streams that have ended.
@@ -176,6 +185,8 @@ struct Beside {
     /// The events polled for: also room to send, or nothing while there is no memory.
     asks: epoll::EventFlags,
     progress: Progress,
+    /// The same in a posted buffer, in the time that the streams were attended to.
+    placing: Progress,
 }
 
 impl Streams {
@@ -223,6 +234,9 @@ impl Streams {
             unwatched: None,
             awake: 0,
             stuck: 0,
+            attended: Time::default(),
+            waiting: 0,
+            placed: 0,
             cared: None,
             counters: StreamCounters::default(),
             past: Past::default(),
@@ -603,7 +617,8 @@ impl Streams {
         }
         let at = Instant::now();
         if others || self.cared.is_none_or(|cared| at - cared >= CARE_INTERVAL) {
-            self.cared = Some(at);
+            let since = self.cared.replace(at).map_or(Duration::ZERO, |cared| at - cared);
+            self.attended = self.attended + since.min(ATTENDED_MAX);
             came |= self.care(others, at, now, protocol);
         }
         if self.all.is_empty() && self.openings.is_idle() && self.cut.is_empty() {
@@ -675,8 +690,12 @@ impl Streams {
         let before = beside.reading.counts;
         beside.stream.sender().reap();
         memory.is_for(beside.from);
+        let was_placed = beside.reading.is_placed();
         let read = beside.reading.read(most, beside.stream.receiver(), memory, now, beside.peer, protocol);
-        let counts = beside.reading.counts;
+        let (counts, is_waiting) = (beside.reading.counts, beside.reading.is_waiting());
+        self.waiting = self.waiting + u32::from(is_waiting) - u32::from(was_waiting);
+        let is_placed = beside.reading.is_placed();
+        self.placed = self.placed + u32::from(is_placed) - u32::from(was_placed);
         self.counters.units_passed += counts.passed - before.passed;
         self.counters.units_without_memory += counts.no_memory - before.no_memory;
         match read {
@@ -692,8 +711,12 @@ impl Streams {
             return false;
         }
         if let Some(beside) = self.all[stream as usize].as_mut() {
-            let has_begun = !was_within && beside.reading.is_within();
-            beside.progress.note(self.lacked, counts.bytes, has_begun || counts.units > before.units);
+            let has_begun = !was_within && beside.reading.is_within() || !was_waiting && is_waiting;
+            let has_ended = counts.units > before.units;
+            beside.progress.note(self.lacked, counts.bytes, has_begun || has_ended);
+            if is_placed {
+                beside.placing.note(self.attended, counts.bytes, !was_placed || has_ended);
+            }
         }
         counts.units > before.units
     }
@@ -701,7 +724,7 @@ impl Streams {
     /// Sees to streams that are opened, that wait for memory, that do not go on, or whose peer is gone.
     fn care(&mut self, others: bool, at: Instant, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         let mut came = false;
-        let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
+        let is_short = self.waiting > 0;
         if is_short {
             self.lacked = protocol.refuse_unit(now.now());
         }
@@ -709,8 +732,11 @@ impl Streams {
         let (all, first) = (self.all.len(), self.looks as usize);
         for stream in (0..all).map(|stream| ((first + stream) % all) as u32) {
             let Some(beside) = &self.all[stream as usize] else { continue };
-            let is_stalled =
-                is_short && beside.reading.is_within() && beside.progress.is_stalled(self.lacked);
+            let (reading, progress) = (&beside.reading, &beside.progress);
+            let is_stalled = is_short
+                && (reading.is_within() && progress.is_stalled(self.lacked)
+                    || reading.waits_with_memory() && progress.is_late(self.lacked))
+                || reading.is_placed() && beside.placing.is_slow(self.attended);
             if is_stalled || !protocol.has_peer(beside.peer) {
                 self.lose(stream);
             } else if beside.reading.is_waiting() {
@@ -746,8 +772,9 @@ impl Streams {
         }
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
-        let progress = Progress::new(self.lacked);
-        let mut beside = Beside { peer, from, stream, is_ours, has_sent: false, reading, asks, progress };
+        let (progress, placing) = (Progress::new(self.lacked), Progress::new(self.attended));
+        let mut beside =
+            Beside { peer, from, stream, is_ours, has_sent: false, reading, asks, progress, placing };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
@@ -777,6 +804,8 @@ impl Streams {
         self.unwatched = self.unwatched.filter(|unwatched| *unwatched != stream);
         self.counters.streams_cut += 1;
         self.stuck -= u32::from(beside.asks.contains(epoll::EventFlags::OUT));
+        self.waiting -= u32::from(beside.reading.is_waiting());
+        self.placed -= u32::from(beside.reading.is_placed());
         let _ = epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()); // it may stay open for a while
         self.to_flush.retain(|other| *other != stream);
         self.past.sent += beside.stream.sender().ledger();
@@ -926,7 +955,10 @@ impl Streams {
     pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         self.watch_all();
         match self.ask(timeout.min(self.care_within())) {
-            Ok(()) if self.woken.is_empty() => Ok(Wakeup::TimedOut),
+            Ok(()) if self.woken.is_empty() => {
+                self.end_wait_in_vain();
+                Ok(Wakeup::TimedOut)
+            }
             Ok(()) => Ok(Wakeup::Ready),
             Err(Errno::INTR) => Ok(Wakeup::Interrupted),
             Err(error) => Err(error.into()),
@@ -943,6 +975,9 @@ impl Streams {
         let unwatched = self.unwatched.and_then(|stream| self.all[stream as usize].as_mut());
         let socket = unwatched.map(|beside| beside.stream.receiver().kernel_socket());
         let came = wait(self.poll.as_fd(), socket.as_ref().map(AsFd::as_fd), timeout)?;
+        if came.wakeup == Wakeup::TimedOut {
+            self.end_wait_in_vain();
+        }
         if came.first_other {
             self.ask(Duration::ZERO)?;
         }
@@ -950,6 +985,13 @@ impl Streams {
             self.note_datagrams(); // so that they are looked at
         }
         Ok(came.wakeup)
+    }
+
+    /// Has the next look see to streams that may have stopped.
+    fn end_wait_in_vain(&mut self) {
+        if self.placed > 0 {
+            self.alone = None;
+        }
     }
 
     /// Whether there is no stream, or one that is read at each look: then to poll all descriptors costs less than to have them watched.
@@ -974,8 +1016,11 @@ impl Streams {
 
     /// The longest wait before streams must be handled.
     pub(super) fn care_within(&self) -> Duration {
-        let waits = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
-        if waits || !self.cut.is_empty() { CARE_INTERVAL } else { self.openings.care_within() }
+        match self.waiting > 0 || !self.cut.is_empty() {
+            true => CARE_INTERVAL,
+            false if self.placed > 0 => self.openings.care_within().min(PLACED_INTERVAL),
+            false => self.openings.care_within(),
+        }
     }
 }
 

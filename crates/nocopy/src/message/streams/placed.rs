@@ -1,5 +1,6 @@
 //! Long messages of one stream, read straight into posted buffers (docs/protocol.md §17.1).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use nocopy_proto::message::wire::Unit;
@@ -20,6 +21,8 @@ pub(super) struct Within {
     front: Front,
     slot: Slot,
     have: usize,
+    /// Counts for its address while the message is incomplete.
+    _share: Arc<IpAddr>,
 }
 
 /// A put that is read into the memory that its peer may write to.
@@ -95,9 +98,9 @@ impl Reading {
             .only_message(&unit)
             // A message after a gap would hold the buffer for as long as its peer wants.
             .filter(|_| is_next && !front.is_of_puts())
-            .and_then(|(_, bytes)| memory.posted()?.take(bytes));
-        if let Some(slot) = slot {
-            self.state = State::Placed(Box::new(Within { front, slot, have: 0 }));
+            .and_then(|(_, bytes)| memory.take_posted(bytes));
+        if let Some((slot, share)) = slot {
+            self.state = State::Placed(Box::new(Within { front, slot, have: 0, _share: share }));
             return Ok(Look::More);
         }
         self.begin_after(&front, unit, memory, peer, protocol)

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use nocopy_proto::message::Time;
 
-/// While memory is short: the longest time for progress by [`LEAST_BYTES`], or to the end of the unit.
+/// The longest time for progress by [`LEAST_BYTES`], or to the end of the unit: while memory is short, and always in a posted buffer.
 const STALL: Duration = Duration::from_secs(3);
 const LEAST_BYTES: u64 = 64 << 10;
 /// While memory is short: the longest time for a unit.
 const UNIT: Duration = Duration::from_secs(30);
 
-/// When a stream last made progress, and how many bytes it had brought by then. All times are of a clock that runs only while memory is short.
+/// When a stream last made progress, and how many bytes it had brought by then. All times are of one clock: for memory that is shared by all,
+/// of one that runs only while it is short.
 #[derive(Debug)]
 pub(super) struct Progress {
     begun: Time,
@@ -34,7 +35,17 @@ impl Progress {
     }
 
     pub(super) fn is_stalled(&self, at: Time) -> bool {
-        at.since(self.since) >= STALL || at.since(self.begun) >= UNIT
+        self.is_slow(at) || self.is_late(at)
+    }
+
+    /// Whether the stream brings too little.
+    pub(super) fn is_slow(&self, at: Time) -> bool {
+        at.since(self.since) >= STALL
+    }
+
+    /// Whether the unit takes too long.
+    pub(super) fn is_late(&self, at: Time) -> bool {
+        at.since(self.begun) >= UNIT
     }
 }
 

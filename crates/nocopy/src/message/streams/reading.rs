@@ -101,6 +101,16 @@ impl Reading {
         matches!(self.state, State::Within(..) | State::Placed(_) | State::Put(_))
     }
 
+    /// Whether there was no memory for the next unit, and a long part of it has some.
+    pub(super) fn waits_with_memory(&self) -> bool {
+        matches!(&self.state, State::Waiting(part, _) if part.has_much_memory())
+    }
+
+    /// Whether a unit is read into a posted buffer.
+    pub(super) fn is_placed(&self) -> bool {
+        matches!(self.state, State::Placed(_))
+    }
+
     /// Whether there was no memory for the next unit.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting(..))
@@ -295,7 +305,7 @@ impl Reading {
         }
         let Some(mut buffer) = buffer else {
             self.counts.no_memory += 1;
-            self.state = State::Waiting(part, unit);
+            self.state = State::Waiting(part.without_much_memory(), unit);
             return Ok(Look::Full);
         };
         protocol.unit_begins(peer);
@@ -403,5 +413,40 @@ fn is_passed(protocol: &Protocol, peer: Peer, unit: &Unit) -> Result<bool, Usele
     match protocol.arriving(peer, unit) {
         Arriving::Impossible => Err(Useless::Malformed),
         arriving => Ok(arriving == Arriving::Passed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_proto::message::Transmit;
+
+    use super::*;
+    use crate::message::streams::memory::SMALL_BYTES;
+    use crate::message::{Endpoint, tests};
+
+    /// What has come of a unit that waits for memory keeps others from theirs only if it is long.
+    #[test]
+    fn few_bytes_that_wait_keep_no_long_buffer() {
+        let builder = Endpoint::builder().streams(true);
+        let (mut left, to_right, mut right) = tests::connected([builder.clone(), builder]);
+        left.protocol.stream_opened(to_right).unwrap();
+        left.protocol.queue_unit(to_right, Packet::unit(0), 150, 200_000).unwrap();
+        let Some(Transmit::Unit { header, .. }) = left.protocol.poll_transmit(left.now()) else {
+            panic!("no unit");
+        };
+        let unit = Unit::parse(&header).unwrap();
+        let peer = right.protocol.all_peers().next().unwrap();
+        let protocol = &mut right.protocol;
+        for (bytes, is_free) in [(40, true), (SMALL_BYTES, true), (SMALL_BYTES + 1, false)] {
+            let (mut reading, mut memory) = (Reading::new(), Memory::scarce(1 << 20).unwrap());
+            let chunk = memory.take(CHUNK_BYTES).unwrap();
+            let (_long, _reserve) = (memory.take(CHUNK_BYTES).unwrap(), memory.take_reserve().unwrap());
+            memory.lend(&chunk);
+            let part = Part::new(&chunk, 0, bytes);
+            drop(chunk);
+            assert_eq!(reading.begin(part, unit, &mut memory, peer, protocol).unwrap(), Look::Full);
+            assert!(reading.is_waiting() && reading.waits_with_memory() != is_free);
+            assert_eq!(memory.take(CHUNK_BYTES).is_some(), is_free, "{bytes}");
+        }
     }
 }
