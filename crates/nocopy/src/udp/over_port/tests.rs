@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::{Builder, Method};
 use super::*;
@@ -189,6 +191,28 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     let received = socket.receiver.stats().unwrap();
     assert_eq!((received["over_port"], received["to_host"], received["lost"]), (1, 1, 0));
     close(left, socket);
+}
+
+/// Answers to hosts that do not exist leave more than half of the kernel socket to datagrams that have to go through it.
+#[test]
+fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = open(lab.left(), local, &Settings::new(), |port| port).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    lab.left().namespace().run(|| {
+        let sender = &mut socket.sender;
+        for host in (100..200).cycle().take(1000) {
+            let forged = SocketAddr::from(([10, 77, 0, host], 9));
+            let sent = sender.send_to_stranger(forged, b"answer");
+            assert!(matches!(sent, Ok(()) | Err(Reason::Full)), "{sent:?}");
+        }
+        let mut half = [PollFd::from_borrowed_fd(sender.kernel_socket().as_fd(), PollFlags::OUT)];
+        assert_eq!(poll(&mut half, Some(&Timespec::default())), Ok(1), "less than half is free");
+        sender.send_to_stranger(remote, b"answer").unwrap();
+    });
+    expect(&peer, local, b"answer", "to a host that exists");
+    close(lab.left(), socket);
 }
 
 #[test]
