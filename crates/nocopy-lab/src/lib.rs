@@ -35,6 +35,7 @@ mod program;
 #[cfg(feature = "refused")]
 pub mod refused;
 mod skip;
+pub mod suspended;
 pub mod witness;
 
 pub use chain::Chain;

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nocopy::integration::BootInstant;
 use nocopy::message::{self, Endpoint as MessageEndpoint, Event, Kind, MESSAGE_BYTES_MAX, Payload, Peer};
 use nocopy::{Reason, Rejected};
 
@@ -80,7 +81,7 @@ fn connect_to(
     timeout: Duration,
     interrupt: &Interrupt,
 ) -> Result<Option<(MessageEndpoint, Peer)>, message::Error> {
-    let start = Instant::now();
+    let start = BootInstant::now();
     let peer = endpoint.start_connect(to)?;
     while !interrupt.came() {
         unless_down(endpoint.wait(PATIENCE))?;
@@ -114,7 +115,8 @@ struct Call<'a> {
 impl Call<'_> {
     /// `None`: interrupted.
     fn response(&mut self, request: Vec<u8>, peer: Peer) -> Result<Option<Vec<u8>>, Error> {
-        let (start, timeout) = (Instant::now(), self.arguments.timeout);
+        // The user's time limit: it passes while the machine is suspended, too.
+        let (start, timeout) = (BootInstant::now(), self.arguments.timeout);
         let (mut request, mut number) = (Some(Payload::from(request)), None);
         while !self.interrupt.came() {
             if let Some(unsent) = request.take() {

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nocopy::integration::BootInstant;
 use nocopy::integration::disk::Writer;
 use serde::Serialize;
 
@@ -60,8 +61,8 @@ pub(super) struct Files {
     pub(super) unlisted: Tally,
     /// The file that could not be made, if one could not.
     refused: Option<PathBuf>,
-    /// When the current file was begun.
-    begun: Instant,
+    /// When the current file was begun. The time in which the machine is suspended counts, as it does for who looks for the file of an hour.
+    begun: BootInstant,
 }
 
 impl Files {
@@ -83,7 +84,7 @@ impl Files {
             deleted: Tally::default(),
             unlisted: Tally::default(),
             refused: None,
-            begun: Instant::now(),
+            begun: BootInstant::now(),
         }
     }
 
@@ -116,7 +117,7 @@ impl Files {
     fn begin(&mut self, path: PathBuf) {
         self.made += 1;
         self.listed.push_back(Recorded { path, bytes: 0, packets: 0 });
-        self.begun = Instant::now();
+        self.begun = BootInstant::now();
         let listed_max = self.keep.map_or(LISTED_MAX, |keep| keep as usize);
         while self.listed.len() > listed_max {
             let oldest = self.listed.pop_front().expect("more than none");
@@ -128,9 +129,9 @@ impl Files {
     }
 
     /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may be set meanwhile.
-    pub(super) fn is_full(&self, bytes: u64, more: u64, taken: Instant) -> bool {
+    pub(super) fn is_full(&self, bytes: u64, more: u64, taken: BootInstant) -> bool {
         let too_large = self.rotation.bytes.is_some_and(|most| bytes + more > most);
-        let age = taken.saturating_duration_since(self.begun);
+        let age = taken.since(self.begun);
         too_large || self.rotation.time.is_some_and(|most| age >= most)
     }
 

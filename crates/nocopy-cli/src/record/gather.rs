@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nocopy::integration::BootInstant;
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
 use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
 use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
@@ -23,7 +24,7 @@ pub(super) struct Gather {
     buffer: Option<SectorBuffer>,
     used: usize,
     /// When the first packet in the buffer arrived, and when it was added.
-    begun: Option<Instant>,
+    begun: Option<BootInstant>,
     amount: Amount,
     pub(super) no_payload: u64,
 }
@@ -116,7 +117,7 @@ impl Gather {
     }
 
     fn room(&mut self, sink: &mut Sink) -> io::Result<&mut SectorBuffer> {
-        self.begun.get_or_insert_with(Instant::now);
+        self.begun.get_or_insert_with(BootInstant::now);
         Ok(match &mut self.buffer {
             Some(buffer) => buffer,
             empty => empty.insert(sink.buffer(BUFFER_BYTES)?),
@@ -163,14 +164,14 @@ impl Gather {
             }
         }
         buffer.truncate(whole);
-        let taken = self.begun.take().unwrap_or_else(Instant::now);
+        let taken = self.begun.take().unwrap_or_else(BootInstant::now);
         let amount = std::mem::take(&mut self.amount);
         sink.push(Piece { sectors: Sectors::Memory(buffer), amount, taken });
         self.used = rest.len();
         if !rest.is_empty() {
             let mut buffer = sink.buffer(BUFFER_BYTES)?;
             buffer.as_mut()[..rest.len()].copy_from_slice(&rest);
-            (self.buffer, self.begun) = (Some(buffer), Some(Instant::now()));
+            (self.buffer, self.begun) = (Some(buffer), Some(BootInstant::now()));
         }
         Ok(())
     }

@@ -207,7 +207,7 @@ mod tests {
             sink.push(Piece {
                 sectors,
                 amount: Amount { packets: 1, bytes: 60 },
-                taken: std::time::Instant::now(),
+                taken: nocopy::integration::BootInstant::now(),
             });
             Ok(())
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::capture::Block;
 use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
-use nocopy::integration::{Contents, PcapngLayout};
+use nocopy::integration::{BootInstant, Contents, PcapngLayout};
 use nocopy::{Capture, Cause, Evidence, Stats};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
@@ -157,7 +157,7 @@ impl Passive {
         self.taken.moved += moved;
         self.wanted -= packets;
         let amount = Amount { packets, bytes: packet_bytes };
-        sink.push(Piece { sectors: Sectors::Block(piece), amount, taken: Instant::now() });
+        sink.push(Piece { sectors: Sectors::Block(piece), amount, taken: BootInstant::now() });
     }
 
     /// Asks the kernel for its counts, now and then.

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nocopy::integration::BootInstant;
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 use nocopy_proto::pcapng::{self, Counts};
 
@@ -38,7 +39,7 @@ pub(super) struct Piece {
     pub(super) sectors: Sectors,
     pub(super) amount: Amount,
     /// When the piece, or its first packet, was taken.
-    pub(super) taken: Instant,
+    pub(super) taken: BootInstant,
 }
 
 #[derive(Debug)]

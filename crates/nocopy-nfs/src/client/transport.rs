@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nocopy::Wait;
+use nocopy::integration::BootInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -79,8 +80,9 @@ struct Connection {
     is_full: bool,
     /// The receive buffer was empty at the last read.
     is_drained: bool,
-    /// When bytes were received last, or the connection was made.
-    heard: Option<Instant>,
+    /// When bytes were received last, or the connection was made. A server forgets a client that was suspended for long, so this time counts;
+    /// it does not count for giving up.
+    heard: Option<BootInstant>,
 }
 
 #[derive(Debug)]
@@ -227,7 +229,7 @@ impl Transport {
             self.connections[number].is_drained = false;
             has_moved |= self.receive(number, &mut 0)?;
             if self.connections[number].stream.is_some() {
-                self.connections[number].heard = Some(Instant::now());
+                self.connections[number].heard = Some(BootInstant::now());
             }
         }
         Ok(has_moved)
@@ -255,7 +257,7 @@ impl Transport {
                 Ok(stream) => {
                     self.counts.connects += 1;
                     (self.was_connected, self.retry_at) = (true, None);
-                    let heard = Some(Instant::now());
+                    let heard = Some(BootInstant::now());
                     self.connections[number] =
                         Connection { stream: Some(stream), heard, ..Connection::default() };
                 }
@@ -371,7 +373,7 @@ impl Transport {
             match received {
                 Ok(bytes @ 1..) => {
                     has_received = true;
-                    connection.heard = Some(Instant::now());
+                    connection.heard = Some(BootInstant::now());
                     let before = core.counts();
                     if let Err(source) = core.received(number, bytes) {
                         self.break_off(number, source)?;
@@ -418,7 +420,7 @@ impl Transport {
             self.retry_at,
             self.resume_at,
             self.trouble.zip(self.reach.patience).map(|(since, patience)| since + patience),
-            silent.map(|heard| heard + self.reach.timeout),
+            silent.map(|heard| Instant::now() + self.reach.timeout.saturating_sub(heard.elapsed())),
         ];
         ends.into_iter().flatten().min()
     }
@@ -451,7 +453,7 @@ impl Transport {
         if !is_there {
             self.look(end.saturating_duration_since(Instant::now()))?;
         }
-        self.drop_silent(Instant::now());
+        self.drop_silent();
         Ok(())
     }
 
@@ -506,15 +508,15 @@ impl Transport {
     }
 
     /// Drops connections on which calls are in flight and no reply has arrived in time.
-    fn drop_silent(&mut self, now: Instant) {
+    fn drop_silent(&mut self) {
         for number in 0..self.connections.len() {
             let Some(heard) = self.connections[number].heard else { continue };
-            if now < heard + self.reach.timeout {
+            if heard.elapsed() < self.reach.timeout {
                 continue;
             }
             match self.core.is_waited_for(number) {
                 true => self.drop_connection(number),
-                false => self.connections[number].heard = Some(now),
+                false => self.connections[number].heard = Some(BootInstant::now()),
             }
         }
     }

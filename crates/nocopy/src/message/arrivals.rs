@@ -7,7 +7,7 @@ use nocopy_proto::message::{self as protocol, Kind, Local, Peer, Time};
 
 use super::carrier::{self, Alone, AnyCarrier, Carrier, Deliver, Packet, Parts, Received};
 use super::streams::Streams;
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::boottime_ns;
 
 /// Hands received datagrams to the protocol, with a time that is read once for all of them.
 pub(super) struct Arrivals<'p, 'c> {
@@ -153,32 +153,20 @@ impl Deliver for Arrivals<'_, '_> {
     }
 }
 
-/// The monotonic clock in the protocol's units, read without the detours of `Instant`.
+/// The protocol's clock. It goes on while the machine is suspended, as that of the peers does: afterwards a silent peer is asked at once,
+/// and packets in flight are sent again.
 #[derive(Debug)]
-pub(super) struct Clock {
-    /// The same moment in both units.
-    origin: (Instant, Time),
-}
+pub(super) struct Clock;
 
 impl Clock {
-    pub(super) fn new() -> Self {
-        Self { origin: (Instant::now(), Self::read()) }
-    }
-
     #[inline]
     pub(super) fn now(&self) -> Time {
-        Self::read()
+        Time::from_ns(boottime_ns())
     }
 
-    #[inline]
-    fn read() -> Time {
-        Time::from_ns(monotonic_ns())
-    }
-
-    /// `None` if the time is too far in the future.
-    #[inline]
+    /// When a wait must end that begins now; `None` if the time is too far in the future. Only for this wait: an `Instant` stands still
+    /// while the machine is suspended.
     pub(super) fn instant(&self, time: Time) -> Option<Instant> {
-        let (instant, origin) = self.origin;
-        instant.checked_add(time.since(origin))
+        Instant::now().checked_add(time.since(self.now()))
     }
 }

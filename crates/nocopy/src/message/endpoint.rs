@@ -195,7 +195,7 @@ impl Endpoint {
             puts: Box::default(),
             made: Vec::new(),
             wait,
-            clock: Clock::new(),
+            clock: Clock,
             unsent: 0,
             lone: None,
             at_hand: 0,

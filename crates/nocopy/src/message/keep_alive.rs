@@ -14,7 +14,7 @@ use nocopy_proto::message::{self as protocol, SignOfLife, Time};
 
 use super::carrier::{Carrier, Packet, Received, send_to};
 use super::{Endpoint, OpenError};
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::boottime_ns;
 use crate::sys::fork::Generation;
 use crate::sys::signals;
 
@@ -42,7 +42,7 @@ struct Shared {
     list: Mutex<List>,
     /// Wakes the thread for its first connection, and to end it.
     changed: Condvar,
-    /// Roughly when the endpoint was last called, by [`monotonic_ns`].
+    /// Roughly when the endpoint was last called, by [`boottime_ns`].
     called_ns: AtomicU64,
     sent: AtomicU64,
     period_ns: u64,
@@ -74,7 +74,7 @@ impl KeepAlive {
         let shared = Arc::new(Shared {
             list: Mutex::default(),
             changed: Condvar::new(),
-            called_ns: AtomicU64::new(monotonic_ns()),
+            called_ns: AtomicU64::new(boottime_ns()),
             sent: AtomicU64::new(0),
             period_ns: u64::try_from(period.as_nanos()).unwrap_or(u64::MAX),
         });
@@ -167,7 +167,7 @@ impl Shared {
                 list = self.changed.wait(list).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let now_ns = monotonic_ns();
+            let now_ns = boottime_ns();
             let rest = self.rest(now_ns, sent_ns);
             if !rest.is_zero() {
                 let waited = self.changed.wait_timeout(list, rest);

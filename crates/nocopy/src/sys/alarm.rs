@@ -10,12 +10,12 @@ use rustix::time::{
 };
 use smallvec::SmallVec;
 
-use super::clock::monotonic_ns;
+use super::clock::boottime_ns;
 use super::poll::{Wakeup, poll};
 
 /// Ends waits instead of a time-out of poll(2). Such a time-out programs the processor's timer for each wait, and again when the wait
 /// ends early; in a virtual machine, either is an exit to the host. The alarm stays set. If it expires after its wait is over, the next
-/// wait looks once more.
+/// wait looks once more. It goes on while the machine is suspended: what another host counts on is due then, too.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,
@@ -26,7 +26,7 @@ pub(crate) struct Alarm {
 impl Alarm {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_ns: None })
+        Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, rings_ns: None })
     }
 
     /// Waits until any of several descriptors is readable, at most for `timeout`, and rarely less.
@@ -50,7 +50,7 @@ impl Alarm {
 
     /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not readable until then.
     pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= monotonic_ns());
+        let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
         if has_rung {
             self.rings_ns = None;
         }
@@ -64,7 +64,7 @@ impl Alarm {
     fn ring_within(&mut self, timeout: Duration) -> io::Result<()> {
         // No wait is longer.
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 62);
-        let rings_ns = monotonic_ns() + timeout_ns;
+        let rings_ns = boottime_ns() + timeout_ns;
         if self.rings_ns.is_some_and(|set_ns| set_ns <= rings_ns) {
             return Ok(());
         }
@@ -115,11 +115,16 @@ mod tests {
         assert_eq!(wait(short), Wakeup::Ready);
         other.recv(&mut [0; 16]).unwrap();
         // The new time is later than the current one, which may still end one wait.
-        let began = monotonic_ns();
-        while monotonic_ns() - began < 50_000_000 {
+        let began = boottime_ns();
+        while boottime_ns() - began < 50_000_000 {
             assert_eq!(wait(Duration::from_millis(50)), Wakeup::TimedOut);
         }
         assert_eq!(wait(Duration::ZERO), Wakeup::TimedOut);
+    }
+
+    #[test]
+    fn it_goes_on_while_the_machine_is_suspended() {
+        assert!(crate::sys::clock::tests::is_of_boot_clock(Alarm::new().unwrap()));
     }
 
     #[test]

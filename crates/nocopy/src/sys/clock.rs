@@ -1,19 +1,53 @@
-//! The system's clock as a number.
+//! The system's clocks as numbers.
+//!
+//! What another host counts on meanwhile is measured by the boot clock, which goes on while this machine is suspended: keep-alives,
+//! repetitions, the lifetime of connections and of what is known of the network. Rates, durations, and how long a call may wait follow
+//! `Instant`, which stands still then, so that no rate has anything to catch up.
 
 use std::mem::MaybeUninit;
+use std::ops::Add;
 use std::time::Duration;
 
-/// Nanoseconds since the machine started, as `Instant` counts them, but faster: with one call per message the overhead of `Instant`
-/// exceeds the clock's. (`rustix` would do, but finds the vDSO by means that valgrind does not have.)
+/// Nanoseconds since the machine started, also those in which it was suspended (`CLOCK_BOOTTIME`). Not by `Instant`, whose overhead
+/// exceeds the clock's with one call per message. (`rustix` would do, but finds the vDSO by means that valgrind does not have.)
 #[inline]
-pub(crate) fn monotonic_ns() -> u64 {
+pub(crate) fn boottime_ns() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `now` is a place for a timespec.
-    let done = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr()) };
+    let done = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, now.as_mut_ptr()) };
     assert_eq!(done, 0, "every Linux has this clock");
     // SAFETY: it was written, since the call succeeded.
     let now = unsafe { now.assume_init() };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// A moment by the clock that goes on while the machine is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootInstant(u64);
+
+impl BootInstant {
+    /// This moment.
+    pub fn now() -> Self {
+        Self(boottime_ns())
+    }
+
+    /// How long ago it was, with the time in which the machine was suspended.
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+
+    /// The time between `earlier` and this moment; nothing if it is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for BootInstant {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Processor time that this thread has taken, in the kernel, too, also for interrupts that came meanwhile.
@@ -23,17 +57,39 @@ pub(crate) fn processor_time() -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
     use std::time::Instant;
 
     use super::*;
 
+    /// Whether a timer goes on while the machine is suspended.
+    pub(crate) fn is_of_boot_clock(timer: impl AsFd) -> bool {
+        let path = format!("/proc/self/fdinfo/{}", timer.as_fd().as_raw_fd());
+        let info = std::fs::read_to_string(path).unwrap();
+        info.lines().any(|line| line == format!("clockid: {}", libc::CLOCK_BOOTTIME))
+    }
+
     #[test]
     fn goes_as_instants_do() {
-        let (instant, ns) = (Instant::now(), monotonic_ns());
+        let (instant, ns) = (Instant::now(), boottime_ns());
         std::thread::sleep(Duration::from_millis(2));
-        let (later_ns, elapsed) = (monotonic_ns(), instant.elapsed());
+        let (later_ns, elapsed) = (boottime_ns(), instant.elapsed());
         let by_number = Duration::from_nanos(later_ns - ns);
         assert!(by_number >= Duration::from_millis(2) && by_number <= elapsed, "{by_number:?} {elapsed:?}");
+    }
+
+    #[test]
+    fn time_in_which_the_machine_was_suspended_counts() {
+        let hour = Duration::from_secs(3600);
+        nocopy_lab::suspended::for_or_skip(
+            hour,
+            "sys::clock::tests::time_in_which_the_machine_was_suspended_counts",
+            || {
+                let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                let monotonic = Duration::new(monotonic.tv_sec.cast_unsigned(), monotonic.tv_nsec as u32);
+                assert!(Duration::from_nanos(boottime_ns()) >= monotonic + hour);
+            },
+        );
     }
 }

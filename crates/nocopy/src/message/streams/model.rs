@@ -172,7 +172,7 @@ impl Model {
             peers,
             main: main[1],
             is_of_puts,
-            clock: Clock::new(),
+            clock: Clock,
             now: BEGIN,
             outgoing: Outgoing::default(),
             packets: Vec::new(),

@@ -18,7 +18,7 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::boottime_ns;
 
 counters! {
     /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the kernel were copied.
@@ -146,7 +146,7 @@ enum Verdict<'a> {
 #[inline]
 fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Result<Verdict<'_>, Reason> {
     if at_rest {
-        ways.renew(monotonic_ns());
+        ways.renew(boottime_ns());
     }
     Ok(match ways.to(to).map_err(|error| Reason::System(system(error)))? {
         Way::Port { confirm: confirm @ true, .. } => {

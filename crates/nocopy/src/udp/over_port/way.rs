@@ -15,7 +15,7 @@ use super::super::settings::Settings;
 use super::kernel::Kernel;
 use super::system;
 use crate::engine::route::{Kind, Route, RouteError, Routes};
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::boottime_ns;
 use crate::sys::interface::Interface;
 
 /// How often to ask the host for route changes while sending.
@@ -100,7 +100,7 @@ impl Ways {
             RouteError::System { source, .. } => OpenError::Routes(source),
             other => OpenError::Routes(system(other)),
         })?;
-        let now_ns = monotonic_ns();
+        let now_ns = boottime_ns();
         Ok(Self {
             routes,
             known: Vec::new(),
