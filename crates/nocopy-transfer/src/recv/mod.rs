@@ -4,7 +4,7 @@ mod output;
 mod tcp;
 mod udp;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::Failure;
@@ -27,8 +27,34 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 
 /// Prints the address and, unless senders were named, a warning that any host may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
-    print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address().scheme().name()));
+    let own = arguments.address();
+    print::say(format_args!("nocopy: receiving at {}://{address}", own.scheme().name()));
+    let left_out = left_out(&own.local_addrs().unwrap_or_default(), address);
+    if !left_out.is_empty() {
+        let left_out = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        print::say(format_args!(
+            "nocopy: only there; {own} is {left_out}, too; leave the host out to receive at all addresses of this host"
+        ));
+    }
     if arguments.from.is_empty() {
         print::say("nocopy: data is accepted from any sender; use --from ADDRESS to restrict it");
+    }
+}
+
+/// A name's other addresses of this host: a socket has one.
+fn left_out(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
+    let others = addresses.iter().map(SocketAddr::ip).filter(|ip| *ip != bound.ip() && !ip.is_multicast());
+    others.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_name_that_are_left_out_are_those_of_this_host() {
+        let name = [[127, 0, 0, 2], [192, 0, 2, 1], [224, 0, 0, 1], [127, 0, 0, 1]].map(|ip| (ip, 9).into());
+        assert_eq!(left_out(&name, name[0]), [name[3].ip()]);
+        assert_eq!(left_out(&name[..2], name[0]), [] as [IpAddr; 0]);
     }
 }

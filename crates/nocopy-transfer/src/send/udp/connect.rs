@@ -12,7 +12,7 @@ use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::in_turn::{cause, try_each};
 use nocopy_report::address::Attempts;
-use nocopy_report::{Interrupt, capability};
+use nocopy_report::{Interrupt, capability, print};
 
 /// Between two rounds over addresses that refuse.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -59,6 +59,12 @@ pub(super) fn connect(
             }
         });
         if let Some(found) = found {
+            if arguments.host.raw {
+                print::say(format_args!(
+                    "nocopy: sending to {}, of several addresses of {target}; nothing answers with --raw, so others are not tried",
+                    found.1
+                ));
+            }
             return Ok(found);
         }
         if arguments.host.raw || start.elapsed() + RETRY_INTERVAL >= patience {
