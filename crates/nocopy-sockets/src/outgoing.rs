@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use nocopy_proto::run::sockets::{Alone, Flush, Plain};
 
 use crate::burst::{self, Handed, Head, give_up, hand_over, head};
+use crate::destination::Destination;
 use crate::environment;
 use crate::run::{Run, Shape, Step};
 use crate::shared::{Guard, Hold, SHARED, Word, is_off, is_queued};
@@ -18,7 +19,7 @@ use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
 /// How long other output waits for a socket without room: in total for a burst, and per attempt. After that the burst's datagrams are lost if
-/// their socket is closed or their process ends; otherwise they are overtaken.
+/// their socket is closed or their process ends; otherwise they are overtaken. (Output of the same socket waits as without this library.)
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
 
@@ -32,6 +33,8 @@ pub(crate) enum Verdict {
     /// It has joined the burst: the call succeeds.
     Joined,
     Failed(i32),
+    /// The datagrams before it, to this destination, wait for room: wait for it, and [offer] it again.
+    NoRoom(Destination),
     /// Call the kernel, and report the result to [`sent`].
     Alone(Option<Ticket>),
 }
@@ -111,12 +114,12 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
         match take(&guard, slot, datagram) {
             Taken::Done(verdict) => return verdict,
             Taken::Again => {}
-            Taken::NoRoom { descriptor, is_own } => {
+            Taken::NoRoom { descriptor, to } => {
                 drop(guard);
                 let may_wait = !datagram.dont_wait && !sys::is_nonblocking(datagram.descriptor);
-                match is_own {
-                    true if !may_wait => return Verdict::Failed(libc::EAGAIN),
-                    true => sys::wait_for_room(descriptor, NAP_MS),
+                match descriptor == datagram.descriptor {
+                    true if may_wait => return Verdict::NoRoom(to),
+                    true => return Verdict::Failed(libc::EAGAIN),
                     false if may_wait && has_waited(descriptor) => {}
                     false => return Verdict::Alone(None),
                 }
@@ -132,7 +135,7 @@ enum Taken {
     /// The current burst, of this or another socket, cannot be sent because its socket has no room.
     NoRoom {
         descriptor: i32,
-        is_own: bool,
+        to: Destination,
     },
 }
 
@@ -148,7 +151,7 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
         if hand_over(why, Some(guard)) != Handed::All {
-            return Taken::NoRoom { descriptor: head.descriptor, is_own };
+            return Taken::NoRoom { descriptor: head.descriptor, to: head.shape.destination };
         }
     }
     begin(guard, slot, datagram).map_or(Taken::Again, Taken::Done)
@@ -247,7 +250,7 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
         slot.record().alone(plain);
     }
     let Some(Hold::Ours(guard)) = SHARED.lock.acquire() else { return };
-    let shape = shape.unwrap_or(Shape { bytes: 0, destination: crate::destination::Destination::CONNECTED });
+    let shape = shape.unwrap_or(Shape { bytes: 0, destination: Destination::CONNECTED });
     // SAFETY: the lock is held, and no other reference is alive.
     let Some(socket) = (unsafe { slot.socket() }) else { return };
     if let Some(datagrams) = socket.run.sent(shape, plain, is_sent, sys::now_ns) {

@@ -399,6 +399,13 @@ pub(crate) fn map_shared(descriptor: i32, bytes: usize) -> Option<*mut c_void> {
     error(mapped).is_none().then_some(mapped as *mut c_void)
 }
 
+/// Maps memory that cannot be read.
+pub(crate) fn map_unreadable() -> Option<*mut c_void> {
+    let how = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let mapped = plain(libc::SYS_mmap, [0, 1, libc::PROT_NONE as usize, how, usize::MAX, 0]);
+    error(mapped).is_none().then_some(mapped as *mut c_void)
+}
+
 fn status(descriptor: i32) -> Option<libc::stat> {
     // SAFETY: all zero is a valid status.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };

@@ -20,6 +20,7 @@ mod waiting;
 static AT_START: extern "C" fn() = {
     extern "C" fn start() {
         crate::real::resolve_all();
+        sending::begin();
         crate::process::begin();
     }
     start

@@ -1,18 +1,21 @@
 //! Functions that send: a UDP datagram joins the burst or is sent as usual; before other output, the burst is sent.
 
 use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use nocopy_proto::run::sockets::{Flush, Plain};
 
 use super::datagram::{PartsRoom, bytes_of, destination, part, to_peer};
 use super::trampoline::function;
+use crate::destination::Destination;
 use crate::outgoing::{self, Datagram, Verdict};
 use crate::real::{call, call_at};
 use crate::run::Shape;
 use crate::shared::{is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
-use crate::{by_hand, environment};
+use crate::{by_hand, environment, sys};
 
 function!(SEND = send);
 function!(SENDTO = sendto);
@@ -198,15 +201,53 @@ fn joining<P: AsRef<[iovec]>>(
         return shape.bytes as isize;
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-    match outgoing::offer(Datagram { descriptor, shape, parts, dont_wait }) {
-        Verdict::Joined => shape.map_or(0, |shape| shape.bytes as isize),
-        Verdict::Failed(errno) => failed(errno),
-        Verdict::Alone(None) => real(),
-        Verdict::Alone(Some(ticket)) => {
-            let result = real();
-            outgoing::sent(ticket, result >= 0);
-            result
+    loop {
+        return match outgoing::offer(Datagram { descriptor, shape, parts, dont_wait }) {
+            Verdict::Joined => shape.map_or(0, |shape| shape.bytes as isize),
+            Verdict::Failed(errno) => failed(errno),
+            Verdict::NoRoom(to) => match wait_for_room(descriptor, &to) {
+                Ok(()) => continue,
+                Err(errno) => failed(errno),
+            },
+            Verdict::Alone(None) => real(),
+            Verdict::Alone(Some(ticket)) => {
+                let result = real();
+                outgoing::sent(ticket, result >= 0);
+                result
+            }
+        };
+    }
+}
+
+/// Memory that cannot be read.
+static UNREADABLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Called before the program starts.
+#[cfg_attr(test, expect(dead_code, reason = "no program starts"))]
+pub(super) fn begin() {
+    UNREADABLE.store(sys::map_unreadable().unwrap_or(ptr::null_mut()), Relaxed);
+}
+
+/// Waits for the room of a socket by a call that sends, so that a signal, the end of the thread or a jump ends the wait as it ends the program's
+/// call. It sends nothing: only after it has found room does the kernel look at the datagram's bytes, and they cannot be read.
+fn wait_for_room(descriptor: i32, to: &Destination) -> Result<(), i32> {
+    let (before, to) = (errno(), to.bytes());
+    let mut part = iovec { iov_base: UNREADABLE.load(Relaxed), iov_len: 1 };
+    // SAFETY: all zero is a message without parts.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    if !to.is_empty() {
+        (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.len() as u32);
+    }
+    let (message, flags) = (&raw const message, libc::MSG_NOSIGNAL);
+    // SAFETY: the message outlives the call, and no frame from here to the program's has anything to drop.
+    unsafe { call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags) };
+    match errno() {
+        libc::EFAULT => {
+            set_errno(before);
+            Ok(())
         }
+        errno => Err(errno),
     }
 }
 

@@ -278,6 +278,32 @@ fn a_full_socket_says_so_before_it_takes_a_datagram() {
     }
 }
 
+/// A call that waits for room ends, or goes on, as the C library's does: by signals, when its thread is cancelled or ends, and by jumps.
+#[test]
+fn waits_for_room_can_be_left() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return; // the program makes a namespace and an interface, too
+    }
+    let program = Program::compile("leaving");
+    for way in ["interrupt", "restart", "cancel", "cancel asynchronously", "jump", "exit"] {
+        let seen = |how| {
+            let mut command = program.command();
+            command.arg(way);
+            let (output, sockets) = run(command, how);
+            let (said, errors) = (crate::common::text(&output.stdout), crate::common::text(&output.stderr));
+            assert!(output.status.success(), "{way}, {how:?}: {said}{errors}");
+            (said, sockets.sockets.iter().map(|socket| socket.joined > 0).collect::<Vec<_>>())
+        };
+        let (plain, _) = seen(How::Plainly);
+        // With the first, the call waits for a burst before its own datagram; with the second, for its own.
+        let (burst, joined) = seen(How::Preloaded("entry=1,always"));
+        assert_eq!(burst, plain, "{way}");
+        // Each function's, and the one that sends after it.
+        assert_eq!(joined, [true; 12], "{way}: joined");
+        assert_eq!(seen(How::Preloaded("entry=2,always")).0, plain, "{way}, alone");
+    }
+}
+
 #[test]
 fn datagrams_longer_than_the_mtu_go_singly() {
     if nocopy_lab::lab_or_skip().is_none() {
