@@ -14,7 +14,7 @@ use crate::burst::{self, Handed, Head, give_up, hand_over, head};
 use crate::destination::Destination;
 use crate::environment;
 use crate::run::{Run, Shape, Step};
-use crate::shared::{Guard, Hold, SHARED, Word, is_off, is_queued};
+use crate::shared::{Denied, Guard, SHARED, Word, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
@@ -65,17 +65,19 @@ pub(crate) fn join<P: AsRef<[libc::iovec]>>(
     descriptor: i32,
     parts: impl FnOnce(&Shape) -> Option<P>,
 ) -> Option<usize> {
-    let guard = SHARED.lock.try_acquire()?;
-    let word = Word::load();
-    if word.count() == 0 {
-        return None;
-    }
-    let head = head(&guard);
-    if head.descriptor != descriptor || !head.has_room(word) {
-        return None;
-    }
-    let parts = parts(&head.shape)?;
-    burst::add(&guard, word, head, parts.as_ref()).then_some(head.shape.bytes)
+    let joined = SHARED.lock.try_with(|guard| {
+        let word = Word::load();
+        if word.count() == 0 {
+            return None;
+        }
+        let head = head(guard);
+        if head.descriptor != descriptor || !head.has_room(word) {
+            return None;
+        }
+        let parts = parts(&head.shape)?;
+        burst::add(guard, word, head, parts.as_ref()).then_some(head.shape.bytes)
+    });
+    joined.flatten()
 }
 
 /// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library is off.
@@ -87,13 +89,10 @@ pub(crate) fn identified(descriptor: i32) -> Option<(&'static Slot, Kind)> {
 
 #[cold]
 fn identify(slot: &'static Slot, descriptor: i32) -> Kind {
-    match SHARED.lock.acquire() {
-        // SAFETY: the lock is held, and no other reference is alive.
-        Some(Hold::Ours(_guard)) => unsafe {
-            slot.identify(descriptor, Run::new(environment::ways().tuning))
-        },
-        _ => Kind::Other,
-    }
+    let run = Run::new(environment::ways().tuning);
+    // SAFETY: the lock is held, and no other reference is alive.
+    let kind = SHARED.lock.with(|_| unsafe { slot.identify(descriptor, run) });
+    kind.unwrap_or(Kind::Other)
 }
 
 /// Decides what to do with a datagram of a socket that is not left alone.
@@ -103,19 +102,15 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
         return Verdict::Alone(None);
     };
     loop {
-        let guard = match SHARED.lock.acquire() {
-            Some(Hold::Ours(guard)) => guard,
-            Some(Hold::Interrupted) => {
+        match SHARED.lock.with(|guard| take(guard, slot, datagram)) {
+            Ok(Taken::Done(verdict)) => return verdict,
+            Ok(Taken::Again) => {}
+            Err(Denied::Interrupted) => {
                 flush(Flush::Changed);
                 return Verdict::Alone(None);
             }
-            None => return Verdict::Alone(None),
-        };
-        match take(&guard, slot, datagram) {
-            Taken::Done(verdict) => return verdict,
-            Taken::Again => {}
-            Taken::NoRoom { descriptor, to } => {
-                drop(guard);
+            Err(Denied::Late) => return Verdict::Alone(None),
+            Ok(Taken::NoRoom { descriptor, to }) => {
                 let may_wait = !datagram.dont_wait && !sys::is_nonblocking(datagram.descriptor);
                 match descriptor == datagram.descriptor {
                     true if may_wait => return Verdict::NoRoom(to),
@@ -249,34 +244,31 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     if is_sent {
         slot.record().alone(plain);
     }
-    let Some(Hold::Ours(guard)) = SHARED.lock.acquire() else { return };
     let shape = shape.unwrap_or(Shape { bytes: 0, destination: Destination::CONNECTED });
-    // SAFETY: the lock is held, and no other reference is alive.
-    let Some(socket) = (unsafe { slot.socket() }) else { return };
-    if let Some(datagrams) = socket.run.sent(shape, plain, is_sent, sys::now_ns) {
-        slot.leave_alone(Alone::NoRuns, datagrams);
-    }
-    drop(guard);
+    let _ = SHARED.lock.with(|_| {
+        // SAFETY: the lock is held, and no other reference is alive.
+        let Some(socket) = (unsafe { slot.socket() }) else { return };
+        if let Some(datagrams) = socket.run.sent(shape, plain, is_sent, sys::now_ns) {
+            slot.leave_alone(Alone::NoRuns, datagrams);
+        }
+    });
 }
 
 /// Hands over the burst, before the program does something else. If the program only waits, the burst stays if its socket has no room, or an
 /// error that the program waits for, and that the burst would take.
 pub(crate) fn flush(why: Flush) {
     while is_queued() {
-        let hold = SHARED.lock.acquire();
-        let (handed, descriptor) = match &hold {
-            // SAFETY: a burst that is under way has a head, which this thread, interrupted or not, does not write now.
-            None => return,
-            Some(Hold::Ours(guard)) => {
-                let descriptor = head(guard).descriptor;
-                if why == Flush::Wait && sys::has_error(descriptor) {
-                    return;
-                }
-                (hand_over(why, Some(guard)), descriptor)
-            }
-            Some(Hold::Interrupted) => (hand_over(why, None), -1),
+        let ours = SHARED.lock.with(|guard| {
+            // A burst that is under way has a head, which this thread, interrupted or not, does not write now.
+            let descriptor = head(guard).descriptor;
+            let must_stay = why == Flush::Wait && sys::has_error(descriptor);
+            (!must_stay).then(|| (hand_over(why, Some(guard)), descriptor))
+        });
+        let (handed, descriptor) = match ours {
+            Ok(Some(handed)) => handed,
+            Ok(None) | Err(Denied::Late) => return,
+            Err(Denied::Interrupted) => (hand_over(why, None), -1),
         };
-        drop(hold);
         if handed != Handed::Rest || why == Flush::Wait || !has_waited(descriptor) {
             return;
         }
@@ -301,34 +293,34 @@ pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush)
     if !is_queued() || process != 0 && process != sys::process() as u32 {
         return;
     }
-    match SHARED.lock.acquire() {
-        Some(Hold::Ours(guard))
-            if Word::load().count() > 0 && descriptors.contains(&head(&guard).descriptor) =>
-        {
+    let ours = SHARED.lock.with(|guard| {
+        if Word::load().count() > 0 && descriptors.contains(&head(guard).descriptor) {
             give_up(why, true);
         }
-        Some(Hold::Interrupted) if why == Flush::Process => give_up(why, false),
-        _ => {}
+    });
+    if ours == Err(Denied::Interrupted) && why == Flush::Process {
+        give_up(why, false);
     }
 }
 
 /// Hands over the burst for the thread of the deadline.
 fn flush_by_deadline(number: u32) {
-    let Some(guard) = SHARED.lock.acquire_for_ticker() else { return };
-    let word = Word::load();
-    if word.count() > 0 && word.number() == number {
-        hand_over(Flush::Deadline, Some(&guard));
-    }
+    SHARED.lock.try_with_for_ticker(|guard| {
+        let word = Word::load();
+        if word.count() > 0 && word.number() == number {
+            hand_over(Flush::Deadline, Some(guard));
+        }
+    });
 }
 
 /// Forgets the facts about a socket's options or its peer, because they may have changed.
 pub(crate) fn forget_findings(descriptor: i32) {
     let is_known = |slot: &&Slot| matches!(slot.kind(), Some(Kind::Active | Kind::Alone));
     let Some(slot) = slots::of(descriptor).filter(is_known) else { return };
-    if let Some(Hold::Ours(_guard)) = SHARED.lock.acquire() {
+    let _ = SHARED.lock.with(|_| {
         // SAFETY: the lock is held, and no other reference is alive.
         unsafe { slot.socket() }.into_iter().for_each(|socket| socket.run.forget());
-    }
+    });
 }
 
 #[cfg(test)]

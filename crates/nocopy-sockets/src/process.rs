@@ -2,7 +2,7 @@
 
 use nocopy_proto::run::sockets::Flush;
 
-use crate::shared::{self, PAGE_BYTES, Pause, SHARED};
+use crate::shared::{self, PAGE_BYTES, SHARED};
 use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, ticker};
 
 /// Called before the program starts.
@@ -30,7 +30,7 @@ pub(crate) fn switch_off() {
 /// A thread that holds the lock now may have found the library on: the burst that it begins leaves with the next [flush](outgoing::flush).
 /// Those that take the lock from now on see that it is off.
 fn wait_for_beginners() {
-    drop(SHARED.lock.acquire());
+    let _ = SHARED.lock.with(|_| ());
 }
 
 /// Hands over the burst, even one that another thread begins during this, and ends the thread for the deadline.
@@ -62,12 +62,11 @@ pub(crate) fn quiesce() {
 }
 
 /// Ends the library's thread before a call that changes all threads that the C library knows; the next one is started after it, with the
-/// rights that are left.
-pub(crate) fn pause() -> Pause {
-    let pause = Pause::begin();
+/// rights that are left ([`shared::end_pause`]).
+pub(crate) fn pause() {
+    shared::begin_pause();
     wait_for_beginners();
     quiesce();
-    pause
 }
 
 /// Hands over the burst and ends the thread before a fork: the burst belongs to the parent, and a program that inspects its threads must

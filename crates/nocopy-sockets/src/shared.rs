@@ -3,6 +3,7 @@
 //! It lies on a separate page, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst, a
 //! holder of the lock and a thread, even after a fork for which the C library calls no handlers.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::sys;
@@ -68,21 +69,13 @@ pub(crate) fn is_off() -> bool {
     OBSTACLES.load(Ordering::Relaxed) != 0
 }
 
-/// While it exists, no burst begins. (If its call is left by a jump, none begins any more.)
-#[derive(Debug)]
-pub(crate) struct Pause(());
-
-impl Pause {
-    pub(crate) fn begin() -> Self {
-        OBSTACLES.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
+/// No burst begins from now on, until [`end_pause`]. (If the call in between is left, none begins any more.)
+pub(crate) fn begin_pause() {
+    OBSTACLES.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Drop for Pause {
-    fn drop(&mut self) {
-        OBSTACLES.fetch_sub(1, Ordering::Relaxed);
-    }
+pub(crate) fn end_pause() {
+    OBSTACLES.fetch_sub(1, Ordering::Relaxed);
 }
 
 pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
@@ -193,16 +186,22 @@ pub(crate) struct Lock {
     stack: AtomicUsize,
 }
 
-#[derive(Debug)]
-pub(crate) enum Hold {
-    /// The lock, held until this is dropped.
-    Ours(Guard),
+/// Why a call does not get the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
     /// This thread holds the lock already: the caller is a signal handler that interrupted a call.
     Interrupted,
+    /// Another thread did not release it in time.
+    Late,
 }
 
+/// Proves that the lock is held. It is [released](Self::release) by hand: what a thread leaves when it ends in a signal handler must have
+/// nothing to drop.
 #[derive(Debug)]
-pub(crate) struct Guard(());
+#[must_use]
+pub(crate) struct Guard {
+    owner: usize,
+}
 
 impl Lock {
     #[inline]
@@ -214,7 +213,7 @@ impl Lock {
         // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet have returned here.
         compiler_fence(Ordering::SeqCst);
         match self.owner.load(Ordering::Relaxed) {
-            still if still == owner => Ok(Guard(())),
+            still if still == owner => Ok(Guard { owner }),
             other => Err(other),
         }
     }
@@ -225,19 +224,25 @@ impl Lock {
         self.take(sys::thread()).ok()
     }
 
-    /// `None` if another thread does not release it in time.
+    /// Runs code under the lock; `None` if it is taken.
     #[inline]
-    pub(crate) fn acquire(&self) -> Option<Hold> {
+    pub(crate) fn try_with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
+        self.try_acquire().map(|guard| guard.during(run))
+    }
+
+    /// Runs code under the lock.
+    #[inline]
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Result<R, Denied> {
         let own = sys::thread();
         match self.take(own) {
-            Ok(guard) => Some(Hold::Ours(guard)),
-            Err(owner) if owner == own => Some(Hold::Interrupted),
-            Err(_) => self.wait(own),
+            Ok(guard) => Ok(guard.during(run)),
+            Err(owner) if owner == own => Err(Denied::Interrupted),
+            Err(_) => self.wait(own).map(|guard| guard.during(run)),
         }
     }
 
     #[cold]
-    fn wait(&self, own: usize) -> Option<Hold> {
+    fn wait(&self, own: usize) -> Result<Guard, Denied> {
         for look in 0..LOOKS {
             match look {
                 ..SPINS => std::hint::spin_loop(),
@@ -246,51 +251,118 @@ impl Lock {
                 _ => sys::sleep_ns(NAP_NS),
             }
             if let Ok(guard) = self.take(own) {
-                return Some(Hold::Ours(guard));
+                return Ok(guard);
             }
         }
-        None
+        Err(Denied::Late)
+    }
+
+    /// Whether this thread holds the lock.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == sys::thread()
     }
 
     /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it comes from a signal handler that
     /// interrupted the call. (If it only leads to another place in the handler, the call goes on.)
     pub(crate) fn is_left_by_jump(&self, target: usize) -> bool {
-        if self.owner.load(Ordering::Relaxed) != sys::thread() {
+        if !self.is_own() {
             return false;
         }
-        let stack = self.stack.load(Ordering::Relaxed);
-        let is_of_signals = sys::signal_stack();
-        match (is_of_signals.contains(&stack), is_of_signals.contains(&target)) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => target > stack,
-        }
+        is_left(self.stack.load(Ordering::Relaxed), sys::stack(), target, &sys::signal_stack())
     }
 
-    /// Releases the lock of a call that never continues, and whose burst is handed over.
+    /// Releases the lock of a call of this thread that never continues, and whose burst is handed over.
     pub(crate) fn release_left(&self) {
         SHARED.sending.store(0, Ordering::Relaxed);
-        drop(Guard(()));
+        Guard { owner: sys::thread() }.release();
     }
 
-    /// Takes the lock for the thread of the deadline, which never waits.
-    pub(crate) fn acquire_for_ticker(&self) -> Option<Guard> {
-        self.take(TICKER).ok()
+    /// Runs code under the lock for the thread of the deadline, which never waits.
+    pub(crate) fn try_with_for_ticker<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
+        self.take(TICKER).ok().map(|guard| guard.during(run))
     }
 }
 
-impl Drop for Guard {
+/// Whether a jump to `target` leaves a call that had the stack pointer `call`, interrupted by a handler that has `now`. What a handler jumps to
+/// within itself is between the two if it runs on the call's stack, and is on the stack for signals if it runs there.
+fn is_left(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
+    if signals.contains(&target) {
+        return signals.contains(&call) && target > call;
+    }
+    signals.contains(&call) || signals.contains(&now) || !(now..=call).contains(&target)
+}
+
+impl Guard {
     #[inline]
-    fn drop(&mut self) {
-        // Release: pairs with the acquire of the next holder.
-        SHARED.lock.owner.store(0, Ordering::Release);
+    fn during<R>(self, run: impl FnOnce(&Self) -> R) -> R {
+        let result = run(&self);
+        self.release();
+        result
+    }
+
+    #[inline]
+    pub(crate) fn release(self) {
+        // First: behind the release it would be the next holder's that is cleared.
         SHARED.lock.stack.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // A signal handler that jumps here, within itself, releases the lock, because it finds no stack pointer; then it may be another's.
+        // Release: pairs with the acquire of the next holder.
+        let _ = SHARED.lock.owner.compare_exchange(self.owner, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
+    use crate::burst::tests::take_turn;
+
+    #[test]
+    fn a_lock_that_a_jump_released_stays_the_next_holders() {
+        let _turn = take_turn();
+        let guard = SHARED.lock.try_acquire().unwrap();
+        SHARED.lock.release_left();
+        let (is_taken, is_over) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = SHARED.lock.try_acquire().unwrap();
+                is_taken.wait();
+                is_over.wait();
+                next.release();
+            });
+            is_taken.wait();
+            guard.release();
+            let is_free = SHARED.lock.try_with(|_| ()).is_some();
+            is_over.wait();
+            assert!(!is_free);
+        });
+    }
+
+    #[test]
+    fn jumps_out_of_handlers_are_told_from_jumps_within() {
+        let signals = 300..400;
+        for (call, now, target, expected) in [
+            (200, 100, 150, false),
+            (200, 100, 250, true),
+            // To another stack: of a coroutine.
+            (200, 100, 50, true),
+            (200, 100, 950, true),
+            // On the stack for signals.
+            (200, 350, 380, false),
+            (200, 350, 250, true),
+            (200, 350, 50, true),
+            // A call of a handler there, and a handler that interrupted that.
+            (350, 320, 330, false),
+            (350, 320, 370, true),
+            (350, 320, 200, true),
+            // The call has not stored it yet.
+            (0, 100, 250, true),
+        ] {
+            assert_eq!(is_left(call, now, target, &signals), expected, "{call} {now} {target}");
+        }
+    }
 
     #[test]
     fn a_word_keeps_its_parts_apart() {

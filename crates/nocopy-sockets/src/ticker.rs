@@ -112,10 +112,13 @@ pub(crate) fn end() {
         return;
     }
     // Held, so that no other thread starts one meanwhile. The one that ends does not wait for the lock.
-    let hold = SHARED.lock.acquire();
-    wait_until_gone();
-    SHARED.is_ticking.store(false, Release);
-    drop(hold);
+    let end = || {
+        wait_until_gone();
+        SHARED.is_ticking.store(false, Release);
+    };
+    if SHARED.lock.with(|_| end()).is_err() {
+        end();
+    }
 }
 
 /// Notes that the holder of the lock never continues, which may have been [ending](end) the thread: the next burst starts another.
@@ -237,10 +240,12 @@ fn look(word: Word, deadline_ns: u64) {
 
 /// Whether the thread may end: from then on the next burst starts another.
 fn retire() -> bool {
-    let Some(_guard) = SHARED.lock.acquire_for_ticker() else { return false };
-    let is_idle = Word::load().count() == 0;
-    if is_idle {
-        SHARED.is_ticking.store(false, Release);
-    }
-    is_idle
+    let is_idle = SHARED.lock.try_with_for_ticker(|_| {
+        let is_idle = Word::load().count() == 0;
+        if is_idle {
+            SHARED.is_ticking.store(false, Release);
+        }
+        is_idle
+    });
+    is_idle.unwrap_or(false)
 }

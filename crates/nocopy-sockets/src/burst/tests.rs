@@ -59,7 +59,7 @@ impl Burst {
     }
 
     pub(crate) fn unlock(&mut self) {
-        self.guard = None;
+        self.guard.take().into_iter().for_each(Guard::release);
     }
 
     pub(crate) fn descriptor(&self) -> i32 {
@@ -112,6 +112,12 @@ impl Burst {
             assert_eq!(data[..bytes], [data[0]; BYTES]);
             numbers.push(data[0]);
         }
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        self.unlock();
     }
 }
 

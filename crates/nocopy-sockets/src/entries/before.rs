@@ -18,7 +18,8 @@ before!(locked hooks::jump; longjmp _longjmp siglongjmp __longjmp_chk);
 // The process: it forks by handlers (`process`), here is all else.
 before!(queued hooks::process;
     _Fork vfork __vfork clone posix_spawn posix_spawnp system popen
-    kill killpg raise tgkill pthread_kill sigqueue pthread_sigqueue pidfd_send_signal pthread_exit pthread_cancel);
+    kill killpg raise tgkill pthread_kill sigqueue pthread_sigqueue pidfd_send_signal pthread_cancel);
+before!(always hooks::thread_ends; pthread_exit);
 before!(queued hooks::process_ends;
     execve execv execvp execvpe execl execlp execle execveat fexecve
     exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail);

@@ -2,8 +2,8 @@
 //! meanwhile would keep what the others give up.
 
 use super::trampoline::function;
-use crate::process;
 use crate::real::call;
+use crate::{process, shared};
 
 macro_rules! paused {
     ($($name:ident = $place:ident($($argument:ident: $kind:ty),*);)*) => { $(
@@ -13,9 +13,11 @@ macro_rules! paused {
         /// As the C library's function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> i32 {
-            let _pause = process::pause();
+            process::pause();
             // SAFETY: the program's arguments.
-            unsafe { call!($place, ($($kind),*) -> i32, $($argument),*) }
+            let result = unsafe { call!($place, ($($kind),*) -> i32, $($argument),*) };
+            shared::end_pause();
+            result
         }
     )* };
 }

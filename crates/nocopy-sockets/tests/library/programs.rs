@@ -206,6 +206,27 @@ fn bursts_go_on_after_jumps_out_of_handlers() {
     }
 }
 
+/// A thread that ends anywhere in a call of the library holds nothing from then on.
+#[test]
+fn bursts_go_on_after_threads_that_end_in_calls() {
+    const COUNT: i64 = 1000;
+    let program = Program::compile("exits");
+    for way in ["exit", "cancel"] {
+        let ((during, first), (after, then)) = (receiver(), receiver());
+        let mut command = program.command();
+        let ports = [first, then].map(|address| address.port().to_string());
+        command.args([&ports[0], &ports[1], &COUNT.to_string(), way]);
+        let (output, sockets) = run(command, How::Preloaded("entry=2,always,deadline=5000"));
+        let errors = crate::common::text(&output.stderr);
+        assert!(output.status.success(), "{way}: {}, {errors}", output.status);
+        let numbers = |socket| arrived(socket).iter().map(|datagram| number(datagram)).collect::<Vec<_>>();
+        assert!(numbers(&during).is_sorted_by(|one, next| one < next), "{way}: each once, and in order");
+        assert!(numbers(&after) == (0..COUNT).collect::<Vec<_>>(), "{way}: all arrive, in order");
+        let joined: Vec<_> = sockets.sockets.iter().map(|socket| socket.joined).collect();
+        assert!(joined.len() == 2 && joined.iter().all(|&joined| joined > 0), "{way}: {joined:?} joined");
+    }
+}
+
 /// A thread that is started for a burst while the program gives up its rights has none of them.
 #[test]
 fn no_thread_keeps_what_a_program_gives_up() {
