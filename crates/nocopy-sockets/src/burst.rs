@@ -16,7 +16,7 @@ use std::sync::atomic::compiler_fence;
 use nocopy_proto::run::sockets::{Alone, Flush};
 
 use crate::run::Shape;
-use crate::shared::{Guard, SHARED, Word};
+use crate::shared::{Guard, SHARED, Word, is_guest};
 use crate::slots::{self, Slot};
 use crate::sys::{self, Message};
 
@@ -147,13 +147,6 @@ fn note_taken() {
     }
 }
 
-/// Whether this is a child that shares the memory of the process that started the thread for the deadline, but not its descriptors
-/// (vfork(2)).
-fn is_in_shared_memory() -> bool {
-    let process = SHARED.process.load(Relaxed);
-    process != 0 && process != sys::process() as u32
-}
-
 /// Errors that a call returns only because a signal handler interfered, and that the program would not see without this library: the
 /// handler spoiled the call, left no room, closed the descriptor, or sent the datagrams of a refused burst one by one.
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
@@ -195,7 +188,7 @@ impl Handover {
     /// The descriptor now belongs to another socket, or is closed.
     #[cold]
     fn replaced(&self, word: Word, head: &Head, why: Flush) -> Handed {
-        if is_in_shared_memory() {
+        if is_guest() {
             return Handed::Nothing;
         }
         self.lose(word, head, why);
@@ -305,7 +298,6 @@ impl Handover {
         }
         // SAFETY: the lock is held, and no other reference is alive.
         if let Some(socket) = unsafe { head.slot.socket() } {
-            socket.verified_ns = if why == Flush::Full { SHARED.begun_ns.load(Relaxed) } else { 0 };
             if let Some(datagrams) = socket.run.flushed(why, word.count() as u32) {
                 head.slot.leave_alone(Alone::ShortBursts, datagrams);
             }

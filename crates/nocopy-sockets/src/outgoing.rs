@@ -14,7 +14,7 @@ use crate::burst::{self, Handed, Head, give_up, hand_over, head};
 use crate::destination::Destination;
 use crate::environment;
 use crate::run::{Run, Shape, Step};
-use crate::shared::{Denied, Guard, SHARED, Word, is_off, is_queued};
+use crate::shared::{Denied, Guard, SHARED, Word, is_guest, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
@@ -22,10 +22,6 @@ use crate::{fitness, sys, ticker};
 /// their socket is closed or their process ends; otherwise they are overtaken. (Output of the same socket waits as without this library.)
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
-
-/// A full burst whose socket was verified with the kernel counts as proof for the next burst of the descriptor for this long after its
-/// beginning.
-const VERIFIED_NS: u64 = 200_000;
 
 /// How to send a datagram of the program.
 #[derive(Debug)]
@@ -160,7 +156,7 @@ fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<V
     }
     // SAFETY: the lock is held, and no other reference is alive.
     let kind = unsafe { slot.identify(datagram.descriptor, Run::new(environment::ways().tuning)) };
-    if let Some(errno) = slot.take_owed() {
+    if let Some(errno) = slot.take_owed(datagram.descriptor) {
         return Some(Verdict::Failed(errno));
     }
     // SAFETY: as above.
@@ -198,19 +194,17 @@ fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<V
 
 fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datagram<'_>) -> Option<Verdict> {
     let (descriptor, now_ns) = (datagram.descriptor, sys::now_ns());
-    // SAFETY: the lock is held, and no other reference is alive.
-    let socket = unsafe { slot.socket() }?;
-    let is_verified = now_ns.saturating_sub(std::mem::take(&mut socket.verified_ns)) < VERIFIED_NS;
-    let cookie = socket.cookie;
-    if !is_verified {
-        if sys::cookie(descriptor) != Some(cookie) {
-            // It is another socket than the one that was looked at, or none.
-            slots::forget(descriptor);
-            return Some(Verdict::Alone(None));
-        }
-        slot.record().begun(shape.destination, shape.bytes);
-    }
+    let Some(cookie) = slot.verified(descriptor) else {
+        // It is another socket than the one that was looked at, or none.
+        slots::forget(descriptor);
+        return Some(Verdict::Alone(None));
+    };
+    slot.record().begun(shape.destination, shape.bytes);
     let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
+    if deadline_ns > 0 && !ticker::is_ticking() && is_guest() {
+        // Its thread would end with it, and the parent wait for that.
+        return Some(Verdict::Alone(None));
+    }
     if deadline_ns > 0 && !ticker::is_ready(flush_by_deadline) {
         return Some(leave(slot, Alone::NoThread, crate::run::ENTRY * 1000));
     }
@@ -288,9 +282,7 @@ fn has_waited(descriptor: i32) -> bool {
 /// Hands over the burst before these descriptors are closed, or if it is still not sent gives it up.
 pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush) {
     flush(why);
-    // The burst of the parent is none of a child's that shares its memory (vfork).
-    let process = SHARED.process.load(Relaxed);
-    if !is_queued() || process != 0 && process != sys::process() as u32 {
+    if !is_queued() || is_guest() {
         return;
     }
     let ours = SHARED.lock.with(|guard| {
@@ -363,7 +355,7 @@ mod tests {
         burst.unlock();
         flush(Flush::Output);
         assert_eq!(
-            (is_queued(), slots::of(burst.descriptor()).unwrap().take_owed()),
+            (is_queued(), slots::of(burst.descriptor()).unwrap().take_owed(burst.descriptor())),
             (false, Some(libc::ECONNREFUSED))
         );
     }

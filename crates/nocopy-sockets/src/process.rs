@@ -1,9 +1,12 @@
-//! Start of the library in a process, forks, the end of the process, and conditions under which the library stops doing anything.
+//! Start of the library in a process, forks, the end of the process, and conditions under which the library stops doing anything. A child that
+//! shares the memory of its parent (vfork(2)) changes nothing of the parent's.
+
+use std::sync::atomic::Ordering;
 
 use nocopy_proto::run::sockets::Flush;
 
 use crate::shared::{self, PAGE_BYTES, SHARED};
-use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, ticker};
+use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, sys, ticker};
 
 /// Called before the program starts.
 pub(crate) fn begin() {
@@ -14,11 +17,19 @@ pub(crate) fn begin() {
     unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    note_process();
     shared::switch(true);
+}
+
+fn note_process() {
+    SHARED.process.store(sys::process() as u32, Ordering::Relaxed);
 }
 
 /// Switches the library off: no further burst begins. A current burst is handed over, even one that another thread was about to begin.
 pub(crate) fn switch_off() {
+    if shared::is_guest() {
+        return outgoing::flush(Flush::Process);
+    }
     shared::switch(false);
     wait_for_beginners();
     if environment::ways().by_hand.is_some() {
@@ -36,6 +47,9 @@ fn wait_for_beginners() {
 /// Hands over the burst, even one that another thread begins during this, and ends the thread for the deadline.
 fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
+    if shared::is_guest() {
+        return;
+    }
     ticker::end();
     outgoing::flush(Flush::Process);
 }
@@ -49,7 +63,7 @@ pub(crate) fn end() {
 /// Switches the library off, because the process filters its system calls from now on, and the filter may kill it for calls that bursts
 /// need. (A filter with which it was started is made for programs in general, which make the same calls.)
 pub(crate) fn confine() {
-    if !shared::is_off() {
+    if !shared::is_off() && !shared::is_guest() {
         record::confined();
     }
     switch_off();
@@ -81,6 +95,7 @@ unsafe extern "C" fn in_child() {
         std::ptr::write_bytes((&raw const SHARED).cast_mut().cast::<u8>(), 0, PAGE_BYTES);
         slots::begin_process();
     }
+    note_process();
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) ticker: AtomicU32,
     /// Asks the thread to end.
     pub(crate) stop: AtomicU32,
-    /// The process that started it.
+    /// The process whose state this is; 0 after a fork without handlers, until it starts that thread.
     pub(crate) process: AtomicU32,
     /// The timer that signals it, and when it fires, in nanoseconds of the monotonic clock.
     pub(crate) timer: AtomicI32,
@@ -67,6 +67,12 @@ pub(crate) fn switch(on: bool) {
 #[inline]
 pub(crate) fn is_off() -> bool {
     OBSTACLES.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the state is the parent's.
+pub(crate) fn is_guest() -> bool {
+    let process = SHARED.process.load(Ordering::Relaxed);
+    process != 0 && process != sys::process() as u32
 }
 
 /// No burst begins from now on, until [`end_pause`]. (If the call in between is left, none begins any more.)

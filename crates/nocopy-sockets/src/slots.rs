@@ -1,14 +1,15 @@
 //! A cache of facts about each descriptor. A descriptor may be closed and opened again without a call that this library sees. So the kernel
-//! is asked for the socket's cookie when a burst is handed over, and when a burst begins some time after the previous one.
+//! is asked for the socket's cookie when a burst begins, when it is handed over, and before the program gets an error of the socket.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nocopy_proto::run::sockets::{Alone, Plain};
 
 use crate::record::{Record, Words};
 use crate::run::Run;
+use crate::shared::is_guest;
 use crate::sys;
 
 /// The number of descriptors that are tracked; sockets with higher numbers are left alone.
@@ -28,6 +29,8 @@ pub(crate) struct Slot {
     remaining: AtomicU32,
     /// The error of a datagram whose call had reported success: the program's next call fails with it.
     owed: AtomicI32,
+    /// The kernel's number of the socket.
+    cookie: AtomicU64,
     record: AtomicPtr<Words>,
     /// Written before `kind` becomes `ACTIVE`, and read and written under the lock only.
     socket: UnsafeCell<MaybeUninit<Socket>>,
@@ -36,10 +39,7 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) run: Run,
-    pub(crate) cookie: u64,
     pub(crate) is_v6: bool,
-    /// When the last burst began, if it was handed over because it was full, and the kernel was asked for the cookie then; otherwise 0.
-    pub(crate) verified_ns: u64,
 }
 
 // SAFETY: `socket` is reached under the lock only; all else is atomic.
@@ -50,6 +50,7 @@ static ALL: [Slot; SLOTS] = [const {
         kind: AtomicU32::new(UNKNOWN),
         remaining: AtomicU32::new(0),
         owed: AtomicI32::new(0),
+        cookie: AtomicU64::new(0),
         record: AtomicPtr::new(std::ptr::null_mut()),
         socket: UnsafeCell::new(MaybeUninit::uninit()),
     }
@@ -114,10 +115,21 @@ impl Slot {
 
     fn forget(&self) {
         // Nothing is written where nothing is known. An error may be: of a burst that was refused after its socket was forgotten.
-        if self.kind.load(Relaxed) != UNKNOWN || self.owed.load(Relaxed) != 0 {
-            self.owed.store(0, Relaxed);
-            self.kind.store(UNKNOWN, Relaxed);
+        match (self.kind.load(Relaxed), self.owed.load(Relaxed)) {
+            (UNKNOWN, 0) => {}
+            (OTHER, 0) => self.kind.store(UNKNOWN, Relaxed),
+            // The parent still has its socket.
+            _ if is_guest() => {}
+            _ => {
+                self.owed.store(0, Relaxed);
+                self.kind.store(UNKNOWN, Relaxed);
+            }
         }
+    }
+
+    /// The cookie of the socket, if the descriptor still is this socket.
+    pub(crate) fn verified(&self, descriptor: i32) -> Option<u64> {
+        sys::cookie(descriptor).filter(|cookie| *cookie == self.cookie.load(Relaxed))
     }
 
     /// Counts datagrams of a socket that is left alone. After a number of them, the socket is examined again.
@@ -136,13 +148,14 @@ impl Slot {
         Record::from_pointer(self.record.load(Relaxed))
     }
 
-    /// The error that has not been reported to the program yet; returned once.
+    /// The error that has not been reported to the program yet; returned once, and only if the descriptor still is the socket.
     #[inline]
-    pub(crate) fn take_owed(&self) -> Option<i32> {
+    pub(crate) fn take_owed(&self, descriptor: i32) -> Option<i32> {
         if self.owed.load(Relaxed) == 0 {
             return None;
         }
-        Some(self.owed.swap(0, Relaxed)).filter(|errno| *errno != 0)
+        let errno = self.owed.swap(0, Relaxed);
+        Some(errno).filter(|errno| *errno != 0 && self.verified(descriptor).is_some())
     }
 
     pub(crate) fn owe(&self, errno: i32) {
@@ -181,7 +194,8 @@ impl Slot {
                     let record = Record::claim(sys::process() as u32);
                     self.record.store(record.pointer(), Relaxed);
                     // SAFETY: the lock is held.
-                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6, verified_ns: 0 }) };
+                    unsafe { (*self.socket.get()).write(Socket { run, is_v6 }) };
+                    self.cookie.store(cookie, Relaxed);
                     self.kind.store(ACTIVE, Relaxed);
                 }
                 None => self.kind.store(OTHER, Relaxed),
@@ -228,7 +242,7 @@ mod tests {
         let slot = of(UNUSED).unwrap();
         slot.owe(libc::ECONNREFUSED);
         forget(UNUSED);
-        assert_eq!(slot.take_owed(), None);
+        assert_eq!(slot.owed.load(Relaxed), 0);
     }
 
     #[test]
@@ -240,6 +254,22 @@ mod tests {
         slot.owe(libc::ECONNREFUSED);
         // SAFETY: the tests take turns, and there is no other reference.
         let kind = unsafe { slot.identify(socket.as_raw_fd(), Run::new(Tuning::USUAL)) };
-        assert_eq!((kind, slot.take_owed()), (Kind::Active, None));
+        assert_eq!((kind, slot.take_owed(socket.as_raw_fd())), (Kind::Active, None));
+    }
+    #[test]
+    fn another_socket_of_the_number_has_no_error_of_the_one_before() {
+        let _turn = take_turn();
+        let [socket, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (descriptor, slot) = (socket.as_raw_fd(), of(socket.as_raw_fd()).unwrap());
+        slot.forget();
+        // SAFETY: the tests take turns, and there is no other reference.
+        unsafe { slot.identify(descriptor, Run::new(Tuning::USUAL)) };
+        slot.owe(libc::ECONNREFUSED);
+        assert_eq!(slot.take_owed(descriptor), Some(libc::ECONNREFUSED));
+        slot.owe(libc::ECONNREFUSED);
+        // SAFETY: both are sockets of this test.
+        unsafe { libc::dup2(other.as_raw_fd(), descriptor) };
+        assert_eq!(slot.take_owed(descriptor), None);
+        slot.forget();
     }
 }

@@ -162,7 +162,7 @@ fn the_error_of_a_spoiled_call_is_not_the_sockets() {
     let errno = burst.call();
     assert_eq!(errno, Some(libc::EMSGSIZE));
     assert!(matches!(outcome(errno), Sent::Overtaken));
-    assert_eq!((burst.slot().take_owed(), Word::load()), (None, word), "the burst waits for room");
+    assert_eq!((burst.slot().take_owed(burst.descriptor()), Word::load()), (None, word), "the burst waits for room");
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn an_overtaken_call_owes_only_errors_of_the_socket() {
     assert_eq!(hand_over(Flush::Wait, None), Handed::All);
     for errno in ERRORS_OF_OVERTAKEN {
         assert!(matches!(interrupted.outcome(Some(errno), word, burst.head()), Sent::Overtaken));
-        assert_eq!(burst.slot().take_owed(), None, "errno {errno}");
+        assert_eq!(burst.slot().take_owed(burst.descriptor()), None, "errno {errno}");
     }
     assert!(matches!(interrupted.outcome(Some(libc::ECONNREFUSED), word, burst.head()), Sent::Overtaken));
-    assert_eq!(burst.slot().take_owed(), Some(libc::ECONNREFUSED));
+    assert_eq!(burst.slot().take_owed(burst.descriptor()), Some(libc::ECONNREFUSED));
 }
 
 /// Makes the burst belong to another socket.
@@ -206,23 +206,12 @@ fn another_process_in_the_same_memory_leaves_the_burst() {
 }
 
 #[test]
-fn only_full_bursts_vouch_for_their_own_socket() {
-    for (why, verified_ns) in [(Flush::Full, 7), (Flush::Wait, 0)] {
-        let burst = Burst::begin(2);
-        SHARED.begun_ns.store(7, Relaxed);
-        assert_eq!(hand_over(why, Some(burst.guard())), Handed::All);
-        // SAFETY: the lock is held, and no other reference is alive.
-        assert_eq!(unsafe { burst.slot().socket() }.map(|socket| socket.verified_ns), Some(verified_ns));
-    }
-}
-
-#[test]
 fn a_too_long_burst_leaves_singly_and_owes_nothing() {
     for errno in [libc::EMSGSIZE, libc::EINVAL, libc::EIO] {
         let burst = Burst::begin(3);
         let (word, ours) = burst.prepare_call(3);
         assert_eq!(ours.refused(errno, word, burst.head(), Flush::Full), Handed::All);
-        assert_eq!((burst.slot().take_owed(), burst.arrived()), (None, vec![0, 1, 2]), "errno {errno}");
+        assert_eq!((burst.slot().take_owed(burst.descriptor()), burst.arrived()), (None, vec![0, 1, 2]), "errno {errno}");
         // SAFETY: the lock is held, and no other reference is alive.
         let run = unsafe { &mut burst.slot().socket().unwrap().run };
         run.sent(burst.head().shape, Plain::NoRun, true, || 0);

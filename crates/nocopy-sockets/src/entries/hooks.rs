@@ -141,14 +141,23 @@ pub(super) extern "C-unwind" fn process_control(operation: i32) {
     }
 }
 
-/// `syscall(number, …)`
-pub(super) extern "C-unwind" fn system_call(number: i64) {
+/// `syscall(number, …)`: as the functions of the same names.
+pub(super) extern "C-unwind" fn system_call(number: i64, first: i64, second: i64) {
     match number {
+        libc::SYS_close => close(first as i32),
+        libc::SYS_dup3 => replace(first as i32, second as i32),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => replace(first as i32, second as i32),
+        libc::SYS_close_range => close_range(first as u32, second as u32),
+        libc::SYS_prctl => process_control(first as i32),
         libc::SYS_seccomp => process::confine(),
-        libc::SYS_unshare | libc::SYS_setns | libc::SYS_capset | libc::SYS_clone | libc::SYS_clone3 => {
-            process::quiesce();
-        }
-        libc::SYS_setuid
+        libc::SYS_unshare
+        | libc::SYS_setns
+        | libc::SYS_chroot
+        | libc::SYS_capset
+        | libc::SYS_clone
+        | libc::SYS_clone3
+        | libc::SYS_setuid
         | libc::SYS_setgid
         | libc::SYS_setreuid
         | libc::SYS_setregid

@@ -161,7 +161,7 @@ fn send_by<P: AsRef<[iovec]>>(
         }
         Some((slot, Kind::Alone)) => {
             before(Flush::Output);
-            alone(slot, real)
+            alone(descriptor, slot, real)
         }
         Some((_, Kind::Other)) | None => {
             before(Flush::Output);
@@ -172,10 +172,10 @@ fn send_by<P: AsRef<[iovec]>>(
 
 /// Sends a datagram of a socket that is left alone, and counts it.
 #[cold]
-fn alone(slot: &Slot, real: impl Fn() -> isize) -> isize {
+fn alone(descriptor: i32, slot: &Slot, real: impl Fn() -> isize) -> isize {
     slot.pass(1);
     slot.record().alone(Plain::Alone);
-    slot.take_owed().map_or_else(real, failed)
+    slot.take_owed(descriptor).map_or_else(real, failed)
 }
 
 #[inline]

@@ -15,6 +15,8 @@ struct Arrived {
     status: std::process::ExitStatus,
     joined: u64,
     lost: u64,
+    /// Sockets that the library counted.
+    sockets: usize,
     text: String,
 }
 
@@ -41,7 +43,7 @@ fn send_by(program: &Program, count: u32, what: &str, how: How<'_>) -> Arrived {
     let sum = |of: fn(&nocopy_proto::run::sockets::Socket) -> u64| sockets.sockets.iter().map(of).sum();
     let text = crate::common::text(&output.stdout) + &crate::common::text(&output.stderr);
     let (joined, lost) = (sum(|socket| socket.joined), sum(|socket| socket.lost));
-    Arrived { numbers, status: output.status, joined, lost, text }
+    Arrived { numbers, status: output.status, joined, lost, sockets: sockets.sockets.len(), text }
 }
 
 /// Checks all bytes of a datagram; returns its number.
@@ -111,6 +113,29 @@ fn a_vfork_child_that_closes_descriptors_loses_no_burst() {
 }
 
 #[test]
+fn a_vfork_child_changes_nothing_of_the_parents() {
+    let ours = send(10, "vfork-closing", How::Preloaded(EAGER_AND_PATIENT));
+    assert_eq!((ours.numbers, ours.sockets), ((0..50).collect::<Vec<_>>(), 1), "{}", ours.text);
+    let ours = send(10, "vfork-sending", How::Preloaded(EAGER));
+    assert_eq!(ours.status.code(), Some(0), "{}", ours.text);
+}
+
+/// Each call of the library that the filter does not permit would end the program.
+#[test]
+fn programs_that_filter_their_calls_are_left_alone() {
+    let program = Program::compile("confined");
+    for way in ["prctl", "syscall prctl", "syscall seccomp"] {
+        let (socket, address) = receiver();
+        let mut command = program.command();
+        command.args([&address.port().to_string(), way]);
+        let (output, sockets) = run(command, How::Preloaded(EAGER));
+        let joined: u64 = sockets.sockets.iter().map(|socket| socket.joined).sum();
+        let seen = (output.status.code(), sockets.confined, arrived(&socket).len(), joined > 0);
+        assert_eq!(seen, (Some(7), 1, 20, true), "{way}: {}", output.status);
+    }
+}
+
+#[test]
 fn output_elsewhere_comes_after_the_burst() {
     same(7, "other");
 }
@@ -136,6 +161,13 @@ fn only_one_burst_is_lost_to_an_unseen_replacement() {
     let ours = send(FULL, "raw-replace", How::Preloaded(EAGER_AND_PATIENT));
     let lost = u64::from(5 * FULL) - ours.numbers.len() as u64;
     assert_eq!((ours.lost, lost), (u64::from(FULL), u64::from(FULL)), "{}", ours.text);
+}
+
+#[test]
+fn no_burst_is_lost_to_a_replacement_behind_one() {
+    let count = ALONE + FULL; // the burst before it is full
+    let ours = send(count, "raw-file", How::Preloaded(EAGER_AND_PATIENT));
+    assert_eq!((ours.status.code(), ours.lost), (Some(0), 0), "{}", ours.text);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -150,6 +151,18 @@ int main(int count, char **words) {
         by_every_call(number);
         return 0;
     }
+    if (!strcmp(what, "raw-file")) {
+        /* The number becomes a file's behind a burst, unseen, and what was written to the socket is written to the file. */
+        int file = memfd_create("file", 0);
+        connected();
+        for (long i = 0; i < number; i++)
+            if (write(s, data, bytes) != (ssize_t)bytes) fail("write");
+        if (raw(SYS_dup3, file, s, 0) != s) fail("dup3");
+        for (long i = 0; i < number; i++)
+            if (write(s, data, bytes) != (ssize_t)bytes) fail("write");
+        if (lseek(s, 0, SEEK_END) != (off_t)(number * bytes)) fail("the file's length");
+        return 0;
+    }
     if (!strcmp(what, "turns")) {
         pthread_t threads[3];
         for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, taking_turns, (void *)number);
@@ -274,6 +287,46 @@ int main(int count, char **words) {
         int status;
         if (waitpid(child, &status, 0) != child || status) fail("vfork");
         pthread_join(thread, NULL);
+    }
+    if (!strcmp(what, "vfork-closing")) {
+        /* The child closes its descriptors before it would run another program, in every way; the parent keeps its own. */
+        for (volatile int way = 0; way < 4; way++) {
+            pid_t child = vfork();
+            if (!child) {
+                if (way == 0) close(s);
+                if (way == 1) dup2(other, s);
+                if (way == 2) close_range(s, ~0U, 0);
+                if (way == 3) syscall(SYS_close, s);
+                _exit(0);
+            }
+            int status;
+            if (waitpid(child, &status, 0) != child || status) fail("vfork");
+            send_many(number);
+        }
+    }
+    if (!strcmp(what, "vfork-sending")) {
+        /* The burst of a child that never continues, and then one of the parent, which nothing ends but the deadline. */
+        int receiver = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), own = socket(AF_INET, SOCK_DGRAM, 0);
+        struct sockaddr_in address = to;
+        socklen_t length = sizeof address;
+        address.sin_port = 0;
+        if (bind(receiver, (void *)&address, length) || getsockname(receiver, (void *)&address, &length)) fail("bind");
+        if (connect(own, (void *)&address, length)) fail("connect");
+        usleep(50000); /* until the thread of the burst before is gone */
+        pid_t child = vfork();
+        if (!child) {
+            for (int i = 0; i < 10; i++) send(own, data, bytes, 0);
+            _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status) fail("vfork");
+        for (int i = 0; i < 10; i++) send(own, data, bytes, 0);
+        struct timespec pause = {0, 1000000};
+        for (long got = 0, looks = 0; got < 20; looks++) {
+            if (looks == 60000) fail("the deadline's burst");
+            while (raw(SYS_read, receiver, (long)data, sizeof data) >= 0) got++;
+            raw(SYS_nanosleep, (long)&pause, 0, 0);
+        }
     }
     if (!strcmp(what, "_Fork")) {
         pid_t child = _Fork();
