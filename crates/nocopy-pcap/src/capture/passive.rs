@@ -32,6 +32,9 @@ const BUFFER_BYTES: u32 = 2 << 20;
 /// "No timeout", for the kernel: the longest time that packets wait in a block that is not full.
 const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
 
+/// The longest sleep while nothing arrives.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
 /// The reading side of a capture, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Passive {
@@ -188,12 +191,12 @@ impl Passive {
 
     fn sleep(&self, waiting: Waiting<'_>) -> Sleep {
         let is_down = self.shared.is_down.load(Ordering::Relaxed);
-        // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed, and in immediate
-        // mode libpcap has none. While the interface is down the kernel does not report its removal, so that is polled.
+        // The kernel hands a block over when the timeout is up, if there is anything in it, and in immediate mode libpcap has no other
+        // timeout. While the interface is down the kernel does not report its removal, so that is polled.
         let timeout = match (waiting.nonblocking, is_down) {
-            (true, _) => Some(Duration::ZERO),
-            (false, true) => Some(Duration::from_millis(1)),
-            (false, false) => None,
+            (true, _) => Duration::ZERO,
+            (false, true) => Duration::from_millis(1),
+            (false, false) => SLEEP_MAX,
         };
         Sleep::new(Some(self.shared.control.as_fd()), waiting.stop, timeout)
     }

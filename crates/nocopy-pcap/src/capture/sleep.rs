@@ -22,7 +22,7 @@ unsafe extern "C-unwind" {
 pub(crate) struct Sleep {
     /// For packets, and for a stop; a negative one is passed over.
     polled: [libc::pollfd; 2],
-    timeout: Option<libc::timespec>,
+    timeout: libc::timespec,
 }
 
 /// How a wait ended.
@@ -35,24 +35,25 @@ pub(crate) struct Slept {
 }
 
 impl Sleep {
-    /// Until packets arrive (if given), a stop is requested, or the time (if any) is over.
-    pub(super) fn new(packets: Option<BorrowedFd<'_>>, stop: &Stop, timeout: Option<Duration>) -> Self {
+    /// Until packets arrive (if given), a stop is requested, or the time is over. There always is one: if another thread closes the handle before
+    /// this sleeps, the descriptors are of something else.
+    pub(super) fn new(packets: Option<BorrowedFd<'_>>, stop: &Stop, timeout: Duration) -> Self {
         let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
             fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
             events: libc::POLLIN,
             revents: 0,
         };
-        let timeout = timeout.map(|timeout| libc::timespec {
+        let timeout = libc::timespec {
             tv_sec: timeout.as_secs().cast_signed(),
             tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
+        };
         Self { polled: [descriptor(packets), descriptor(stop.descriptor())], timeout }
     }
 
     /// Sleeps. The thread may leave this in every way.
     #[inline]
     pub(crate) fn run(mut self) -> Slept {
-        let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let timeout = &raw const self.timeout;
         // SAFETY: two descriptors, and a time that outlives the call.
         let result = unsafe { ppoll(self.polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
         // SAFETY: this thread's errno.

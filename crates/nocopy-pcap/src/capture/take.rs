@@ -253,7 +253,7 @@ impl Take {
         }
         self.stage = Stage::Arrival;
         let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
-        Waited::Sleep(Sleep::new(packets, waiting.stop, Some(left.min(LOOK_INTERVAL))))
+        Waited::Sleep(Sleep::new(packets, waiting.stop, left.min(LOOK_INTERVAL)))
     }
 
     fn begin_gathering(&mut self, stage: Stage, waiting: Waiting<'_>) -> Waited {
@@ -270,7 +270,7 @@ impl Take {
         if let Some(gathering) = self.gathering.as_mut().filter(|_| !waiting.stop.is_asked())
             && let Some(slice) = gathering.slice(Instant::now(), self.reading.queues().came())
         {
-            return Waited::Sleep(Sleep::new(None, waiting.stop, Some(slice)));
+            return Waited::Sleep(Sleep::new(None, waiting.stop, slice));
         }
         if waiting.stop.take() {
             return Waited::Stopped;

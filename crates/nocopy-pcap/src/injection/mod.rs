@@ -169,7 +169,7 @@ impl Injector {
         let singly = AtomicU64::new(0);
         let (state, is_stuck) = (Lock::new(state), AtomicBool::new(false));
         let injector = Arc::new(Self { index, socket, inode, singly, state, is_stuck });
-        process::register(&injector);
+        process::register(&injector)?;
         Ok(injector)
     }
 

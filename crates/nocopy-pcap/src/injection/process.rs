@@ -5,6 +5,7 @@
 //! `main`, its batches are flushed; if it ends by `_exit`, `exec` or a signal, it may lose the frames of its last millisecond.
 
 use std::cell::Cell;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
@@ -47,16 +48,18 @@ thread_local! {
     static FORKING: Cell<bool> = const { Cell::new(false) };
 }
 
-pub(super) fn register(injector: &Arc<Injector>) {
+/// Errors: another thread does not release the list in time.
+pub(super) fn register(injector: &Arc<Injector>) -> io::Result<()> {
     static WATCH: Once = Once::new();
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     WATCH.call_once(|| unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
         libc::atexit(at_exit);
     });
-    let mut injectors = INJECTORS.lock();
+    let mut injectors = INJECTORS.lock_within(patience()).ok_or(io::ErrorKind::ResourceBusy)?;
     injectors.retain(|registered| registered.injector.strong_count() > 0);
     injectors.push(Registered { injector: Arc::downgrade(injector), held: None });
+    Ok(())
 }
 
 pub(super) fn is_exiting() -> bool {
