@@ -205,7 +205,7 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
         // Its thread would end with it, and the parent wait for that.
         return Some(Verdict::Alone(None));
     }
-    if deadline_ns > 0 && !ticker::is_ready(flush_by_deadline) {
+    if deadline_ns > 0 && !ticker::is_ready() {
         return Some(leave(slot, Alone::NoThread, crate::run::ENTRY * 1000));
     }
     let word = Word::load();
@@ -296,7 +296,7 @@ pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush)
 }
 
 /// Hands over the burst for the thread of the deadline.
-fn flush_by_deadline(number: u32) {
+pub(crate) fn flush_by_deadline(number: u32) {
     SHARED.lock.try_with_for_ticker(|guard| {
         let word = Word::load();
         if word.count() > 0 && word.number() == number {

@@ -13,6 +13,7 @@ pub(crate) fn begin() {
     environment::read();
     jump::learn();
     record::open();
+    ticker::set_flush(outgoing::flush_by_deadline);
     // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the handlers below are not called.
     unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).

@@ -41,6 +41,9 @@ fn map(descriptor: i32) -> Option<&'static [Words]> {
     (records[0][head::MAGIC_AT].load(Relaxed) == MAGIC).then_some(records)
 }
 
+/// The name in the record that all sockets share for which there is no other.
+const OTHERS: [u64; 2] = [u64::from_ne_bytes(*b"(others)"), 0];
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record(&'static Words);
 
@@ -62,9 +65,11 @@ impl Record {
     pub(crate) fn claim(process: u32) -> Self {
         let Some(records) = FILE.get() else { return Self::NONE };
         let taken = records[0][head::SOCKETS_AT].fetch_add(1, Relaxed);
-        let record = usize::try_from(taken).ok().and_then(|taken| records.get(1 + taken));
-        let Some(record) = record else { return Self::NONE };
-        let name = program_name();
+        let taken = usize::try_from(taken).unwrap_or(usize::MAX);
+        let record = &records[1 + taken.min(SOCKETS_MAX - 1)];
+        // The program may have written any number there.
+        let is_own = taken < SOCKETS_MAX - 1;
+        let name = if is_own { program_name() } else { OTHERS };
         for (at, part) in name.into_iter().enumerate() {
             record[word::PROGRAM_AT + at].store(part, Relaxed);
         }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use crate::sys;
 
-/// The library's state; all zeros at first.
-#[repr(C, align(4096))]
+/// The library's state; all zeros at first. It fills the kernel's longest page.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 pub(crate) struct Shared {
     /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
     pub(crate) word: AtomicU64,

@@ -42,10 +42,8 @@ unsafe impl Sync for Stack {}
 static STACK: Stack = Stack(UnsafeCell::new([0; STACK_BYTES]));
 
 /// Whether there is a thread for the deadline; starts one if there is none. Called by the holder of the lock.
-///
-/// `flush` hands over the burst of a number.
-pub(crate) fn is_ready(flush: fn(u32)) -> bool {
-    SHARED.is_ticking.load(Acquire) || start(flush)
+pub(crate) fn is_ready() -> bool {
+    SHARED.is_ticking.load(Acquire) || start()
 }
 
 /// Whether the thread exists; it ends only while the lock is held, or in a signal handler that interrupts the holder.
@@ -57,11 +55,14 @@ pub(crate) fn is_ticking() -> bool {
 /// The function that hands over the burst with a given number.
 static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
 
+/// Sets the function that hands over the burst with a given number, before the program starts: later, a fork or a jump could leave it locked.
+pub(crate) fn set_flush(flush: fn(u32)) {
+    let _ = FLUSH.set(flush);
+}
+
 #[cold]
-fn start(flush: fn(u32)) -> bool {
-    // First, because a handler that left the next line by a jump would leave it locked.
+fn start() -> bool {
     let signals = sys::block_signals();
-    FLUSH.get_or_init(|| flush);
     let is_started = wait_until_gone() && begin_with_timer();
     sys::set_signals(signals);
     is_started

@@ -88,7 +88,7 @@ impl Row {
     }
 
     fn cells(&self) -> Vec<String> {
-        let plain: u64 = self.plain.values().filter_map(Value::as_u64).sum();
+        let plain: u64 = self.plain.values().filter_map(Value::as_u64).fold(0, u64::saturating_add);
         let a_burst = self.batched.checked_div(self.bursts).map_or("-".into(), |count| count.to_string());
         vec![
             self.process.to_string(),
@@ -109,7 +109,7 @@ impl Row {
             Some(parts.join(", ")).filter(|words| !words.is_empty())
         };
         let costs = self.plain_ns.zip(self.batched_ns);
-        let lost = self.refused + self.lost;
+        let is_lost = self.refused > 0 || self.lost > 0;
         let words = [
             list(&self.flushed).map(|words| format!("bursts ended by: {words}")),
             list(&self.plain).map(|words| format!("sent alone: {words}")),
@@ -117,7 +117,7 @@ impl Row {
                 format!("measured: {plain} ns a datagram alone, {batched} ns in bursts")
             }),
             self.alone_why.map(|why| format!("left alone: {why}")),
-            (lost > 0).then(|| {
+            is_lost.then(|| {
                 format!(
                     "{} refused and {} lost after the program was told that they are sent",
                     self.refused, self.lost
@@ -150,7 +150,7 @@ pub(super) fn text(rows: &[Row]) -> String {
 /// Further notes for the user.
 pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
     let left_out = (sockets.left_out > 0)
-        .then(|| format!("{} more UDP sockets, which are not listed", sockets.left_out));
+        .then(|| format!("{} more UDP sockets, which are counted together as '(others)'", sockets.left_out));
     let confined = (sockets.confined > 0).then(|| {
         format!(
             "{} of {} programs filter their system calls (seccomp): from then on nothing was batched in them",

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Words of a record.
 pub const WORDS: usize = 64;
 
-/// Sockets that have records; more are counted and not described.
+/// Records of sockets. The last one is shared by all sockets for which there is no other.
 pub const SOCKETS_MAX: usize = 2047;
 
 /// Bytes of a word, and of the file.
@@ -195,7 +195,7 @@ pub struct Socket {
 pub struct Sockets {
     /// In the order in which they first sent.
     pub sockets: Vec<Socket>,
-    /// Sockets without a record, because the file had no room for more.
+    /// Sockets without a record of their own, because the file had no room for more.
     pub left_out: u64,
     /// Programs into which the library was loaded.
     pub programs: u64,
@@ -216,7 +216,7 @@ impl Sockets {
         let has_sent = |record: &[u64; WORDS]| record[word::PROCESS_AT] != 0;
         let sockets: Vec<_> = records.filter(has_sent).map(|record| socket(&record)).collect();
         Some(Self {
-            left_out: asked.saturating_sub(SOCKETS_MAX as u64),
+            left_out: asked.saturating_sub(SOCKETS_MAX as u64 - 1),
             programs: first[head::PROGRAMS_AT],
             confined: first[head::CONFINED_AT],
             sockets,

@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use nocopy_proto::run::sockets::SOCKETS_MAX;
 use rustix::fs::SealFlags;
 
 use crate::common::{How, Program, arrived, receiver, run, run_counted};
@@ -296,6 +297,21 @@ fn a_file_for_counts_that_may_become_shorter_is_not_used() {
         let (_, sockets) = run_counted(command, How::Preloaded(EAGER), seals);
         assert_eq!(sockets.programs, programs, "{seals:?}");
     }
+}
+
+#[test]
+fn sockets_for_which_there_is_no_record_are_counted_together() {
+    let (_socket, address) = receiver();
+    let program = Program::compile("sender");
+    let mut command = program.command();
+    let count = SOCKETS_MAX + 100;
+    command.args([&address.port().to_string(), &count.to_string(), &BYTES.to_string(), "many"]);
+    let (output, sockets) = run(command, How::Preloaded(""));
+    assert!(output.status.success(), "{}", crate::common::text(&output.stderr));
+    let sent: u64 = sockets.sockets.iter().flat_map(|socket| &socket.plain).map(|(_, count)| count).sum();
+    assert_eq!((sent, sockets.left_out), (count as u64, 101));
+    let last = sockets.sockets.last().map(|socket| socket.program.as_str());
+    assert_eq!((last, sockets.sockets.len()), (Some("(others)"), SOCKETS_MAX));
 }
 
 /// Without a receiver, the kernel reports the error of one datagram at the next call.

@@ -163,6 +163,14 @@ int main(int count, char **words) {
         if (lseek(s, 0, SEEK_END) != (off_t)(number * bytes)) fail("the file's length");
         return 0;
     }
+    if (!strcmp(what, "many")) {
+        for (long i = 0; i < number; i++) {
+            send_one();
+            close(s);
+            s = socket(AF_INET, SOCK_DGRAM, 0);
+        }
+        return 0;
+    }
     if (!strcmp(what, "turns")) {
         pthread_t threads[3];
         for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, taking_turns, (void *)number);
