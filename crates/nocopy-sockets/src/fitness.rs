@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use nocopy_proto::discipline::{Entry, entries, request};
 use nocopy_proto::run::sockets::Alone;
 
-use crate::sys;
+use crate::{apart, sys};
 
 /// The pacing rate that means no pacing.
 const UNLIMITED: u64 = u64::MAX;
@@ -68,7 +68,7 @@ const UNKNOWN: u32 = 2;
 fn disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
     let at = LISTED_AT.load(Relaxed);
     if at == 0 || now_ns.saturating_sub(at) >= LISTED_NS {
-        LISTED.store(list(scratch), Relaxed);
+        LISTED.store(apart::run(list, scratch).unwrap_or(UNKNOWN), Relaxed);
         LISTED_AT.store(now_ns.max(1), Relaxed);
     }
     match LISTED.load(Relaxed) {

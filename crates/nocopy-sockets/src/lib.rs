@@ -50,6 +50,7 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(dead_code))] // its own tests are no program that was preloaded: the functions have other names there
 
+mod apart;
 mod burst;
 mod by_hand;
 mod destination;

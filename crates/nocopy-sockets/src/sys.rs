@@ -216,6 +216,19 @@ pub(crate) fn is_thread(thread: u32) -> bool {
     plain(libc::SYS_tgkill, [process() as usize, thread as usize, 0]) == 0
 }
 
+/// Ends this thread, which the C library does not know.
+pub(crate) fn end_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread alone.
+        unsafe { call(libc::SYS_exit, [0; 6]) };
+    }
+}
+
+/// From here on this thread has descriptors of its own, and begins with none.
+pub(crate) fn leave_descriptors() {
+    plain(libc::SYS_close_range, [0, u32::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize]);
+}
+
 pub(crate) fn option<T: Default>(descriptor: i32, level: i32, name: i32) -> Result<T, i32> {
     let (mut value, mut bytes) = (T::default(), size_of::<T>() as u32);
     let arguments = [

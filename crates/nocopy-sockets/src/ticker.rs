@@ -34,12 +34,23 @@ const LOOK_NS: u64 = 1_000_000;
 const STACK_BYTES: usize = 64 << 10;
 
 #[repr(C, align(16))]
-struct Stack(UnsafeCell<[u8; STACK_BYTES]>);
+pub(crate) struct Stack(UnsafeCell<[u8; STACK_BYTES]>);
 
 // SAFETY: one thread at a time uses it, as its stack.
 unsafe impl Sync for Stack {}
 
-static STACK: Stack = Stack(UnsafeCell::new([0; STACK_BYTES]));
+impl Stack {
+    pub(crate) const fn new() -> Self {
+        Self(UnsafeCell::new([0; STACK_BYTES]))
+    }
+
+    /// Where a thread begins.
+    pub(crate) fn top(&self) -> *mut u8 {
+        self.0.get().wrapping_add(1).cast()
+    }
+}
+
+static STACK: Stack = Stack::new();
 
 /// Whether there is a thread for the deadline; starts one if there is none. Called by the holder of the lock.
 pub(crate) fn is_ready() -> bool {
@@ -73,7 +84,7 @@ fn begin_with_timer() -> bool {
     SHARED.fires_ns.store(0, Relaxed);
     SHARED.process.store(sys::process() as u32, Relaxed);
     // SAFETY: the stack is free, as the thread before is gone.
-    let thread = unsafe { begin(FLAGS, STACK.0.get().add(1).cast(), SHARED.ticker.as_ptr(), run) };
+    let thread = unsafe { begin(FLAGS, STACK.top(), SHARED.ticker.as_ptr(), run) };
     if sys::error(thread).is_some() {
         return false;
     }
@@ -149,7 +160,7 @@ fn wait_until_gone() -> bool {
 }
 
 /// The flags of a thread of this process; the kernel writes its number, and clears it when the thread has ended.
-const FLAGS: usize = (libc::CLONE_VM
+pub(crate) const FLAGS: usize = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
     | libc::CLONE_SIGHAND
@@ -163,7 +174,7 @@ const FLAGS: usize = (libc::CLONE_VM
 /// # Safety
 /// The stack is free, and `number` stays.
 #[unsafe(naked)]
-unsafe extern "C" fn begin(
+pub(crate) unsafe extern "C" fn begin(
     flags: usize,
     stack: *mut u8,
     number: *mut u32,
@@ -218,10 +229,7 @@ unsafe extern "C" fn run() -> ! {
         number = word.number();
     }
     sys::delete_timer(SHARED.timer.load(Acquire));
-    loop {
-        // SAFETY: ends this thread alone.
-        unsafe { sys::call(libc::SYS_exit, [0; 6]) };
-    }
+    sys::end_thread()
 }
 
 /// Looks at the burst: it is handed over, or is younger than the timer thought, or must wait for room.

@@ -162,7 +162,11 @@ fn the_error_of_a_spoiled_call_is_not_the_sockets() {
     let errno = burst.call();
     assert_eq!(errno, Some(libc::EMSGSIZE));
     assert!(matches!(outcome(errno), Sent::Overtaken));
-    assert_eq!((burst.slot().take_owed(burst.descriptor()), Word::load()), (None, word), "the burst waits for room");
+    assert_eq!(
+        (burst.slot().take_owed(burst.descriptor()), Word::load()),
+        (None, word),
+        "the burst waits for room"
+    );
 }
 
 #[test]
@@ -211,7 +215,11 @@ fn a_too_long_burst_leaves_singly_and_owes_nothing() {
         let burst = Burst::begin(3);
         let (word, ours) = burst.prepare_call(3);
         assert_eq!(ours.refused(errno, word, burst.head(), Flush::Full), Handed::All);
-        assert_eq!((burst.slot().take_owed(burst.descriptor()), burst.arrived()), (None, vec![0, 1, 2]), "errno {errno}");
+        assert_eq!(
+            (burst.slot().take_owed(burst.descriptor()), burst.arrived()),
+            (None, vec![0, 1, 2]),
+            "errno {errno}"
+        );
         // SAFETY: the lock is held, and no other reference is alive.
         let run = unsafe { &mut burst.slot().socket().unwrap().run };
         run.sent(burst.head().shape, Plain::NoRun, true, || 0);
