@@ -297,10 +297,10 @@ impl Handover {
             return;
         }
         // SAFETY: the lock is held, and no other reference is alive.
-        if let Some(socket) = unsafe { head.slot.socket() } {
-            if let Some(datagrams) = socket.run.flushed(why, word.count() as u32) {
-                head.slot.leave_alone(Alone::ShortBursts, datagrams);
-            }
+        if let Some(socket) = unsafe { head.slot.socket() }
+            && let Some(datagrams) = socket.run.flushed(why, word.count() as u32)
+        {
+            head.slot.leave_alone(Alone::ShortBursts, datagrams);
         }
     }
 

@@ -18,7 +18,7 @@
 //!
 //! Libraries of this kind often fail at forks, in signal handlers, when a descriptor is closed without their notice, and in programs that
 //! inspect their own threads. So after its start this library allocates no memory and takes no lock of the C library; calls of signal
-//! handlers never wait for the code that they interrupted; the kernel is asked for the socket's cookie once for each burst; and the thread
+//! handlers never wait for the code that they interrupted; the kernel is asked for the socket's cookie twice for each burst; and the thread
 //! for the deadline exists only during bursts.
 //!
 //! * `entries`: the functions that programs call.

@@ -202,7 +202,7 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
     slot.record().begun(shape.destination, shape.bytes);
     let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
     if deadline_ns > 0 && !ticker::is_ticking() && is_guest() {
-        // Its thread would end with it, and the parent wait for that.
+        // The thread would end with this process, and the parent believe that it has one.
         return Some(Verdict::Alone(None));
     }
     if deadline_ns > 0 && !ticker::is_ready() {

@@ -373,6 +373,28 @@ fn waits_for_room_can_be_left() {
     }
 }
 
+/// Calls that hand a burst over and then wait hold nothing while they wait.
+#[test]
+fn waits_for_something_else_can_be_left() {
+    let program = Program::compile("waiting");
+    for way in ["interrupt", "cancel", "cancel asynchronously", "jump", "exit"] {
+        let seen = |how| {
+            let mut command = program.command();
+            command.arg(way);
+            let (output, sockets) = run(command, how);
+            let errors = crate::common::text(&output.stderr);
+            assert!(output.status.success(), "{how:?}: {errors}");
+            (crate::common::text(&output.stdout), sockets.sockets)
+        };
+        let (plain, _) = seen(How::Plainly);
+        let (ours, sockets) = seen(How::Preloaded("entry=1,always,deadline=600000000"));
+        assert_eq!(ours, plain, "{way}");
+        // The two of each thread, and the one that sends after it.
+        assert_eq!(sockets.len(), 3 * plain.lines().count(), "{way}");
+        assert!(sockets.iter().all(|socket| socket.joined > 0), "{way}: joined");
+    }
+}
+
 #[test]
 fn datagrams_longer_than_the_mtu_go_singly() {
     if nocopy_lab::lab_or_skip().is_none() {
