@@ -10,6 +10,7 @@
 #![allow(missing_docs)]
 
 pub mod address;
+pub mod boot_clock;
 pub mod capability;
 pub mod chart;
 pub mod check;

@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy::integration::BootInstant;
 use nocopy::message::{self, Endpoint as MessageEndpoint, Event, Kind, MESSAGE_BYTES_MAX, Payload, Peer};
 use nocopy::{Reason, Rejected};
+use nocopy_report::boot_clock::BootInstant;
 
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;

@@ -1,7 +1,6 @@
 //! Items for this workspace's own crates, not for users: not part of the API, and may change without notice.
 
 pub use crate::inspect::probe;
-pub use crate::sys::clock::BootInstant;
 pub use crate::sys::fork::Generation;
 pub use crate::sys::kernel_handle::KernelHandle;
 pub use crate::sys::page_cache::is_cached;

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nocopy::integration::BootInstant;
 use nocopy::integration::disk::Writer;
+use nocopy_report::boot_clock::BootInstant;
 use serde::Serialize;
 
 use crate::Failure;

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nocopy::integration::BootInstant;
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
 use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
 use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
+use nocopy_report::boot_clock::BootInstant;
 
 use super::sequence::{Gaps, Sequence};
 use super::sink::{Amount, Piece, Sink};

@@ -207,7 +207,7 @@ mod tests {
             sink.push(Piece {
                 sectors,
                 amount: Amount { packets: 1, bytes: 60 },
-                taken: nocopy::integration::BootInstant::now(),
+                taken: nocopy_report::boot_clock::BootInstant::now(),
             });
             Ok(())
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::capture::Block;
 use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
-use nocopy::integration::{BootInstant, Contents, PcapngLayout};
+use nocopy::integration::{Contents, PcapngLayout};
 use nocopy::{Capture, Cause, Evidence, Stats};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
@@ -18,6 +18,7 @@ use super::summary::Loss;
 use super::{Description, Recording};
 use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
+use nocopy_report::boot_clock::BootInstant;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nocopy::integration::BootInstant;
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 use nocopy_proto::pcapng::{self, Counts};
+use nocopy_report::boot_clock::BootInstant;
 
 use super::files::Files;
 use super::guard::Guard;

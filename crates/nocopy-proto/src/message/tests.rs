@@ -127,6 +127,28 @@ impl Table {
     }
 }
 
+/// Also for an hour: its machine was suspended, or its program did not run.
+#[test]
+fn a_client_that_was_away_asks_before_it_gives_up() {
+    let mut table = Table::new(&Settings::default());
+    let client = table.hosts[0].connect(table.now, address(1)).unwrap();
+    table.settle(|_, _| false);
+    table.now = table.now + Duration::from_secs(3600);
+    table.hosts[0].handle_timeout(table.now);
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Connected(client, address(1))));
+}
+
+#[test]
+fn a_client_without_answers_gives_up_in_time() {
+    let settings = Settings::default();
+    let mut table = Table::new(&settings);
+    let client = table.hosts[0].connect(table.now, address(1)).unwrap();
+    table.settle(|_, _| false);
+    table.sleep_while(settings.dead_after, |_, _| false);
+    assert_eq!(table.lost(0).map(|(peer, _)| peer), Some(client));
+}
+
 /// After a stall, which makes the smoothed round-trip time long, a conversation continues at its own pace.
 #[test]
 fn a_round_trip_that_took_long_delays_no_answer_after_it() {

@@ -5,7 +5,6 @@
 //! `Instant`, which stands still then, so that no rate has anything to catch up.
 
 use std::mem::MaybeUninit;
-use std::ops::Add;
 use std::time::Duration;
 
 /// Nanoseconds since the machine started, also those in which it was suspended (`CLOCK_BOOTTIME`). Not by `Instant`, whose overhead
@@ -19,35 +18,6 @@ pub(crate) fn boottime_ns() -> u64 {
     // SAFETY: it was written, since the call succeeded.
     let now = unsafe { now.assume_init() };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
-/// A moment by the clock that goes on while the machine is suspended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BootInstant(u64);
-
-impl BootInstant {
-    /// This moment.
-    pub fn now() -> Self {
-        Self(boottime_ns())
-    }
-
-    /// How long ago it was, with the time in which the machine was suspended.
-    pub fn elapsed(self) -> Duration {
-        Self::now().since(self)
-    }
-
-    /// The time between `earlier` and this moment; nothing if it is later.
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl Add<Duration> for BootInstant {
-    type Output = Self;
-
-    fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
-    }
 }
 
 /// Processor time that this thread has taken, in the kernel, too, also for interrupts that came meanwhile.

@@ -73,7 +73,12 @@ impl Connecting {
         self.due.min(self.give_up)
     }
 
-    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), LostReason> {
+    /// Errors: no answer has come. Only the time counts in which this end asked, as for a peer that falls silent (docs/protocol.md §10).
+    pub(super) fn handle_timeout(&mut self, now: Time) -> Result<(), LostReason> {
+        let late = now.since(self.due);
+        if late > ANSWER_TIMEOUT_MAX {
+            (self.due, self.give_up) = (now, self.give_up + late);
+        }
         if now >= self.give_up { Err(LostReason::NoAnswer) } else { Ok(()) }
     }
 

@@ -3,6 +3,7 @@
 mod by_port;
 mod by_socket;
 mod connect;
+mod dropped;
 mod error;
 mod payload;
 mod session;
@@ -31,6 +32,7 @@ use crate::transfer::{HEADER_BYTES, Sending};
 use crate::{Failure, processor};
 use by_port::ByPort;
 use by_socket::BySocket;
+use dropped::Dropped;
 use error::Error;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use payload::{Payload, Shape};
@@ -69,7 +71,7 @@ pub(super) fn run(
     let schedule = Schedule::new(pace, Goal::of(arguments));
     let batch = BATCH_BYTES / shape.datagram_bytes;
     let mut transmitter = DatagramTransmitter { session, schedule, payload, path, shape, batch, look_ns: 0 };
-    let start = processor::Start::now();
+    let (dropped, start) = (Dropped::now(), processor::Start::now());
     let mut run = match is_there {
         true => run::run(&mut transmitter, &interrupt),
         false => Run::interrupted(),
@@ -80,7 +82,8 @@ pub(super) fn run(
     }
     let used = start.used(transmitter.schedule.tally.packets);
     let whom = (target.to_string(), to);
-    let summary = Summary::new(arguments, whom, &mut transmitter, (pace, &run, ended), used);
+    let summary = Summary::new(arguments, whom, &mut transmitter, (pace, &run, ended), used)
+        .with_lines(Dropped::now().since(&dropped));
     print::finish(&summary, arguments.json, false, run.failure)
 }
 

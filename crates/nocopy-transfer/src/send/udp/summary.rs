@@ -103,6 +103,14 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// With more lines about how datagrams were sent.
+    pub(super) fn with_lines(mut self, lines: Vec<String>) -> Self {
+        self.report.extend(lines);
+        self
+    }
+}
+
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-udp/1";
 
