@@ -4,6 +4,7 @@
 
 mod data;
 mod delegated;
+mod exit;
 mod opening;
 mod options;
 mod reading;

@@ -15,7 +15,7 @@ use nocopy::integration::Generation;
 use crate::abi::{ERROR, Pcap, Statistics};
 use crate::capture::deaf::deafen;
 use crate::capture::{Capture, Counts, Opened, Refusal, Settings};
-use crate::report::{self, Library};
+use crate::report::{self, Library, Opener};
 use crate::system::system;
 use crate::text;
 
@@ -37,6 +37,8 @@ pub(crate) struct Handle {
     /// True once the handle is activated and the system's libpcap captures for it.
     is_theirs: AtomicBool,
     made_in: Generation,
+    /// Set once the handle is activated under `nocopy run`.
+    opener: OnceLock<Opener>,
 }
 
 impl Handle {
@@ -50,6 +52,7 @@ impl Handle {
             live: OnceLock::new(),
             is_theirs: AtomicBool::new(false),
             made_in: Generation::current(),
+            opener: OnceLock::new(),
         }
     }
 
@@ -124,13 +127,11 @@ impl Handle {
     fn report_opened(&self, library: Library) {
         let settings = self.settings();
         let snap_bytes = settings.snap_bytes().cast_unsigned();
-        report::opened(
-            self.number,
-            &self.device.to_string_lossy(),
-            library,
-            settings.promiscuous,
-            snap_bytes,
-        );
+        let device = self.device.to_string_lossy();
+        let opener = report::opened(self.number, &device, library, settings.promiscuous, snap_bytes);
+        if let Some(opener) = opener {
+            let _ = self.opener.set(opener); // a handle is activated once
+        }
     }
 
     /// The counts, if it was activated.
@@ -142,12 +143,13 @@ impl Handle {
         }
     }
 
-    /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child, whose parent may continue.
+    /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child whose parent continues.
     /// `real` is closed afterwards.
     pub(crate) fn stop(&self, real: *mut Pcap) {
-        if !self.is_inherited() {
-            self.report_closed(real);
+        if let Some(live) = self.live() {
+            live.finish_sending();
         }
+        self.report_end(real);
         if let Some(live) = self.live() {
             live.abandon();
         }
@@ -161,10 +163,16 @@ impl Handle {
         }
     }
 
-    fn report_closed(&self, real: *mut Pcap) {
+    /// Reports the counts, as the handle is closed or the program ends; not in a forked child, unless that is a daemon, which has the handle
+    /// alone.
+    pub(crate) fn report_end(&self, real: *mut Pcap) {
+        if self.is_inherited() {
+            let Some(&opener) = self.opener.get().filter(|opener| opener.has_ended()) else { return };
+            report::inherited(self.number, opener);
+        }
         // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to read.
         let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
-        let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
+        let (sent, sending) = self.live().map_or((0, None), Live::sent);
         let counts = report::Counts { received, dropped, interface_dropped, sent };
         report::closed(self.number, counts, sending.as_deref());
     }

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use nocopy::integration::Generation;
 use nocopy_proto::filter::Program;
 use nocopy_proto::run::{Closed, Join, Message, Opened, VERSION, clip};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::environment;
 use channel::Channel;
@@ -27,9 +29,37 @@ impl fmt::Display for Refused {
     }
 }
 
-pub(crate) fn opened(handle: u64, interface: &str, library: Library, promiscuous: bool, snap_bytes: u32) {
+/// The process that has reported a handle.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opener {
+    process: Pid,
+    channel: u64,
+}
+
+impl Opener {
+    pub(crate) fn has_ended(self) -> bool {
+        test_kill_process(self.process) == Err(Errno::SRCH)
+    }
+}
+
+/// Reports a handle; returns by whom, if `nocopy run` has started this program.
+pub(crate) fn opened(
+    handle: u64,
+    interface: &str,
+    library: Library,
+    promiscuous: bool,
+    snap_bytes: u32,
+) -> Option<Opener> {
+    let channel = channel()?;
     let interface = clip(interface);
-    say(|| Message::Opened(Opened { handle, interface, library: clipped(library), promiscuous, snap_bytes }));
+    let library = clipped(library);
+    channel.say(&Message::Opened(Opened { handle, interface, library, promiscuous, snap_bytes }));
+    Some(Opener { process: getpid(), channel: channel.number })
+}
+
+/// Reports that a handle is this process's now: it was forked by the one that has opened it, and that has ended.
+pub(crate) fn inherited(handle: u64, opener: Opener) {
+    say(|| Message::Inherited { handle, channel: opener.channel });
 }
 
 /// Reports where a handle's filter runs from now on; `None`: it has none.

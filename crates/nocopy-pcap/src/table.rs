@@ -205,6 +205,21 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
+/// Calls this for each handle that no step of a call uses.
+pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
+    for slot in segments().flat_map(|segment| &segment.slots) {
+        let key = slot.key.load(Ordering::Acquire);
+        if key.is_null() || key == closed() || key == lost() || !slot.claim.try_take(place) {
+            continue;
+        }
+        // SAFETY: null, or a handle: it is freed only after it was removed by a holder of the claim.
+        if let Some(handle) = unsafe { slot.handle.load(Ordering::Acquire).as_ref() } {
+            call(key, handle);
+        }
+        slot.claim.give_back();
+    }
+}
+
 /// A handle that was removed.
 #[derive(Debug)]
 pub(crate) enum Removed {
@@ -264,6 +279,10 @@ mod tests {
         let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
         assert!((0..1000).all(is_found));
+        let mut all = Vec::new();
+        for_each(Footing::new().place(), |_, handle| all.push(handle.number));
+        all.sort_unstable();
+        assert_eq!(all, numbers);
         for number in (0..1000).step_by(2) {
             assert_eq!(remove_numbered(number), Some(numbers[number]));
             assert!(find(key(number)).is_none() && remove_numbered(number).is_none());

@@ -4,7 +4,7 @@
 //!   a process of the command                                  nocopy run
 //!   Join, by the socket that the command inherited, or ─────▶ (with one end of a channel of this process alone)
 //!   by the address of another, if the program closed that
-//!   Opened, Filter, Closed, by that channel ────────────────▶ kept for the report
+//!   Opened, Filter, Inherited, Closed, by that channel ─────▶ kept for the report
 //!   Control, with descriptors ──────────────────────────────▶ kept until the handle is closed
 //!   Call ───────────────────────────────────────────────────▶
 //!        ◀─────────────────────────────────────────────────── Reply::Here: only then a filter is asked for
@@ -91,6 +91,13 @@ pub enum Message {
     },
     /// Asks for a filter in front of a handle's packets. A [`Reply`] follows.
     FilterRequest(FilterRequest),
+    /// A process goes on with a handle of another process, which has forked it and has ended, as daemons do.
+    Inherited {
+        /// Which handle.
+        handle: u64,
+        /// The channel of the process that has opened it.
+        channel: u64,
+    },
     /// A handle has been closed.
     Closed(Closed),
 }
@@ -321,7 +328,7 @@ impl Message {
                 check_count("filter", count, INSTRUCTIONS_MAX)
             }
             Self::Closed(closed) => closed.sending.iter().try_for_each(|way| check_text("way to send", way)),
-            Self::Control { .. } | Self::Filter { .. } | Self::Call { .. } => Ok(()),
+            Self::Control { .. } | Self::Filter { .. } | Self::Call { .. } | Self::Inherited { .. } => Ok(()),
         }
     }
 }
@@ -478,6 +485,7 @@ mod tests {
             opened().prop_map(Message::Opened),
             any::<u64>().prop_map(|handle| Message::Control { handle }),
             any::<u64>().prop_map(|request| Message::Call { request }),
+            any::<[u64; 2]>().prop_map(|[handle, channel]| Message::Inherited { handle, channel }),
             (any::<u64>(), option::of(place)).prop_map(|(handle, place)| Message::Filter { handle, place }),
             request.prop_map(|(handle, request, instructions)| {
                 Message::FilterRequest(FilterRequest { handle, request, instructions })

@@ -71,6 +71,19 @@ impl Heard {
         }
     }
 
+    /// A handle is another process's now: the one that has opened it, by that channel, has ended.
+    pub(super) fn inherited(&mut self, channel: Number, process: &Process, handle: u64, from: u64) {
+        let mut all = self.handles.iter_mut().rev();
+        let is_meant = |known: &&mut Handle| {
+            known.channel.channel == from
+                && known.opened.handle == handle
+                && !matches!(known.state, State::Closed(_))
+        };
+        if let Some(known) = all.find(is_meant) {
+            (known.channel, known.process, known.state) = (channel, process.clone(), State::Open);
+        }
+    }
+
     /// A process that joins again has lost its channel, and not its handles.
     pub(super) fn joined(&mut self, channel: Number) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {

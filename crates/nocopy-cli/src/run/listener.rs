@@ -221,6 +221,9 @@ impl Listener {
         match message {
             Message::Opened(opened) => self.heard.opened(channel.number, &channel.process, opened),
             Message::Filter { handle, place } => self.heard.filter(channel.number, handle, place),
+            Message::Inherited { handle, channel: from } => {
+                self.heard.inherited(channel.number, &channel.process, handle, from);
+            }
             Message::Closed(closed) => {
                 channel.controls.forget(closed.handle);
                 self.heard.closed(channel.number, closed);

@@ -445,6 +445,60 @@ fn a_program_that_closes_its_descriptors_is_in_the_report() {
     assert!(handle["counts"]["received"].as_u64() >= Some(3), "{said}");
 }
 
+/// A program in Python that captures three packets: `daemon`, in a child of the process that opened the capture and has ended, and closes
+/// it; else it ends without closing it.
+const CAPTURE: &str = r#"
+import ctypes, os, sys
+pcap, text = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+pcap.pcap_open_live.restype = ctypes.c_void_p
+handle = ctypes.c_void_p(pcap.pcap_open_live(sys.argv[1].encode(), 96, 1, 10, text))
+opener, is_daemon = os.getpid(), sys.argv[2] == "daemon"
+if is_daemon and os.fork(): pcap.exit(0)
+try:
+    while is_daemon: os.kill(opener, 0)
+except ProcessLookupError: pass
+print("captures", flush=True)
+packets, header, data = 0, ctypes.c_void_p(), ctypes.c_void_p()
+while packets < 3: packets += pcap.pcap_next_ex(handle, ctypes.byref(header), ctypes.byref(data))
+if is_daemon: pcap.pcap_close(handle)
+print("captured by", os.getpid(), flush=True)
+"#;
+
+#[test]
+fn a_handle_that_a_daemon_closes_is_reported() {
+    expect_counts_of("daemon");
+}
+
+#[test]
+fn a_handle_that_is_open_at_exit_is_reported() {
+    expect_counts_of("leaving");
+}
+
+fn expect_counts_of(kind: &str) {
+    for options in [&["--json"][..], &["--json", "--take"]] {
+        let Some(lab) = lab_for_taking() else { return };
+        let right = lab.right();
+        let words = ["sh", "-c", "python3 -c \"$@\"; read end", "sh", CAPTURE, right.interface(), kind];
+        let mut command = run(options, &words);
+        command.stdin(Stdio::piped());
+        let mut running = Watched::on(right, command);
+        let input = running.child.stdin.take();
+        running.expect("captures");
+        let mut captured = None;
+        send_until(&lab, || {
+            captured = running.lines.try_iter().find(|line| line.starts_with("captured by "));
+            captured.is_some()
+        });
+        drop(input);
+        let (_, _, said) = running.end();
+        let report = json_in(&said);
+        let handles = report["handles"].as_array().unwrap();
+        assert!(handles.len() == 1 && handles[0]["state"] == "closed", "{said}");
+        assert!(handles[0]["counts"]["received"].as_u64() >= Some(3), "{said}");
+        assert_eq!(captured.unwrap(), format!("captured by {}", handles[0]["process"]));
+    }
+}
+
 #[test]
 fn what_the_systems_library_does_is_told_with_its_reason() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
+use super::exit;
 use crate::abi::{BpfProgram, ERROR, Pcap};
 use crate::capture::Opened;
 use crate::guard;
@@ -21,6 +22,11 @@ unsafe fn handle_for(device: *const c_char) -> Box<Handle> {
     Box::new(Handle::new(device))
 }
 
+fn insert(handle: *mut Pcap, ours: Box<Handle>) {
+    table::insert(handle, ours);
+    exit::watch();
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_create(device: *const c_char, text: *mut c_char) -> *mut Pcap {
     // SAFETY: the caller guarantees it.
@@ -31,7 +37,7 @@ unsafe extern "C-unwind" fn pcap_create(device: *const c_char, text: *mut c_char
     // Without our state the handle is the system's alone, and works.
     let run = || {
         // SAFETY: the caller guarantees it.
-        table::insert(handle, unsafe { handle_for(device) });
+        insert(handle, unsafe { handle_for(device) });
     };
     // SAFETY: the handle is open.
     unsafe { guard::entry(handle, (), run) };
@@ -86,7 +92,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
                 }
                 // SAFETY: created above, and closed if it is not given to the program.
                 if unsafe { goes_live(&ours, handle, opened) } {
-                    table::insert(handle, ours);
+                    insert(handle, ours);
                     return handle;
                 }
                 // SAFETY: created above, and closed once.
@@ -99,7 +105,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
         let handle = unsafe { (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text) };
         if let Some(why) = why.filter(|_| !handle.is_null()) {
             ours.is_theirs(&why);
-            table::insert(handle, ours);
+            insert(handle, ours);
         }
         handle
     };

@@ -167,9 +167,14 @@ impl Live {
         ERROR
     }
 
-    /// Ends sending: how many frames were sent, and how.
-    pub(super) fn finish_sending(&self) -> (u64, Option<String>) {
-        self.sending.finish()
+    /// How many frames were sent, and how.
+    pub(super) fn sent(&self) -> (u64, Option<String>) {
+        self.sending.account()
+    }
+
+    /// Sends queued frames.
+    pub(super) fn finish_sending(&self) {
+        self.sending.finish();
     }
 
     /// Ends the calls that wait, as the program has closed the handle.

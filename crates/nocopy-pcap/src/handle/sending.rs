@@ -48,11 +48,16 @@ impl Sending {
         self.injector.get().and_then(|injector| injector.summary())
     }
 
-    /// Sends waiting frames; returns how many frames were sent, and how, for the report.
-    pub(crate) fn finish(&self) -> (u64, Option<String>) {
-        let Some(injector) = self.injector.get() else { return (0, None) };
-        let _ = injector.close();
-        (injector.sent(), injector.summary())
+    /// How many frames were sent, and how, for the report.
+    pub(crate) fn account(&self) -> (u64, Option<String>) {
+        self.injector.get().map_or((0, None), |injector| (injector.sent(), injector.summary()))
+    }
+
+    /// Sends waiting frames.
+    pub(crate) fn finish(&self) {
+        if let Some(injector) = self.injector.get() {
+            let _ = injector.close();
+        }
     }
 
     /// Sends waiting frames, and ends. If this is a signal handler that interrupted sending, sending continues instead.
