@@ -23,6 +23,7 @@ use crate::machines;
 use crate::newcomer;
 use crate::oldest_rust;
 use crate::others;
+use crate::programs;
 use crate::senders;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
@@ -109,13 +110,18 @@ const ALL: &[Nightly] = &[
     Nightly {
         name: "senders",
         about: "in which runs real programs send their datagrams: writes docs/senders.jsonl and the table in docs/run.md",
-        inputs: &["crates/nocopy-lab", "xtask/src/packages.rs", "xtask/src/senders"],
+        inputs: &["crates/nocopy-lab", "xtask/src/packages.rs", "xtask/src/senders", "xtask/src/started.rs"],
         run: senders::outcome,
     },
     Nightly {
         name: "left-alone",
         about: "instructions that 'nocopy run --batch-udp' adds to programs that it leaves alone: writes the table in docs/run.md",
-        inputs: &["crates/nocopy-sockets", "xtask/src/packages.rs", "xtask/src/senders"],
+        inputs: &[
+            "crates/nocopy-sockets",
+            "xtask/src/packages.rs",
+            "xtask/src/senders",
+            "xtask/src/started.rs",
+        ],
         run: senders::left_alone,
     },
     Nightly {
@@ -129,6 +135,19 @@ const ALL: &[Nightly] = &[
         about: "libuv's own tests of udp, tcp, fork and poll, with the library of 'nocopy run --batch-udp' and without",
         inputs: &["crates/nocopy-sockets", "xtask/src/others"],
         run: others::libuv,
+    },
+    Nightly {
+        name: "programs",
+        about: "fifteen programs of Debian under 'nocopy run': the same output, each packet once, a whole report; writes the table in docs/run.md",
+        inputs: &[
+            "crates/nocopy-cli",
+            "crates/nocopy-lab",
+            "crates/nocopy-pcap",
+            "xtask/src/packages.rs",
+            "xtask/src/programs",
+            "xtask/src/started.rs",
+        ],
+        run: programs::outcome,
     },
     Nightly {
         name: "newcomer",

@@ -7,7 +7,6 @@
 mod left_alone;
 mod programs;
 mod runs;
-mod started;
 mod table;
 
 use std::fs;
@@ -18,13 +17,14 @@ use nocopy_lab::Lab;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::Unpacked;
+use crate::started::{Started, wait_for_port};
 use crate::step::{Failed, Step, root};
 use crate::suite;
 pub(crate) use left_alone::outcome as left_alone;
 use programs::{End, Program};
 use runs::Sent;
-use started::{Started, wait_for_port};
 use table::Row;
+pub(crate) use table::write_table;
 
 /// The directory for all generated files, below the repository's.
 const PLACE: &str = "target/senders";

@@ -55,7 +55,7 @@ pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
 }
 
 /// Puts the table of a suite into the document.
-pub(super) fn write_table(suite: &str, table: &str) -> Result<(), Failed> {
+pub(crate) fn write_table(suite: &str, table: &str) -> Result<(), Failed> {
     change(DOCUMENT, |text| {
         let missing = || Failed(format!("{DOCUMENT}: has no line '{}'", begin(suite)));
         with_table(text, &begin(suite), table).ok_or_else(missing)

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Namespace;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::step::Failed;
 
@@ -22,7 +22,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub(super) struct Started {
+pub(crate) struct Started {
     child: Child,
     group: Pid,
     line: String,
@@ -30,7 +30,7 @@ pub(super) struct Started {
 }
 
 impl Started {
-    pub(super) fn start(
+    pub(crate) fn start(
         namespace: &Namespace,
         directory: &Path,
         variables: &[(&str, String)],
@@ -49,16 +49,43 @@ impl Started {
     }
 
     /// Waits until it has ended, successfully.
-    pub(super) fn wait(&mut self) -> Result<(), Failed> {
-        match self.ended_within(TIME_MAX) {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => Err(self.failed(&status.to_string())),
-            None => Err(self.failed(&format!("has not ended after {} s", TIME_MAX.as_secs()))),
+    pub(crate) fn wait(&mut self) -> Result<(), Failed> {
+        match self.ended()? {
+            status if status.success() => Ok(()),
+            status => Err(self.failed(&status.to_string())),
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn ended(&mut self) -> Result<ExitStatus, Failed> {
+        let status = self.ended_within(TIME_MAX);
+        status.ok_or_else(|| self.failed(&format!("has not ended after {} s", TIME_MAX.as_secs())))
+    }
+
+    /// What it printed, once it has ended successfully.
+    pub(crate) fn output(mut self) -> Result<String, Failed> {
+        self.wait()?;
+        Ok(self.said())
+    }
+
+    /// The process of the line itself.
+    pub(crate) fn process(&self) -> Pid {
+        self.group
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Interrupts the process of the line, and no other.
+    pub(crate) fn interrupt(&mut self) {
+        if !self.has_ended() {
+            let _ = kill_process(self.group, Signal::INT);
         }
     }
 
     /// Asks its processes to end.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let _ = kill_process_group(self.group, Signal::TERM);
         self.ended_within(END_MAX);
     }
@@ -74,9 +101,13 @@ impl Started {
         None
     }
 
-    fn failed(&self, why: &str) -> Failed {
-        let said = fs::read_to_string(&self.said).unwrap_or_default();
-        Failed(format!("'{}': {why}\n{said}", self.line))
+    /// What it has printed so far.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn failed(&self, why: &str) -> Failed {
+        Failed(format!("'{}': {why}\n{}", self.line, self.said()))
     }
 }
 
@@ -89,7 +120,7 @@ impl Drop for Started {
 }
 
 /// Waits until a UDP port, or a listening TCP port, is open in a namespace.
-pub(super) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) -> Result<(), Failed> {
+pub(crate) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) -> Result<(), Failed> {
     let is_open = || {
         ["udp", "udp6", "tcp", "tcp6"].iter().any(|kind| {
             let sockets = fs::read_to_string(format!("/proc/thread-self/net/{kind}")).unwrap_or_default();

@@ -1,0 +1,395 @@
+//! The nightly suite `programs`: programs of Debian that use libpcap, under `nocopy run`. It writes a table of docs/run.md.
+//!
+//! Each program runs four times, each time at the right end of a veth pair of its own, on the same traffic from the left end: twice without
+//! nocopy, then with `nocopy run`, which looks on, and with `nocopy run --take`. All four must show the same, each packet once, and both
+//! reports must be whole.
+
+mod table;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Lab;
+use nocopy_lab::patience::PATIENCE;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+use serde_json::Value;
+
+use crate::gate::Outcome;
+use crate::machine;
+use crate::packages::Unpacked;
+use crate::processes;
+use crate::senders::write_table;
+use crate::started::Started;
+use crate::step::{Failed, Step, root};
+use crate::suite;
+use table::{ALL, End, Program};
+
+const NAME: &str = "programs";
+
+/// The client that reads what argus writes.
+const FURTHER_PACKAGES: &[&str] = &["argus-client"];
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A program that has slept at so many looks has seen what there is.
+const LOOKS: usize = 5;
+
+pub(crate) fn outcome() -> Outcome {
+    if !machine::has_apt() || !machine::has_namespaces() {
+        return Outcome::unavailable(NAME, "root, network namespaces, and apt-get");
+    }
+    prepared().map_or_else(Outcome::from, |unpacked| all(&unpacked))
+}
+
+fn prepared() -> Result<Unpacked, Failed> {
+    let build = ["build", "--package", "nocopy-cli", "--package", "nocopy-pcap"];
+    Step::cargo("build nocopy and its libpcap", &build).run()?;
+    // Daemons become children of this process, which ends them.
+    set_child_subreaper(Some(getpid())).map_err(|error| Failed(format!("subreaper: {error}")))?;
+    let mut packages: Vec<&str> = ALL.iter().map(|program| program.package).collect();
+    packages.extend(FURTHER_PACKAGES);
+    packages.sort_unstable();
+    packages.dedup();
+    Unpacked::fetch(NAME, &packages)
+}
+
+fn all(unpacked: &Unpacked) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut table = "| program | version | output | with `--take` | report | compared without |\n|---|---|---|---|---|---|\n".to_owned();
+    for program in ALL {
+        let verdict = Verdict::of(unpacked, program);
+        eprintln!("xtask: {}", verdict.line(program));
+        verdict.faults.iter().for_each(|fault| eprintln!("  {fault}"));
+        table += &verdict.row(program);
+        outcome = outcome.and(match verdict.faults.is_empty() {
+            true => Outcome::passed(),
+            false => Outcome::failed(program.name, verdict.faults.join("\n")),
+        });
+    }
+    if outcome.is_good() {
+        outcome = outcome.and(write_table(NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
+    }
+    outcome
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plainly,
+    Again,
+    LookingOn,
+    Taking,
+}
+
+/// What a program did in one run.
+struct Seen {
+    packets: u64,
+    shown: String,
+    /// The exit code as a shell gives it.
+    code: i32,
+    faults_of_report: Vec<String>,
+}
+
+#[derive(Default)]
+struct Verdict {
+    version: String,
+    is_same: bool,
+    taken: u64,
+    is_reported: bool,
+    faults: Vec<String>,
+}
+
+impl Verdict {
+    fn of(unpacked: &Unpacked, program: &Program) -> Self {
+        let mut verdict = Self::default();
+        if let Err(Failed(why)) = verdict.find(unpacked, program) {
+            verdict.faults.push(why);
+        }
+        verdict
+    }
+
+    fn find(&mut self, unpacked: &Unpacked, program: &Program) -> Result<(), Failed> {
+        self.version = unpacked.version(program.package)?;
+        let run = |how| Run::of(unpacked, program, how);
+        let plain = run(How::Plainly)?;
+        self.compare(program, &plain, &run(How::Again)?, "two runs without nocopy");
+        let looking_on = run(How::LookingOn)?;
+        self.compare(program, &plain, &looking_on, "without nocopy and with it");
+        self.is_same = self.faults.is_empty();
+        let taking = run(How::Taking)?;
+        self.taken = taking.packets;
+        self.compare(program, &plain, &taking, "without nocopy and with --take");
+        let faults = [looking_on, taking].map(|seen| seen.faults_of_report).concat();
+        self.is_reported = faults.is_empty();
+        self.faults.extend(faults);
+        Ok(())
+    }
+
+    fn compare(&mut self, program: &Program, one: &Seen, other: &Seen, what: &str) {
+        let sent = program.packets();
+        if (one.packets, other.packets) != (sent, sent) {
+            self.faults.push(format!("{what}: saw {} and {} packets of {sent}", one.packets, other.packets));
+        }
+        if one.code != other.code {
+            self.faults.push(format!("{what}: exit codes {} and {}", one.code, other.code));
+        }
+        if one.shown.trim().is_empty() {
+            self.faults.push(format!("{what}: nothing was shown"));
+        }
+        if let Some(difference) = difference(&one.shown, &other.shown) {
+            self.faults.push(format!("{what}: {difference}"));
+        }
+    }
+
+    fn line(&self, program: &Program) -> String {
+        let yes = |is: bool| if is { "yes" } else { "NO" };
+        format!(
+            "{} {}: same output {}, taken {} of {}, report {}",
+            program.name,
+            self.version,
+            yes(self.is_same),
+            self.taken,
+            program.packets(),
+            yes(self.is_reported)
+        )
+    }
+
+    /// Written only if there are no faults.
+    fn row(&self, program: &Program) -> String {
+        let (name, sent) = (program.name, program.packets());
+        let taken = if program.looks_on { "looks on" } else { "taken" };
+        format!(
+            "| {name} | {} | the same | {} of {sent} {taken} | whole | {} |\n",
+            self.version, self.taken, program.output.without
+        )
+    }
+}
+
+/// The first line that differs.
+fn difference(one: &str, other: &str) -> Option<String> {
+    let (ones, others): (Vec<&str>, Vec<&str>) = (one.lines().collect(), other.lines().collect());
+    let at = (0..ones.len().max(others.len())).find(|&at| ones.get(at) != others.get(at))?;
+    let counts = [ones.len(), others.len()];
+    Some(format!("line {at} of {counts:?} differs:\n  {:?}\n  {:?}", ones.get(at), others.get(at)))
+}
+
+/// One run of a program.
+struct Run<'a> {
+    program: &'a Program,
+    how: How,
+    lab: Lab,
+    directory: PathBuf,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl<'a> Run<'a> {
+    fn of(unpacked: &Unpacked, program: &'a Program, how: How) -> Result<Seen, Failed> {
+        let name: String = program.name.chars().filter(char::is_ascii_alphanumeric).collect();
+        let directory = root().join("target").join(NAME).join("run").join(format!("{name}-{how:?}"));
+        let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).map_err(failed)?;
+        let scripts = [("traffic.py", include_str!("traffic.py")), ("screen.py", include_str!("screen.py"))];
+        for (name, text) in scripts {
+            fs::write(directory.join(name), text).map_err(failed)?;
+        }
+        let mut variables = unpacked.variables();
+        variables.retain(|(name, _)| *name != "PYTHONHOME"); // Python is the system's
+        let nocopy = suite::program("debug", "nocopy").display().to_string();
+        let run = match how {
+            How::Plainly | How::Again => String::new(),
+            How::LookingOn => format!("{nocopy} run --json --report=report --"),
+            How::Taking => format!("{nocopy} run --take --json --report=report --"),
+        };
+        // This process may have been started in the background of a shell, which ignores interrupts.
+        let run = format!("env --default-signal=INT {run}");
+        let [utc, plain] = ["UTC", "C"].map(str::to_owned);
+        variables.extend([("run", run), ("root", unpacked.path("").display().to_string())]);
+        variables.extend([("TZ", utc), ("LC_ALL", plain)]);
+        let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
+        let run = Run { program, how, lab, directory, variables };
+        let seen = run.play();
+        end_daemons();
+        seen.map_err(|Failed(why)| Failed(format!("{how:?}: {why}\n{}", run.files())))
+    }
+
+    fn at_left(&self, line: &str) -> Result<Started, Failed> {
+        Started::start(self.lab.left().namespace(), &self.directory, &self.variables, line)
+    }
+
+    fn at_right(&self, line: &str) -> Result<Started, Failed> {
+        Started::start(self.lab.right().namespace(), &self.directory, &self.variables, line)
+    }
+
+    fn play(&self) -> Result<Seen, Failed> {
+        let program = self.program;
+        self.at_left(program.before)?.wait()?;
+        let mut started = self.at_right(program.line)?;
+        if program.end != End::Itself {
+            self.wait_until_ready(&mut started)?;
+            self.feed(&mut started)?;
+        }
+        match program.end {
+            End::Interrupted => started.interrupt(),
+            End::Asked(line) => self.at_right(line)?.wait()?,
+            End::Itself => {}
+        }
+        let status = started.ended()?;
+        let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or_default();
+        let counted =
+            if program.output.counted.is_empty() { program.output.seen } else { program.output.counted };
+        let packets = self.number(counted)?;
+        let shown = self.at_right(program.output.shown)?.output()?;
+        let faults_of_report = match self.how {
+            How::Plainly | How::Again => Vec::new(),
+            How::LookingOn | How::Taking => self.faults_of_report(code),
+        };
+        Ok(Seen { packets, shown, code, faults_of_report })
+    }
+
+    fn wait_until_ready(&self, started: &mut Started) -> Result<(), Failed> {
+        let ready = self.program.ready;
+        let is_ready = || match ready {
+            "" => self.has_capture(),
+            words => ["out", "err"].iter().any(|file| self.file(file).contains(words)),
+        };
+        let what = if ready.is_empty() { "a capture" } else { ready };
+        wait_until(started, what, is_ready)?;
+        if ready.is_empty() {
+            wait_until_asleep(started)?;
+        }
+        Ok(())
+    }
+
+    fn has_capture(&self) -> bool {
+        let right = self.lab.right();
+        let sockets = || fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+        right.namespace().run(sockets).lines().count() > 1 || right.xdp_program().is_ok_and(|id| id.is_some())
+    }
+
+    /// Sends the traffic, and waits until the program has shown it.
+    fn feed(&self, started: &mut Started) -> Result<(), Failed> {
+        let rounds = table::ROUNDS;
+        self.at_left(&format!("exec python3 -E traffic.py nc0 {rounds}"))?.wait()?;
+        let more = match self.program.needs_more {
+            true => Some(self.at_left("exec python3 -E traffic.py nc0 more")?),
+            false => None,
+        };
+        let start = Instant::now();
+        // How many it has not shown is found out when it has ended.
+        while self.look()? < self.program.packets() && start.elapsed() < PATIENCE && !started.has_ended() {
+            sleep(LOOK);
+        }
+        drop(more);
+        wait_until_asleep(started)?;
+        self.look().map(drop)
+    }
+
+    fn look(&self) -> Result<u64, Failed> {
+        self.at_right(self.program.output.asked)?.output()?;
+        self.number(self.program.output.seen)
+    }
+
+    /// The number that a line prints; 0 if it prints none.
+    fn number(&self, line: &str) -> Result<u64, Failed> {
+        let mut started = self.at_right(line)?;
+        started.ended()?;
+        Ok(started.said().trim().parse().unwrap_or(0))
+    }
+
+    fn file(&self, name: &str) -> String {
+        let bytes = fs::read(self.directory.join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The ends of the files that say what went wrong.
+    fn files(&self) -> String {
+        let end = |name: &&str| {
+            let text = self.file(name);
+            let lines: Vec<&str> = text.lines().collect();
+            format!("---- {name}\n{}\n", lines[lines.len().saturating_sub(10)..].join("\n"))
+        };
+        ["out", "err", "report"].iter().map(end).collect()
+    }
+
+    /// What is missing in the report.
+    fn faults_of_report(&self, code: i32) -> Vec<String> {
+        let text = self.file("report");
+        let Ok(report) = serde_json::from_str::<Value>(&text) else {
+            return vec![format!("{:?}: the report is not JSON: {text}", self.how)];
+        };
+        let is_taking = self.how == How::Taking;
+        let ended = report["exit_code"].as_i64().or_else(|| Some(128 + report["signal"].as_i64()?));
+        let mut faults = Vec::new();
+        let mut expect = |what: &str, found: &Value, is_expected: bool| {
+            if !is_expected {
+                faults.push(format!("{:?}: the report has {what} {found}", self.how));
+            }
+        };
+        expect("schema", &report["schema"], report["schema"] == "nocopy.run/1");
+        expect("take", &report["take"], report["take"] == is_taking);
+        expect("notes", &report["notes"], report["notes"].as_array().is_some_and(Vec::is_empty));
+        expect("the end", &report["exit_code"], ended == Some(i64::from(code)));
+        let handles = report["handles"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for handle in handles {
+            let mode = if is_taking && !self.program.looks_on { "take" } else { "passive" };
+            let state = if self.program.closes { "closed" } else { "left" };
+            let is_right = [("library", "nocopy"), ("interface", "nc1"), ("mode", mode), ("state", state)];
+            expect("a handle", handle, is_right.iter().all(|(field, value)| handle[field] == *value));
+            let note = handle["note"].as_str().unwrap_or_default();
+            expect(
+                "a note",
+                handle,
+                note.contains("this process lacks CAP_") == (is_taking && self.program.looks_on),
+            );
+        }
+        let received = handles.iter().filter_map(|handle| handle["counts"]["received"].as_u64()).max();
+        let is_enough = received.is_some_and(|received| received >= self.program.packets());
+        expect("handles", &report["handles"], !handles.is_empty() && (is_enough || !self.program.closes));
+        faults
+    }
+}
+
+fn wait_until(started: &mut Started, what: &str, mut is_true: impl FnMut() -> bool) -> Result<(), Failed> {
+    let start = Instant::now();
+    while !is_true() {
+        if start.elapsed() > PATIENCE || started.has_ended() {
+            return Err(started.failed(&format!("waited for '{what}'")));
+        }
+        sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Waits until a program and all its processes sleep, look after look.
+fn wait_until_asleep(started: &mut Started) -> Result<(), Failed> {
+    let mut looks = 0;
+    let process = started.process();
+    wait_until(started, "sleep", || {
+        looks = if is_asleep(process) { looks + 1 } else { 0 };
+        looks == LOOKS
+    })
+}
+
+fn is_asleep(process: Pid) -> bool {
+    let state = |path: PathBuf| {
+        let status = fs::read_to_string(path.join("stat")).unwrap_or_default();
+        // The name before it may contain spaces and brackets.
+        status.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S'))
+    };
+    let tasks = |process: &Pid| {
+        fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten()
+    };
+    let all = [vec![process], processes::below(process)].concat();
+    all.iter().flat_map(tasks).flatten().all(|task| state(task.path()))
+}
+
+/// Ends what a program has left running.
+fn end_daemons() {
+    for process in processes::below(getpid()) {
+        let _ = kill_process(process, Signal::KILL);
+    }
+    while let Ok(Some(_)) = wait(WaitOptions::empty()) {}
+}
