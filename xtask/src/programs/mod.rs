@@ -159,9 +159,9 @@ impl Verdict {
     /// Written only if there are no faults.
     fn row(&self, program: &Program) -> String {
         let (name, sent) = (program.name, program.packets());
-        let taken = if program.looks_on { "looks on" } else { "taken" };
+        let looking = if program.looks_on { ", looking on" } else { "" };
         format!(
-            "| {name} | {} | the same | {} of {sent} {taken} | whole | {} |\n",
+            "| {name} | {} | the same | {} of {sent}{looking} | whole | {} |\n",
             self.version, self.taken, program.output.without
         )
     }

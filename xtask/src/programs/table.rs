@@ -135,7 +135,7 @@ pub(super) const ALL: &[Program] = &[
         [2, 1],
         ["exec $run ngrep -l -q -d nc1 . 'udp and not port 67' > out 2> err", "match"],
         ["grep -c '^U ' out", "cat out err"],
-        "",
+        "nothing",
     ),
     Program {
         ..program(
@@ -302,7 +302,7 @@ for path in '', 'hosts/?full=yes':
                 "File: ",
             ],
             ["wc -l < out", "cat out; grep captured err"],
-            "",
+            "nothing",
         )
     },
     Program {
@@ -320,6 +320,6 @@ for path in '', 'hosts/?full=yes':
         [13, 1],
         ["exec $run tcpdump -l -n -e -t -i nc1 > out 2> err", "listening on"],
         ["grep -c . out", "cat out err"],
-        "",
+        "nothing",
     ),
 ];
