@@ -27,7 +27,7 @@
 //! * `run`, `payoff`, `destination`: decisions, without any system call.
 //! * `slots`, `record`: state and counters of each socket.
 //! * `fitness`: options and queueing disciplines that forbid bursts.
-//! * `ticker`: the thread for the deadline.
+//! * `ticker`: the thread for the deadline. `apart`: a thread of a moment, without the program's descriptors.
 //! * `process`: start, forks and end of the process.
 //! * `by_hand`: the upper limit that the bench compares with.
 //! * `real`, `jump`, `sys`, `shared`, `environment`: the C library's functions and its jumps, system calls, the state that threads share,
@@ -40,7 +40,9 @@
 //! process
 //! outgoing
 //! burst
-//! ticker  fitness  slots  by_hand
+//! fitness  slots  by_hand
+//! apart
+//! ticker
 //! record
 //! environment  shared
 //! run

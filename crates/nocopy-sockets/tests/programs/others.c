@@ -182,12 +182,14 @@ static void descriptors(int fd) {
     loff_t zero = 0;
     struct iovec part = {data, 3};
     struct sockaddr_in to = {.sin_family = AF_INET};
+    struct stat about = {0};
+    fstat(fd, &about);
     TRY(dup(fd)); TRY(dup2(fd, 50)); TRY(dup3(fd, 50, O_CLOEXEC)); TRY(dup3(fd, fd, 0)); TRY(fcntl(fd, F_GETFL)); TRY(ioctl(fd, FIONREAD, area));
     TRY(pwrite(fd, data, 3, 0)); TRY(pwrite64(fd, data, 3, NEGATIVE)); TRY(pwritev(fd, &part, 1, 0)); TRY(pwritev2(fd, &part, 1, 0, 1 << 30));
     TRY(sendfile(fd, fd, NULL, 3)); TRY(splice(fd, NULL, fd, NULL, 3, 0)); TRY(tee(fd, fd, 3, 0)); TRY(vmsplice(fd, &part, 1, 0));
     TRY(copy_file_range(fd, &zero, fd, &zero, 3, 0)); TRY(eventfd_write(fd, 1)); TRY(mq_send(fd, data, 3, 0)); TRY(mq_receive(fd, data, 3, NULL));
     TRY(fsync(fd)); TRY(fdatasync(fd)); TRY(syncfs(fd)); TRY(ftruncate(fd, 3)); TRY(fallocate(fd, 0, 0, 3)); TRY(posix_fallocate(fd, 0, 3));
-    TRY(fchmod(fd, 0600)); TRY(fchown(fd, -1, -1)); TRY(flock(fd, LOCK_UN)); TRY(lockf(fd, F_TEST, 0)); TRY(futimens(fd, NULL));
+    TRY(fchmod(fd, about.st_mode & 07777)); TRY(fchown(fd, -1, -1)); TRY(flock(fd, LOCK_UN)); TRY(lockf(fd, F_TEST, 0)); TRY(futimens(fd, NULL));
     TRY(accept(fd, NULL, NULL)); TRY(accept4(fd, NULL, NULL, 0)); TRY(bind(fd, (void *)&to, sizeof to)); TRY(connect(fd, (void *)&to, 3));
     TRY(shutdown(fd, 7)); TRY(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, data, 1)); TRY(getsockopt(fd, SOL_SOCKET, SO_TYPE, area, (void *)data));
     TRY(dprintf(fd, "%s", "words")); TRY(close_range(-1, 0, 0)); TRY(setns(fd, 0)); TRY(fexecve(fd, (char *[]){NULL}, environ));
