@@ -48,6 +48,13 @@ fn ask(client: &mut Endpoint, to_server: Peer, server: &mut Endpoint, message: &
     from.expect("it has answered")
 }
 
+/// A new connection, as its client and its server know it.
+fn join_both(client: &mut Endpoint, server: &mut Endpoint) -> (Peer, Peer) {
+    let to_server = join(client, server);
+    let to_client = ask(client, to_server, server, b"who am I");
+    (to_server, to_client)
+}
+
 /// An address with more unfinished units than there is memory for stops no other one.
 #[test]
 fn unfinished_units_of_one_address_leave_memory_to_others() {
@@ -55,8 +62,7 @@ fn unfinished_units_of_one_address_leave_memory_to_others() {
     let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
     server.streams.as_mut().unwrap().limit(100, BUFFERS).unwrap();
     let peers: Vec<Peer> = (0..3 * BUFFERS).map(|_| join(&mut many, &mut server)).collect();
-    let to_server = join(&mut another, &mut server);
-    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    let (to_server, to_another) = join_both(&mut another, &mut server);
     for peer in peers {
         // Beside a message by a datagram only a part of it is sent.
         many.send_copy(&[1; 10], peer).unwrap();
@@ -81,8 +87,7 @@ fn a_peer_whose_unit_waits_for_memory_is_kept() {
     let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
     server.streams.as_mut().unwrap().limit(100, 1).unwrap();
     let peers = [(); 4].map(|()| join(&mut many, &mut server));
-    let to_server = join(&mut another, &mut server);
-    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    let (to_server, to_another) = join_both(&mut another, &mut server);
     for peer in peers {
         many.send(vec![1; 240_000], peer).unwrap();
     }
@@ -143,14 +148,8 @@ fn owned_messages_to_one_address_leave_memory_to_others() {
     let message = || [Buffer::of_shared(std::sync::Arc::clone(&bytes), |bytes| &bytes[..])];
     let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
     server.streams.as_mut().unwrap().limit(2 * CONNECTIONS, 8).unwrap();
-    let peers: Vec<Peer> = (0..CONNECTIONS)
-        .map(|_| {
-            let to_server = join(&mut many, &mut server);
-            ask(&mut many, to_server, &mut server, b"who am I")
-        })
-        .collect();
-    let to_server = join(&mut another, &mut server);
-    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    let peers: Vec<Peer> = (0..CONNECTIONS).map(|_| join_both(&mut many, &mut server).1).collect();
+    let (_, to_another) = join_both(&mut another, &mut server);
     for peer in peers {
         while server.send(message(), peer).is_ok() {}
     }
@@ -166,14 +165,8 @@ fn owned_messages_to_one_address_leave_memory_to_others() {
 fn cut_units_to_one_address_leave_packets_for_others() {
     const CONNECTIONS: usize = 20; // of some 700 packets each
     let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
-    let peers: Vec<Peer> = (0..CONNECTIONS)
-        .map(|_| {
-            let to_server = join(&mut many, &mut server);
-            ask(&mut many, to_server, &mut server, b"who am I")
-        })
-        .collect();
-    let to_server = join(&mut another, &mut server);
-    let to_another = ask(&mut another, to_server, &mut server, b"who am I");
+    let peers: Vec<Peer> = (0..CONNECTIONS).map(|_| join_both(&mut many, &mut server).1).collect();
+    let (to_server, to_another) = join_both(&mut another, &mut server);
     let all = server.room().packets;
     for peer in peers {
         server.send(vec![1; 1 << 20], peer).unwrap();
