@@ -120,6 +120,16 @@ pub enum OpenError {
         /// The most.
         most: usize,
     },
+    /// The packets of the port's interface are too short for a message's datagrams.
+    #[error(
+        "datagrams of {longest} B: too short for messages, and the interface's MTU permits no longer ones; raise the MTU by {} B", .least - .longest
+    )]
+    Mtu {
+        /// The longest datagrams of the interface.
+        longest: usize,
+        /// Those that messages need at least.
+        least: usize,
+    },
     /// No descriptor is left to wait on.
     #[error("message endpoint: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = Why(.source))]
     Poll {
@@ -292,13 +302,11 @@ impl Builder {
         let port = if frames.several { port.multi_buffer(true) } else { port };
         let sockets = udp::Socket::builder().congestion_marks(true).open_queues(port, address)?;
         let carrier = OverPort::new(sockets, frames.held_max());
-        let datagram_bytes_max = carrier.datagram_bytes_max();
-        let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
-        settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
-        if settings.datagram_bytes < DATAGRAM_BYTES_MIN {
-            let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
-            return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
+        let longest = u16::try_from(carrier.datagram_bytes_max()).unwrap_or(DATAGRAM_BYTES_MAX);
+        if longest < DATAGRAM_BYTES_MIN {
+            return Err(OpenError::Mtu { longest: longest.into(), least: DATAGRAM_BYTES_MIN.into() });
         }
+        settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
         let streams = listen(&settings, carrier.local_address()).ok().flatten();
         self.endpoint(carrier.into(), settings, datagrams_max, streams)
     }

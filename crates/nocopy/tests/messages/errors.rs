@@ -5,9 +5,10 @@ use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
+use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, Error};
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, lab};
 use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, where_refused};
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -58,6 +59,13 @@ fn endpoints_that_cannot_be_opened_say_why() {
     sentences.says(
         Endpoint::builder().datagram_bytes(1).bind(HERE),
         "datagrams of 1: out of range; it is from 1200 to 65507; give such a value",
+    );
+    let lab = lab!(nocopy_lab::Lab::builder().mtu(1000));
+    let (left, address) = (lab.left(), SocketAddr::new(lab.left().ipv4().into(), 0));
+    let over_port = Endpoint::builder().port(Port::builder(left.interface()));
+    sentences.says(
+        left.namespace().run(|| over_port.bind(address)),
+        "datagrams of 972 B: too short for messages, and the interface's MTU permits no longer ones; raise the MTU by 228 B",
     );
     sentences.end();
 }
