@@ -2,6 +2,7 @@
 
 mod ages;
 mod due;
+mod fuzz;
 mod rows;
 
 use std::fmt::Write as _;
@@ -25,9 +26,9 @@ use crate::oldest_rust;
 use crate::others;
 use crate::programs;
 use crate::senders;
-use crate::step::{Failed, Step, files, is_root, root};
+use crate::step::{Failed, Step, is_root, root};
 use crate::stops::{Busy, Stops};
-use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
+use crate::suite::{self, Instrument, Suite, program};
 use crate::vm;
 use crate::workspace::Workspace;
 
@@ -52,7 +53,12 @@ const ALL: &[Nightly] = &[
         inputs: EVERYTHING,
         run: random,
     },
-    Nightly { name: "fuzz", about: "every fuzz target for three minutes", inputs: &["fuzz"], run: fuzz },
+    Nightly {
+        name: "fuzz",
+        about: "every fuzz target for three minutes",
+        inputs: &["fuzz"],
+        run: fuzz::outcome,
+    },
     Nightly {
         name: "stalls",
         about: "all tests while their processes are stopped for 100 to 280 ms, several times a second; three runs, no second try",
@@ -180,14 +186,14 @@ const ALL: &[Nightly] = &[
 /// Runs of a suite that looks for rare failures.
 const ROUNDS: usize = 3;
 
-/// For each fuzz target.
-const FUZZ_SECONDS: u32 = 180;
-
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Which one; without a name they are listed, with the age of each row.
     #[arg(conflicts_with = "due")]
     name: Option<String>,
+    /// With 'fuzz': how long all targets together run, on all processors.
+    #[arg(long, value_parser = fuzz::hours, requires = "name")]
+    hours: Option<f64>,
     /// Run those whose inputs a change touched since their last run, the one with the oldest row first.
     #[arg(long)]
     due: bool,
@@ -211,7 +217,11 @@ fn run_or_list(arguments: &Arguments) -> Result<ExitCode, Failed> {
         let nightly = named(name).ok_or_else(|| {
             Failed(format!("no nightly suite is called {name}; 'cargo xtask nightly' lists all"))
         })?;
-        return run_all(&[nightly]);
+        return match arguments.hours {
+            Some(_) if name != "fuzz" => Err(Failed("--hours is for 'cargo xtask nightly fuzz'".into())),
+            Some(hours) => run_all(&[nightly], |_| fuzz::for_hours(hours)),
+            None => run_all(&[nightly], |nightly| (nightly.run)()),
+        };
     }
     let mut statuses = statuses(&read_rows()?)?;
     if arguments.due {
@@ -222,7 +232,7 @@ fn run_or_list(arguments: &Arguments) -> Result<ExitCode, Failed> {
         println!("no nightly suite is due");
     } else if arguments.due && !arguments.list {
         let suites: Vec<&Nightly> = statuses.iter().filter_map(|status| named(status.suite)).collect();
-        return run_all(&suites);
+        return run_all(&suites, |nightly| (nightly.run)());
     } else {
         print!("{}", list(&statuses));
     }
@@ -234,7 +244,7 @@ fn named(name: &str) -> Option<&'static Nightly> {
 }
 
 /// Runs suites one after the other, and notes each verdict.
-fn run_all(suites: &[&'static Nightly]) -> Result<ExitCode, Failed> {
+fn run_all(suites: &[&'static Nightly], run: impl Fn(&Nightly) -> Outcome) -> Result<ExitCode, Failed> {
     if !is_root() {
         return Err(Failed("the nightly suites need root: run it as root".into()));
     }
@@ -242,7 +252,7 @@ fn run_all(suites: &[&'static Nightly]) -> Result<ExitCode, Failed> {
     gate.run("programs that tests start", machine::programs_for_tests);
     for nightly in suites {
         gate.run(nightly.name, || {
-            let outcome = (nightly.run)();
+            let outcome = run(nightly);
             let noted = note(nightly.name, &outcome);
             match noted {
                 Ok(()) => outcome,
@@ -381,66 +391,6 @@ fn sanitizer() -> Outcome {
     Suite { instrument: Instrument::AddressSanitizer, ..Suite::of("sanitizer", &all) }.outcome()
 }
 
-/// Runs every target for its time; the remark has the edges covered at the start and the end.
-fn fuzz() -> Outcome {
-    if !Step::cargo("cargo fuzz there", &["fuzz", "--version"]).succeeds_quietly() {
-        let install = Step::cargo("install cargo-fuzz", &["install", "cargo-fuzz", "--locked"]);
-        if let Err(failed) = install.run() {
-            return failed.into();
-        }
-    }
-    let targets = match files("fuzz/fuzz_targets", ".rs") {
-        Ok(targets) => targets,
-        Err(failed) => return failed.into(),
-    };
-    let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
-    match fuzz_command("build the fuzz targets", &["build"]).run() {
-        Ok(()) => side_by_side(processors(), &names, |name| fuzz_target(name))
-            .into_iter()
-            .reduce(Outcome::and)
-            .unwrap_or_default(),
-        Err(failed) => failed.into(),
-    }
-}
-
-/// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.
-fn fuzz_command(name: &str, arguments: &[&str]) -> Step {
-    let arguments = [&["fuzz"], arguments].concat();
-    // The library's release profile takes minutes for every target.
-    Step::cargo(name, &arguments)
-        .with("RUSTC_BOOTSTRAP", "1")
-        .with("CARGO_PROFILE_RELEASE_LTO", "off")
-        .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-}
-
-fn fuzz_target(name: &str) -> Outcome {
-    let time = format!("-max_total_time={FUZZ_SECONDS}");
-    // A corpus of this run alone, so that growth is growth.
-    let corpus = root().join("target/fuzz-corpus").join(name);
-    let _ = fs::remove_dir_all(&corpus);
-    if let Err(error) = fs::create_dir_all(&corpus) {
-        return Outcome::failed(name, error.to_string());
-    }
-    let corpus = corpus.display().to_string();
-    let step = fuzz_command(name, &["run", name, &corpus, "--", &time, "-len_control=0"]);
-    match step.status() {
-        Ok((Some(0), output)) => match coverage(&output) {
-            Some((first, last)) => Outcome::passed().with_remark(format!("{name} {first} -> {last} edges; ")),
-            None => Outcome::failed(name, format!("no coverage was reported\n{output}")),
-        },
-        Ok((_, output)) => Outcome::failed(name, output),
-        Err(failed) => failed.into(),
-    }
-}
-
-/// The first and last number of edges in libFuzzer's lines `#2 INITED cov: 12 ft: 13 …`.
-fn coverage(output: &str) -> Option<(u32, u32)> {
-    let mut numbers =
-        output.lines().filter_map(|line| line.split_once("cov: ")?.1.split(' ').next()?.parse().ok());
-    let first = numbers.next()?;
-    Some((first, numbers.next_back().unwrap_or(first)))
-}
-
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
     let date = Step::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
     let row = format!("| {name} | {} | {} | {} |", outcome.line(), commit(), date.trim());
@@ -464,14 +414,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-
-    #[test]
-    fn coverage_is_the_first_and_the_last() {
-        let output =
-            "INFO: seed corpus\n#2\tINITED cov: 12 ft: 13 corp: 1\n#9\tNEW    cov: 40 ft: 50\nDone 9 runs";
-        assert_eq!(coverage(output), Some((12, 40)));
-        assert_eq!(coverage("nothing"), None);
-    }
 
     #[test]
     fn inputs_exist_and_leave_the_verdicts_out() {
