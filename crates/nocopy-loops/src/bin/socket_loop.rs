@@ -1,0 +1,92 @@
+//! Counts the instructions of a call with a datagram, with 44 datagrams that the kernel cuts, and of a TCP write, from taking the buffer until
+//! it is free again. `cargo xtask instructions` runs this under callgrind, collects only inside the functions named `measured_*`, and divides
+//! by the calls. The kernel's work is not counted, and nothing is copied into the buffers: how many instructions that takes depends on the processor.
+#![allow(missing_docs)]
+
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use nocopy::{tcp, udp};
+
+const BATCH: u32 = 64;
+const DATAGRAM_BYTES: usize = 1400;
+const SEGMENTS: usize = 44;
+const WRITE_BYTES: usize = 64 << 10;
+/// Room for writes that nobody has read yet.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// Longer than any wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let which = arguments.next().unwrap_or_else(|| "all".into());
+    let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
+    for (name, work) in
+        [("datagram-alone", datagrams as fn(u32)), ("datagram-burst", bursts), ("tcp-write", writes)]
+    {
+        if which == name || which == "all" {
+            work(batches * BATCH);
+            println!("{name}: {} calls", batches * BATCH);
+        }
+    }
+}
+
+fn datagrams(calls: u32) {
+    let (mut socket, _sink) = open(udp::Method::Socket);
+    (0..calls).for_each(|_| measured_datagram(socket.sender()));
+    assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls));
+}
+
+#[inline(never)]
+fn measured_datagram(sender: &mut udp::Sender) {
+    let mut buffer = sender.buffer().expect("one is free");
+    buffer.resize(DATAGRAM_BYTES);
+    sender.send(udp::Message::from(buffer), None).expect("room");
+    sender.flush().expect("a working network");
+}
+
+fn bursts(calls: u32) {
+    let (mut socket, _sink) = open(udp::Method::Gso);
+    (0..calls).for_each(|_| measured_burst(socket.sender()));
+    assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls) * SEGMENTS as u64);
+}
+
+#[inline(never)]
+fn measured_burst(sender: &mut udp::Sender) {
+    let mut buffer = sender.buffer().expect("one is free");
+    buffer.resize(SEGMENTS * DATAGRAM_BYTES);
+    sender.send(udp::Message::segments(buffer, DATAGRAM_BYTES), None).expect("room");
+    sender.flush().expect("a working network");
+}
+
+/// A socket that sends, and the one that gets the datagrams; those that it has no room for are lost.
+fn open(method: udp::Method) -> (udp::Socket, UdpSocket) {
+    let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
+    let builder = udp::Socket::builder().method(method);
+    let mut socket = builder.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
+    socket.connect(sink.local_addr().expect("bound")).expect("an address of this host");
+    (socket, sink)
+}
+
+fn writes(calls: u32) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
+    let builder = tcp::Stream::builder().method(tcp::Method::Plain).send_buffer(ROOM_BYTES);
+    let mut stream = builder.connect(listener.local_addr().expect("bound")).expect("a listener");
+    let (mut peer, _) = listener.accept().expect("connected");
+    let mut read = vec![0; WRITE_BYTES];
+    for _ in 0..calls {
+        measured_write(stream.sender());
+        peer.read_exact(&mut read).expect("a working network");
+    }
+    stream.sender().drain(PATIENCE).expect("all is sent");
+}
+
+#[inline(never)]
+fn measured_write(sender: &mut tcp::Sender) {
+    let mut buffer = sender.buffer().expect("one is free");
+    buffer.resize(WRITE_BYTES);
+    sender.send(buffer).expect("room");
+    sender.flush().expect("a working network");
+}
