@@ -8,8 +8,8 @@ use std::time::Duration;
 use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, Error};
 
-use crate::common::{PATIENCE, lab};
 use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, where_refused};
+use crate::common::{PATIENCE, lab};
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
