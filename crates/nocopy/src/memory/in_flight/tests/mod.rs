@@ -1,3 +1,5 @@
+mod model;
+
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};

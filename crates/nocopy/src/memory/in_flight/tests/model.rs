@@ -1,0 +1,234 @@
+//! Random histories of a queue against a model: memory is free when all of it was handed over and no call reads it, and at no other time.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Buffer, Done, Doubt, Evidence, Made, Sender, SharedBytes, Ticket, Told, connected};
+use crate::facts::evidence::Cause;
+
+const COPIED: Evidence = Evidence::Copied(Cause::DeliveredLocally);
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push,
+    /// An ordinary call takes the rest of the next entry.
+    Copy,
+    /// A zero-copy call takes this many of the next entries, or a part of one.
+    Call(u64),
+    CallForPart,
+    /// The kernel's report of calls from one to another, counted from the oldest that is open; those that were never made are forged.
+    Report {
+        from: i8,
+        count: u8,
+        copied: bool,
+    },
+    /// A call for the next entry fails. Whether the next two numbers are reported, and whether the kernel holds no call then.
+    Fail {
+        reported: [bool; 2],
+        is_quiet: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Push),
+        2 => Just(Step::Copy),
+        3 => (1..4_u64).prop_map(Step::Call),
+        2 => Just(Step::CallForPart),
+        5 => (-3..6_i8, 1..5_u8, any::<bool>()).prop_map(|(from, count, copied)| Step::Report { from, count, copied }),
+        1 => (any::<[bool; 2]>(), any::<bool>()).prop_map(|(reported, is_quiet)| Step::Fail { reported, is_quiet }),
+    ]
+}
+
+struct Entry {
+    bytes: Arc<[u8; 100]>,
+    is_handed_over: bool,
+    calls: usize,
+    evidence: Vec<Evidence>,
+}
+
+impl Entry {
+    fn is_free(&self) -> bool {
+        self.is_handed_over && self.calls == 0
+    }
+
+    fn worst(&self) -> Evidence {
+        let has = |evidence| self.evidence.contains(&evidence);
+        match () {
+            () if has(COPIED) => COPIED,
+            () if self.evidence.is_empty() || has(Evidence::Unknown) => Evidence::Unknown,
+            () => Evidence::ZeroCopy,
+        }
+    }
+}
+
+/// A queue, and what it should know.
+struct World {
+    queue: Sender,
+    entries: Vec<Entry>,
+    /// The first that is not handed over.
+    head: u64,
+    open: BTreeMap<u64, Range<u64>>,
+    next_number: u64,
+    /// Entries that the queue gave back, with their evidence.
+    freed: Vec<(u64, Evidence)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut queue = Sender::new(connected().0, None);
+        queue.allow_zero_copy().expect("a new socket");
+        Self { queue, entries: Vec::new(), head: 0, open: BTreeMap::new(), next_number: 0, freed: Vec::new() }
+    }
+
+    fn take(&mut self, step: &Step) {
+        let waiting = self.head..self.entries.len() as u64;
+        match step {
+            Step::Push => {
+                let bytes = Arc::new([7; 100]);
+                let buffer = Buffer::from_owner(SharedBytes(Arc::clone(&bytes)));
+                assert_eq!(self.queue.push(buffer, ()), Ticket(self.entries.len() as u64));
+                self.entries.push(Entry { bytes, is_handed_over: false, calls: 0, evidence: Vec::new() });
+            }
+            _ if waiting.is_empty() && !matches!(step, Step::Report { .. }) => {}
+            Step::Copy => self.hand_over(self.head, Some(COPIED)),
+            Step::Call(count) => {
+                let reads = self.head..waiting.end.min(self.head + count);
+                self.call(reads.clone());
+                reads.for_each(|ticket| self.hand_over(ticket, None));
+            }
+            Step::CallForPart => self.call(self.head..self.head + 1),
+            Step::Report { from, count, copied } => {
+                let oldest = self.open.keys().next().copied().unwrap_or(self.next_number);
+                let first = oldest.wrapping_add_signed(i64::from(*from)) as u32;
+                self.report(first, first.wrapping_add(u32::from(*count) - 1), *copied);
+            }
+            Step::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
+        }
+    }
+
+    fn hand_over(&mut self, ticket: u64, evidence: Option<Evidence>) {
+        let entry = &mut self.entries[ticket as usize];
+        (entry.is_handed_over, self.head) = (true, ticket + 1);
+        entry.evidence.extend(evidence);
+        let freed = &mut self.freed;
+        self.queue
+            .handed_over(ticket, evidence, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)));
+    }
+
+    /// As after a call that the kernel took.
+    fn call(&mut self, reads: Range<u64>) {
+        self.queue.messages.called(reads.clone());
+        let number = self.queue.calls.push(Made { reads: reads.clone(), taken: 100, note: () });
+        assert_eq!(number, self.next_number);
+        reads.clone().for_each(|ticket| self.entries[ticket as usize].calls += 1);
+        self.open.insert(number, reads);
+        self.next_number += 1;
+    }
+
+    fn report(&mut self, first: u32, last: u32, copied: bool) {
+        let evidence = if copied { COPIED } else { Evidence::ZeroCopy };
+        let named = u64::from(last.wrapping_sub(first)) + 1;
+        let mut finished = 0;
+        for low in (0..named as u32).map(|behind| first.wrapping_add(behind)) {
+            let Some(reads) = self.open.remove(&u64::from(low)) else { continue };
+            self.end_call(reads, Some(evidence));
+            finished += 1;
+        }
+        let expected = (finished as usize, named - finished);
+        assert_eq!(self.completed(Done { first, last, copied }), expected, "finished, and never made");
+    }
+
+    fn end_call(&mut self, reads: Range<u64>, evidence: Option<Evidence>) {
+        for ticket in reads {
+            let entry = &mut self.entries[ticket as usize];
+            entry.calls -= 1;
+            entry.evidence.extend(evidence);
+        }
+    }
+
+    fn completed(&mut self, done: Done) -> (usize, u64) {
+        let freed = &mut self.freed;
+        let mut judge = |_: &(), told: Told| if told.copied { COPIED } else { Evidence::ZeroCopy };
+        self.queue.done(done, &mut judge, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)))
+    }
+
+    /// The four cases of a failed call, by the reports of the next two numbers; it is sent in another way meanwhile.
+    fn fail(&mut self, reported: [bool; 2], is_quiet: bool) {
+        let failed = self.head;
+        self.queue.messages.called(failed..failed + 1);
+        self.queue.doubt = Some(Doubt::new(Made { reads: failed..failed + 1, taken: 0, note: () }));
+        self.entries[failed as usize].calls += 1;
+        self.hand_over(failed, Some(Evidence::Unknown));
+        self.check();
+        for (number, _) in (self.next_number..).zip(reported).filter(|(_, is_reported)| *is_reported) {
+            let number = number as u32;
+            assert_eq!(self.completed(Done { first: number, last: number, copied: false }), (0, 0));
+        }
+        let freed = &mut self.freed;
+        let mut free = |Ticket(ticket): Ticket, _: Buffer, evidence| freed.push((ticket, evidence));
+        self.queue.conclude(is_quiet, &mut free);
+        if reported == [false, false] && !is_quiet {
+            assert!(self.queue.is_unsure(), "nothing is known");
+            self.check();
+            // The kernel's memory for reports is free at last.
+            let freed = &mut self.freed;
+            self.queue.conclude(true, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)));
+        }
+        assert!(!self.queue.is_unsure());
+        if reported == [false, true] {
+            // The failed call has the first number, and is open.
+            self.open.insert(self.next_number, failed..failed + 1);
+        } else {
+            self.end_call(failed..failed + 1, None);
+        }
+        self.next_number += match reported {
+            [false, false] => 0,
+            [true, false] => 1,
+            [_, true] => 2,
+        };
+    }
+
+    fn check(&self) {
+        assert_eq!(self.queue.in_flight(), self.open.len() + usize::from(self.queue.is_unsure()));
+        let read = self.entries.iter().filter(|entry| entry.calls > 0).count();
+        assert_eq!(self.queue.messages().read().count(), read);
+        for (ticket, entry) in (0..).zip(&self.entries) {
+            let is_held = Arc::strong_count(&entry.bytes) > 1;
+            assert_eq!(is_held, !entry.is_free(), "{ticket}");
+            let given: Vec<_> = self.freed.iter().filter(|(freed, _)| *freed == ticket).collect();
+            match entry.is_free() {
+                true => assert_eq!(given, [&(ticket, entry.worst())]),
+                false => assert!(given.is_empty(), "{ticket}"),
+            }
+        }
+    }
+
+    /// Dropped while the kernel reads something, all that it holds stays where it is.
+    fn end(self) {
+        let Self { queue, entries, .. } = self;
+        let is_read = entries.iter().any(|entry| entry.calls > 0);
+        drop(queue);
+        for entry in &entries {
+            let stays = is_read && !entry.is_free();
+            assert_eq!(Arc::strong_count(&entry.bytes) > 1, stays);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 10_000, ..ProptestConfig::default() })]
+    #[test]
+    fn memory_is_free_when_it_was_handed_over_and_no_call_reads_it(steps in vec(step(), 1..80)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.take(step);
+            world.check();
+        }
+        world.end();
+    }
+}
