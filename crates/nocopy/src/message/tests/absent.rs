@@ -95,29 +95,40 @@ fn answers_to_hosts_that_do_not_exist_leave_room_for_peers() {
     });
 }
 
+/// How many seconds the kernel asks for a neighbour, and keeps what is for it.
+fn patience_of_the_kernel(end: &End, seconds: u32) {
+    let setting = format!("/proc/sys/net/ipv4/neigh/{}/mcast_solicit", end.interface());
+    std::fs::write(setting, seconds.to_string()).unwrap();
+}
+
 /// The same with peers that are gone: their addresses are no more, and the kernel has forgotten where they were.
-fn with_peers_that_are_gone(test: impl FnOnce(&mut Endpoint, &[Peer], &mut dyn FnMut(&mut Endpoint)) + Send) {
+fn with_peers_that_are_gone(
+    test: impl FnOnce(&mut Endpoint, &[Peer], &mut dyn FnMut(&mut Endpoint), &End) + Send,
+) {
     const GONE: std::ops::Range<u8> = 100..140;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     let (mut client, mut server) = (bind(left, left.ipv4()), server(&lab));
     let of_gone = |number| format!("{}/24 dev {}", host(number), left.interface());
     GONE.for_each(|number| ip(left, &format!("address add {}", of_gone(number))));
-    let mut gone: Vec<Endpoint> = GONE.map(|number| bind(left, host(number))).collect();
+    // Few descriptors each: a process may be limited to 256.
+    let bind_small = |number| Endpoint::builder().streams(false).bind((host(number), 0).into()).unwrap();
+    let mut gone: Vec<Endpoint> = left.namespace().run(|| GONE.map(bind_small).collect());
     right.namespace().run(|| {
         let peers: Vec<Peer> = gone.iter_mut().map(|gone| connect(gone, &mut server).1).collect();
         let (to_server, to_client) = connect(&mut client, &mut server);
         GONE.for_each(|number| ip(left, &format!("address del {}", of_gone(number))));
         ip(right, &format!("neighbour flush dev {}", right.interface()));
         let mut ask = |server: &mut Endpoint| ask((&mut client, to_server), (server, to_client));
-        test(&mut server, &peers, &mut ask);
+        patience_of_the_kernel(right, 60);
+        test(&mut server, &peers, &mut ask, right);
     });
 }
 
 /// What peers do not answer that are gone is sent to them again and again, but others do not wait for that.
 #[test]
 fn peers_that_are_gone_leave_room_for_others() {
-    with_peers_that_are_gone(|server, gone, ask| {
+    with_peers_that_are_gone(|server, gone, ask, _| {
         for peer in gone {
             server.send_copy(&[1; 1000], *peer).unwrap();
         }
@@ -133,13 +144,14 @@ fn peers_that_are_gone_leave_room_for_others() {
 /// More messages for them than the socket takes do not stay in front of those for others.
 #[test]
 fn nothing_waits_behind_peers_that_are_gone() {
-    with_peers_that_are_gone(|server, gone, ask| {
+    with_peers_that_are_gone(|server, gone, ask, right| {
         for peer in gone.iter().flat_map(|peer| [peer; 7]) {
             server.send_copy(&[1; 1400], *peer).unwrap(); // a packet
         }
         assert!(server.try_flush().unwrap(), "packets wait: {}", server.stats().unwrap());
         let stats = server.stats().unwrap();
         assert!(stats["kernel_full"] > 0 && stats["unresolved_dropped"] > 0, "{stats}");
+        patience_of_the_kernel(right, 1);
         wait_until("there is room again", || server.carrier.socket().is_some_and(is_half_free));
         ask(server);
     });
