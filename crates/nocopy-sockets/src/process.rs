@@ -23,6 +23,9 @@ pub(crate) fn begin() {
 }
 
 fn note_process() {
+    if shared::is_confined() {
+        return;
+    }
     SHARED.process.store(sys::process() as u32, Ordering::Relaxed);
 }
 
@@ -64,10 +67,14 @@ pub(crate) fn end() {
 /// Switches the library off, because the process filters its system calls from now on, and the filter may kill it for calls that bursts
 /// need. (A filter with which it was started is made for programs in general, which make the same calls.)
 pub(crate) fn confine() {
-    if !shared::is_off() && !shared::is_guest() {
+    let is_guest = shared::is_guest();
+    if !shared::is_off() && !is_guest {
         record::confined();
     }
     switch_off();
+    if !is_guest {
+        shared::confine();
+    }
 }
 
 /// Ends the library's thread, so that only the program's own threads exist until the next burst.

@@ -70,10 +70,22 @@ pub(crate) fn is_off() -> bool {
     OBSTACLES.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the state is the parent's.
+/// Whether the process filters its system calls, and the library makes none of its own any more. Forked children are confined, too.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn confine() {
+    IS_CONFINED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_confined() -> bool {
+    IS_CONFINED.load(Ordering::Relaxed)
+}
+
+/// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the state is the parent's. In
+/// confined processes, whose filters may forbid to ask, there is no state any more that matters.
 pub(crate) fn is_guest() -> bool {
     let process = SHARED.process.load(Ordering::Relaxed);
-    process != 0 && process != sys::process() as u32
+    process != 0 && !is_confined() && process != sys::process() as u32
 }
 
 /// No burst begins from now on, until [`end_pause`]. (If the call in between is left, none begins any more.)

@@ -125,7 +125,7 @@ fn a_vfork_child_changes_nothing_of_the_parents() {
 #[test]
 fn programs_that_filter_their_calls_are_left_alone() {
     let program = Program::compile("confined");
-    for way in ["prctl", "syscall prctl", "syscall seccomp"] {
+    for way in ["prctl", "syscall prctl", "syscall seccomp", "filter"] {
         let (socket, address) = receiver();
         let mut command = program.command();
         command.args([&address.port().to_string(), way]);
