@@ -141,8 +141,13 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
             return if is_joined { Taken::Done(Verdict::Joined) } else { Taken::Again };
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
-        if hand_over(why, Some(guard)) != Handed::All {
-            return Taken::NoRoom { descriptor: head.descriptor, to: head.shape.destination };
+        match hand_over(why, Some(guard)) {
+            Handed::All => {}
+            Handed::Rest => {
+                return Taken::NoRoom { descriptor: head.descriptor, to: head.shape.destination };
+            }
+            // The burst is the parent's, which waits for this one (vfork).
+            Handed::Nothing => return Taken::Done(Verdict::Alone(None)),
         }
     }
     begin(guard, slot, datagram).map_or(Taken::Again, Taken::Done)
