@@ -15,8 +15,8 @@ static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
 
 type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
 
-/// A network namespace, by its cookie, and the source address, since policy routing may depend on it.
-type Key = (u64, Option<IpAddr>);
+/// A network namespace, by its cookie, and what the route may depend on: the source address, and the device that the socket is bound to.
+type Key = (u64, Option<IpAddr>, Option<u32>);
 
 #[derive(Debug)]
 pub(crate) struct Paths {
@@ -52,7 +52,8 @@ impl Paths {
     /// The paths of a socket with that address. To be called in its network namespace.
     pub(crate) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
         let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
-        let routes = option::namespace_cookie(socket).ok().and_then(|cookie| shared((cookie, from)));
+        let routes = option::namespace_cookie(socket).ok();
+        let routes = routes.and_then(|cookie| shared((cookie, from, option::device(socket))));
         Self { routes, generation: Generation::current() }
     }
 
@@ -123,7 +124,7 @@ fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
     {
         return Some(routes);
     }
-    let routes = Arc::new(Mutex::new(Routes::open(key.1, None).ok()?));
+    let routes = Arc::new(Mutex::new(Routes::of_device(key.1, key.2).ok()?));
     all.push((key, Arc::downgrade(&routes)));
     Some(routes)
 }

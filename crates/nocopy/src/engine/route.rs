@@ -102,6 +102,8 @@ pub(crate) struct Routes {
     changes: Socket,
     from: Option<IpAddr>,
     link_interface: Option<u32>,
+    /// The interface, or the VRF, of all that is sent.
+    device: Option<u32>,
     /// By source and destination.
     routes: HashMap<(Option<IpAddr>, IpAddr), Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
@@ -123,6 +125,7 @@ impl Routes {
             changes,
             from,
             link_interface,
+            device: None,
             routes: HashMap::new(),
             neighbours: HashMap::new(),
             links: HashMap::new(),
@@ -136,12 +139,18 @@ impl Routes {
         self.from = from;
     }
 
+    /// As [`open`](Self::open), for a socket that may be bound to an interface or a VRF.
+    pub(crate) fn of_device(from: Option<IpAddr>, device: Option<u32>) -> Result<Self, RouteError> {
+        Ok(Self { device, ..Self::open(from, None)? })
+    }
+
     /// The route to an address, remembered until it changes.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
         if let Some(route) = self.routes.get(&(self.from, to)) {
             return Ok(*route);
         }
-        let interface = self.link_interface.filter(|_| to.is_multicast() || is_link_local(to));
+        let interface =
+            self.link_interface.filter(|_| to.is_multicast() || is_link_local(to)).or(self.device);
         let answer = route::route_to(&self.requests, to, self.from, interface)
             .map_err(|source| RouteError::Unreachable { to, source })?;
         let mut route = parse_route(to, &answer)?;
@@ -459,6 +468,17 @@ mod tests {
             let confirming = routes.neighbour(index, address("10.77.0.11")).unwrap();
             assert_eq!(confirming, Neighbour { mac, is_stale: false });
         });
+    }
+
+    /// As the kernel does it for sockets: without a route everything is on the link.
+    #[test]
+    fn a_device_decides_where_no_route_does() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, far) = (lab.left(), address("10.9.0.1"));
+        let route = |device| left.namespace().run(|| Routes::of_device(None, device).unwrap().look_up(far));
+        assert!(route(None).is_err());
+        let found = route(Some(left.index())).unwrap();
+        assert_eq!((found.interface_index, found.gateway), (left.index(), None));
     }
 
     #[test]

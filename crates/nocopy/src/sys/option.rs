@@ -48,6 +48,13 @@ pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
     unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
+/// The interface, or the VRF, that the socket is bound to (Linux 5.1).
+pub(crate) fn device(socket: &impl AsFd) -> Option<u32> {
+    // SAFETY: the option gives an `int`.
+    let index: libc::c_int = unsafe { get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX) }.ok()?;
+    u32::try_from(index).ok().filter(|index| *index > 0)
+}
+
 /// Bytes that the kernel keeps for the socket besides its data (`SK_MEMINFO_OPTMEM`).
 /// Errors: the kernel does not know the option, as Linux 4.12 does.
 pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {

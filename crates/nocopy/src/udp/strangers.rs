@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use crate::engine::route::{Kind, Routes};
+use crate::sys::option;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
 /// The eighths of the send buffer that are open to any address, and to peers that have not answered what they were sent before.
@@ -31,7 +32,7 @@ impl Strangers {
     /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share, only if its next hop is known.
     pub(crate) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
         self.used_eighths(socket, bytes) < STRANGERS
-            || self.routes().and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
+            || self.routes(socket).and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
     }
 
     /// The same for a peer that has not answered what it was sent before, from one of this host's addresses.
@@ -43,16 +44,17 @@ impl Strangers {
         to: SocketAddr,
     ) -> bool {
         self.used_eighths(socket, bytes) < SILENT_PEERS
-            || self.are_absent([(from, to)].into_iter()).next().is_none_or(|is_absent| !is_absent)
+            || self.are_absent(socket, [(from, to)].into_iter()).next().is_none_or(|is_absent| !is_absent)
     }
 
     /// For which peers the kernel would keep what is sent to them from these addresses of the host, because their next hops do not answer:
     /// none if that cannot be looked up.
     pub(crate) fn are_absent(
         &mut self,
+        socket: BorrowedFd<'_>,
         ways: impl Iterator<Item = (Option<IpAddr>, SocketAddr)>,
     ) -> impl Iterator<Item = bool> {
-        let mut routes = self.routes();
+        let mut routes = self.routes(socket);
         ways.map(move |(from, to)| {
             let routes = routes.as_deref_mut();
             routes.and_then(|routes| has_next_hop(routes, from, to)) == Some(false)
@@ -70,9 +72,9 @@ impl Strangers {
     }
 
     /// The routes as they are now.
-    fn routes(&mut self) -> Option<&mut Routes> {
+    fn routes(&mut self, socket: BorrowedFd<'_>) -> Option<&mut Routes> {
         if self.routes.is_none() {
-            self.routes = Some(Box::new(Routes::open(None, None).ok()?));
+            self.routes = Some(Box::new(Routes::of_device(None, option::device(&socket)).ok()?));
         }
         let routes = self.routes.as_mut()?;
         routes.poll_changes();

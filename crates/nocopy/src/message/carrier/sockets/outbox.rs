@@ -154,13 +154,19 @@ impl Outbox {
     /// The socket has no room: packets to hosts that do not answer are given up, since others wait behind them. They count as lost on their
     /// way.
     #[cold]
-    fn give_up_absent(&mut self, staging: &mut Staging, cargo: &mut Cargo, counters: &mut CarrierCounters) {
+    fn give_up_absent(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        staging: &mut Staging,
+        cargo: &mut Cargo,
+        counters: &mut CarrierCounters,
+    ) {
         if self.rows.len() < 2 {
             return;
         }
         let Self { rows, strangers, local, .. } = self;
         let ways = rows.iter().map(|(to, _)| (source(*local, to), to.remote));
-        let absent: Vec<bool> = strangers.are_absent(ways).collect();
+        let absent: Vec<bool> = strangers.are_absent(socket, ways).collect();
         if !absent.contains(&true) {
             return;
         }
@@ -222,7 +228,7 @@ impl Outbox {
             match self.call(socket, false, staging, cargo) {
                 Outcome::Full => {
                     counters.kernel_full += 1;
-                    return self.give_up_absent(staging, cargo, counters);
+                    return self.give_up_absent(socket, staging, cargo, counters);
                 }
                 Outcome::Sent(messages) => self.sent(messages, staging, cargo, counters),
                 Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
