@@ -16,6 +16,7 @@ pub(crate) use wear::become_with;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{Failed, Step, root};
+use crate::suite::side_by_side;
 
 /// The tests of `--quick`, of the command, and of what prints its tables, by the beginnings of their names.
 const TESTS: [&str; 4] = ["nocopy ", "nocopy-proto ", "nocopy-report ", "nocopy-cli"];
@@ -31,8 +32,15 @@ pub(crate) fn outcome() -> Outcome {
     }
     match german() {
         Ok(locales) => {
-            let tried = faces().into_iter().map(|face| try_face(&face, &locales));
-            tried.reduce(Outcome::and).unwrap_or_default()
+            // Those of one checkout one after the other, since they share what is built.
+            let of_checkouts: (Vec<Face>, Vec<Face>) =
+                faces().into_iter().partition(|face| face.get("clone").is_some());
+            let try_all = |faces: &Vec<Face>| {
+                let tried = faces.iter().map(|face| try_face(face, &locales));
+                tried.reduce(Outcome::and).unwrap_or_default()
+            };
+            let tried = side_by_side(2, &<[_; 2]>::from(of_checkouts), try_all);
+            tried.into_iter().reduce(Outcome::and).unwrap_or_default()
         }
         Err(failed) => failed.into(),
     }
