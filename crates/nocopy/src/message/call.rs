@@ -126,7 +126,8 @@ impl Endpoint {
     }
 
     /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
-    /// [received](Self::receive) afterwards.
+    /// [received](Self::receive) afterwards. Until then they stay in the memory of their address: many from the address of `to` leave no room for
+    /// the response.
     ///
     /// ```
     /// use nocopy::message::{Endpoint, Kind};
