@@ -23,7 +23,7 @@ pub(crate) fn unload_driver(topology: Topology) -> Result<(), Failure> {
     if Path::new("/sys/module").join(driver).exists() { modprobe(&["--remove", driver]) } else { Ok(()) }
 }
 
-pub(super) fn modprobe(arguments: &[&str]) -> Result<(), Failure> {
+pub(crate) fn modprobe(arguments: &[&str]) -> Result<(), Failure> {
     let output = Command::new("modprobe").args(arguments).output()?;
     if output.status.success() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Inside a machine.
 
 mod agent;
-mod cards;
+pub(crate) mod cards;
 pub(crate) mod controls;
 pub(crate) mod datagrams;
 pub(crate) mod filesystem;

@@ -1,0 +1,121 @@
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+
+use nocopy_lab::End;
+
+use crate::guest::Guest;
+use crate::guest::cards::modprobe;
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "in a VRF, `ip vrf exec` makes the command's servers answer there, from each address that is asked, and its clients reach \
+             others from there, by UDP, TCP and messages",
+    on: &[Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const IN_VRF: &[&str] = &["ip", "vrf", "exec", "vrf0"];
+/// Messages and TCP use this port, UDP the next one.
+const AT: &str = ":9000";
+const SECOND: [&str; 2] = ["10.88.0.1", "10.88.0.2"];
+const IPV6: [&str; 2] = ["fd88::1", "fd88::2"];
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    modprobe(&["vrf"])?;
+    let interface = left.interface();
+    for line in [
+        "link add vrf0 type vrf table 88",
+        "link set vrf0 up",
+        &format!("link set {interface} master vrf0"),
+    ] {
+        ip(left, line)?;
+    }
+    guest.lab().wait_for_carrier()?;
+    for (end, place) in [(left, 0), (right, 1)] {
+        let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
+        end.namespace().run(|| fs::write(setting, "0"))?;
+        ip(end, &format!("address add {}/24 dev {}", SECOND[place], end.interface()))?;
+        ip(end, &format!("address add {}/64 dev {} nodad", IPV6[place], end.interface()))?;
+    }
+    {
+        let _server = Server::start(left, IN_VRF)?;
+        reach(right, &[], left, 0)?;
+    }
+    let _server = Server::start(right, &[])?;
+    reach(left, IN_VRF, right, 1)
+}
+
+fn ip(end: &End, line: &str) -> Result<(), Failure> {
+    done(end, Command::new("ip").args(line.split(' ')))
+}
+
+/// Pings each address of an end in each way.
+fn reach(from: &End, before: &[&str], to: &End, place: usize) -> Result<(), Failure> {
+    for address in [to.ipv4().to_string(), SECOND[place].to_owned(), IPV6[place].to_owned()] {
+        let host = match address.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ => address,
+        };
+        for target in [format!("udp://{host}:9001"), format!("tcp://{host}:9000"), format!("message://{host}:9000")] {
+            done(from, nocopy(before)?.args(["ping", &target, "--count", "3"]))?;
+        }
+    }
+    Ok(())
+}
+
+/// The command, built beside this program, started by other words.
+fn nocopy(before: &[&str]) -> Result<Command, Failure> {
+    let program = std::env::current_exe()?.with_file_name("nocopy");
+    Ok(match before {
+        [first, others @ ..] => {
+            let mut command = Command::new(first);
+            command.args(others).arg(program);
+            command
+        }
+        [] => Command::new(program),
+    })
+}
+
+fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
+    let output = end.namespace().run(|| command.output())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = [output.stdout, output.stderr].concat();
+            Err(Failure(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&said))))
+        }
+    }
+}
+
+/// `nocopy serve` at all addresses of an end; killed when dropped.
+struct Server(Child);
+
+impl Server {
+    /// Starts it, and waits until it serves in the three ways.
+    fn start(end: &End, before: &[&str]) -> Result<Self, Failure> {
+        let mut command = nocopy(before)?;
+        command.args(["serve", AT]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = end.namespace().run(|| command.spawn())?;
+        let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        let server = Self(child);
+        let mut said = Vec::new();
+        for line in lines {
+            said.push(line?);
+            if said.iter().filter(|line| line.contains(":900")).count() == 3 {
+                return Ok(server);
+            }
+        }
+        Err(Failure(format!("{command:?}: {}", said.join("; "))))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
