@@ -15,10 +15,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::grant::message::{Header, flag, invalid, u64_at};
-use super::grant::{GrantError, check_program};
+use super::grant::{GrantError, LOOK_AT_MAP, check_program};
 use super::{Inner, Mode, Queues};
 use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
-use crate::sys::{bpf, descriptor};
+use crate::sys::bpf::{self, MapKind};
+use crate::sys::descriptor::{self, Description};
 use nocopy_proto::filter::{Program, Untranslatable};
 
 const MAGIC: [u8; 8] = *b"nocopy\0f";
@@ -115,7 +116,8 @@ impl Queues {
 impl FilterControl {
     fn of(port: &Inner) -> Result<Self, FilterControlError> {
         let interface = port.interface.clone();
-        let Some(xdp) = port.backend().as_xdp().filter(|xdp| !xdp.redirect.granted) else {
+        let with_map = port.backend().as_xdp().and_then(|xdp| Some((xdp, xdp.redirect.map()?)));
+        let Some((xdp, map)) = with_map else {
             return Err(FilterControlError::NoProgram { interface, mode: port.mode });
         };
         let system = |operation| {
@@ -124,9 +126,9 @@ impl FilterControl {
         };
         let namespace =
             xdp.bound.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
-        let (map, link) = xdp.redirect.descriptors();
         let duplicate = system("duplicate a descriptor");
-        let both = map.try_clone_to_owned().and_then(|map| Ok((map, link.try_clone_to_owned()?)));
+        let both =
+            map.try_clone_to_owned().and_then(|map| Ok((map, xdp.redirect.link().try_clone_to_owned()?)));
         let (map, link) = both.map_err(duplicate)?;
         Ok(Self {
             namespace: namespace.numbers(),
@@ -192,7 +194,8 @@ impl FilterControl {
         let Ok([map, link]) = <[OwnedFd; DESCRIPTORS]>::try_from(received.descriptors) else {
             return Err(GrantError::Descriptors { received: count, cut: received.cut, expected }.into());
         };
-        check_program(&header, &map, &link)?;
+        check_map(&header, &map)?;
+        check_program(&header, &link)?;
         let Header { namespace, interface, interface_index, .. } = header;
         Ok(Self { namespace, interface, interface_index, recipe, sockets: map.into(), link })
     }
@@ -212,6 +215,16 @@ impl FilterControl {
         }
         bytes[MARK_AT..].copy_from_slice(&notes.mark.to_ne_bytes());
         bytes
+    }
+}
+
+fn check_map(header: &Header, map: &OwnedFd) -> Result<(), GrantError> {
+    let (interface, operation) = (header.interface.clone(), LOOK_AT_MAP);
+    let looked_at =
+        Description::of(map).map_err(|source| GrantError::Check { interface, operation, source })?;
+    match looked_at.number("map_type") == Some(MapKind::XskMap as u32) {
+        true => Ok(()),
+        false => Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) }),
     }
 }
 

@@ -3,14 +3,21 @@
 //! ```text
 //!   opener (privileged)                                 client (no capabilities)
 //!   socket, program, map, link; socket into the map
-//!   Grant::send ── unbound socket, map, link ─────────▶ Grant::receive: everything is checked
+//!   Grant::send ── unbound socket, link ──────────────▶ Grant::receive: everything is checked
 //!   (its copies are closed)                             registers its memory, maps the rings, binds: a Port
 //! ```
 //!
 //! The socket is passed unbound, because kernels before 6.4 refuse to map the rings of a bound one, and the
-//! memory must be the client's. It is put into the map before it is passed, so that the client needs no bpf(2), which kernels
-//! before 5.19 and many sandboxes refuse; the kernel drops the queue's packets until it is bound
-//! (`xsk_rcv_check`). Only the client holds the link, so the program is detached when the client ends.
+//! memory must be the client's. It is put into the map before it is passed; the kernel drops the queue's packets until it is bound
+//! (`xsk_rcv_check`).
+//!
+//! The map is not passed: a client that may use bpf(2) could bind the socket to another queue and put it into the map there. So the client
+//! cannot take the socket out when the port closes, and the frames it lent for receiving are retired. The kernel takes the socket out when
+//! its last descriptor and the last mapping of its rings are gone.
+//!
+//! The link is passed, so that the program is detached when the client ends. What else a client can do with it by bpf(2) is little: detach
+//! the program. (A program that it could put in its place takes privileges to load.) A descriptor with less power cannot keep a link: a
+//! pidfd or an eventfd would tell the opener that the client has ended, but the opener may exit.
 //!
 //! The client does not ask the opener to fill the map after binding. That would avoid the drops before binding, but the opener could not
 //! exit, and a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring.
@@ -34,7 +41,6 @@ use super::redirect::Redirect;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
 use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, Attach};
-use crate::sys::bpf::MapKind;
 use crate::sys::descriptor::{self, Description};
 use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::namespace::NamespaceId;
@@ -46,7 +52,7 @@ const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
 
 const FIND_NAMESPACE: &str = "find out the network namespace";
 
-const LOOK_AT_MAP: &str = "look at its map";
+pub(super) const LOOK_AT_MAP: &str = "look at its map";
 const LOOK_AT_LINK: &str = "look at its link";
 
 /// How often an owner may replace the program while it is looked at.
@@ -54,7 +60,8 @@ const LOOKS: u32 = 100;
 
 const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
-const DESCRIPTORS: usize = 3;
+/// The socket and the link.
+const DESCRIPTORS: usize = 2;
 
 /// Lets a process without privileges open one port: made by [`PortBuilder::grant`] in a privileged process, consumed by
 /// [`PortBuilder::open_granted`].
@@ -62,11 +69,13 @@ const DESCRIPTORS: usize = 3;
 /// Until it is used, packets of the queue are dropped. Dropping it unused undoes everything.
 ///
 /// # Rights of the client
-/// The client can receive the packets of the queue. If it may use bpf(2) (unprivileged: since Linux 5.19, or where
-/// `kernel.unprivileged_bpf_disabled` is 0), it can bind the socket to any other queue of this interface instead, put it in the map there,
-/// and take that queue's packets from the host; a sandbox without bpf(2) prevents that. It can send on *every* interface of the network namespace, because it binds the socket,
-/// and, if promiscuous mode was granted, put each of them into that mode. It can detach the program, and so stop other granted queues of
-/// this interface: grants of one process on an interface share their program. It cannot receive from other interfaces.
+/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it binds the socket,
+/// and, if promiscuous mode was granted, put each of them into that mode. It can take the packets of no other queue from the host. But if it
+/// binds the socket to another queue of an interface whose driver has zero-copy, that driver writes the queue's packets to the client's
+/// memory before the host gets them, so it can read them.
+///
+/// If it may use bpf(2) (unprivileged: since Linux 5.19, or where `kernel.unprivileged_bpf_disabled` is 0), it can detach the program, and so
+/// stop other granted queues of this interface: grants of one process on an interface share their program.
 ///
 /// # Trust in the opener
 /// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket, the
@@ -210,8 +219,7 @@ impl Grant {
     /// The kernel refused it; all steps are then undone.
     pub fn send(self, stream: &UnixStream) -> Result<(), GrantError> {
         let bytes = self.message().emit();
-        let (map, link) = self.rest.redirect.descriptors();
-        let mut descriptors = vec![self.socket.as_fd(), map, link];
+        let mut descriptors = vec![self.socket.as_fd(), self.rest.redirect.link()];
         descriptors.extend(self.rest.promiscuous.as_ref().map(AsFd::as_fd));
         match descriptor::send(stream.as_fd(), &bytes, &descriptors) {
             Ok(MESSAGE_BYTES) => Ok(()),
@@ -236,10 +244,10 @@ impl Grant {
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
     ///
-    /// It checks each field; what each descriptor refers to; that sockets, map and link belong to this thread's network namespace, and the
+    /// It checks each field; what each descriptor refers to; that sockets and link belong to this thread's network namespace, and the
     /// link's program is attached as stated; and the length of the rx ring. Not checked, because the kernel does not report it: that the
-    /// program uses this map, that the map has the socket at the queue's place, and that no other process has the descriptors; see [trust
-    /// in the opener](Self#trust-in-the-opener).
+    /// program's map has the socket at the queue's place, and that no other process has the descriptors; see [trust in the
+    /// opener](Self#trust-in-the-opener).
     ///
     /// # Errors
     /// [`GrantError`] says what is wrong with it. All received descriptors are then closed.
@@ -258,22 +266,19 @@ impl Grant {
         }
         let mut descriptors = received.descriptors.into_iter();
         let mut next = || descriptors.next().expect("counted");
-        let (socket, map, link) = (next(), next(), next());
+        let (socket, link) = (next(), next());
         is_socket("AF_XDP socket", &socket, libc::AF_XDP)?;
         let promiscuous = descriptors.next();
         if let Some(membership) = &promiscuous {
             is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
         }
-        let entries = check_program(&message.header, &map, &link)?;
+        check_program(&message.header, &link)?;
         check_namespace(&message.header, [Some(&socket), promiscuous.as_ref()])?;
         let Message { header, queue, native_refused, rx_entries, .. } = message;
-        if queue >= entries {
-            return Err(GrantError::Field { field: "queue" });
-        }
         let socket = XskSocket::from(socket);
         check_ring(&header, &socket, rx_entries)?;
         let Header { namespace, interface, interface_index, at, fragments } = header;
-        let redirect = Redirect::adopt(at, fragments, map, link);
+        let redirect = Redirect::adopt(at, fragments, link);
         let promiscuous = promiscuous.map(Promiscuous::from);
         let rest = Granted { redirect, native_refused, promiscuous };
         Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket, rest })
@@ -289,17 +294,12 @@ fn check_advice(operation: &str, error: &io::Error) -> &'static str {
     }
 }
 
-/// Checks that map and link are valid, and that the link's program is attached as stated; returns the number of queues of the map.
-pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> Result<u32, GrantError> {
+/// Checks that the link's program is attached as stated.
+pub(super) fn check_program(header: &Header, link: &OwnedFd) -> Result<(), GrantError> {
     let interface = || header.interface.clone();
     let check = |operation| {
         move |source| GrantError::Check { interface: header.interface.clone(), operation, source }
     };
-    let looked_at = Description::of(map).map_err(check(LOOK_AT_MAP))?;
-    if looked_at.number("map_type") != Some(MapKind::XskMap as u32) {
-        return Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) });
-    }
-    let entries = looked_at.number("max_entries").ok_or(GrantError::Field { field: "queue" })?;
     let looked_at = Description::of(link).map_err(check(LOOK_AT_LINK))?;
     if looked_at.word("link_type") != Some("xdp") {
         return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
@@ -314,7 +314,7 @@ pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> R
         let attached = xdp::attached(header.interface_index)
             .map_err(check("ask for the XDP program of the interface"))?;
         if said_last.1.is_some() && said_last == (Some(header.interface_index), attached) {
-            return Ok(entries);
+            return Ok(());
         }
         // The owner may have replaced the program in between, as it does for a filter.
         let said_now = said(&Description::of(link).map_err(check(LOOK_AT_LINK))?);

@@ -316,8 +316,8 @@ impl Queues {
     /// Leaves packets to the host from now on. Those already in the rings can still be received, so that nothing
     /// is lost or uncounted when the ports are closed. In packet ring mode the host has its packets anyway, and nothing changes.
     ///
-    /// Returns whether the kernel certainly takes no more packets. If the kernel refuses bpf(2) (before Linux 5.19, without privileges and
-    /// with `kernel.unprivileged_bpf_disabled` set), only closing the ports stops it.
+    /// Returns whether the kernel certainly takes no more packets. If the ports were granted, or the kernel refuses bpf(2) (before Linux
+    /// 5.19, without privileges and with `kernel.unprivileged_bpf_disabled` set), only closing the ports stops it.
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
         // Arms every port, even after one that fails, so that one wait covers all.

@@ -3,7 +3,8 @@
 //! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its frames.
 //! Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. After the wait, frames
 //! lent for receiving are free in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again while
-//! the area exists. Frames are also retired if the slot cannot be emptied.
+//! the area exists. Frames are also retired if the slot cannot be emptied: bpf(2) is refused, or another process granted the port and has
+//! not passed the map.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,14 +37,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Redirect {
     pub(super) recipe: Recipe,
-    sockets: SocketMap,
+    /// `None`: another process attached the program, and has not passed its map.
+    sockets: Option<SocketMap>,
     /// Why the program does not note the driver's metadata, or arrival times.
     refused: Refused,
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Dropped before the map, because no packet may look up a socket that is being closed.
     attachment: Attachment,
-    /// Whether another process attached it.
-    pub(super) granted: bool,
 }
 
 /// Why a program does not write certain notes.
@@ -108,7 +108,7 @@ impl Redirect {
             match attached {
                 Ok(attachment) => {
                     let filter = settings.filter.clone().zip(place);
-                    return Ok(Self { recipe, sockets, refused, filter, attachment, granted: false });
+                    return Ok(Self { recipe, sockets: Some(sockets), refused, filter, attachment });
                 }
                 Err(Error::Occupied { .. }) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
                 Err(_) if recipe.notes.hints => {
@@ -121,17 +121,16 @@ impl Redirect {
         }
     }
 
-    /// The program that another process attached, by the descriptors of its map and its link.
-    pub(super) fn adopt(at: Attach, fragments: bool, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
+    /// The program that another process attached, by its link.
+    pub(super) fn adopt(at: Attach, fragments: bool, link: OwnedFd) -> Arc<Self> {
         let other = Some(Unsupported::OtherProgram);
         let notes = Notes { hints: false, times: false, mark: 0 };
         Arc::new(Self {
             recipe: Recipe { at, fragments, pass: None, notes },
-            sockets: map.into(),
+            sockets: None,
             refused: Refused { hints: other, times: other },
             filter: None,
             attachment: Attachment::by(link),
-            granted: true,
         })
     }
 
@@ -158,26 +157,35 @@ impl Redirect {
         self.attachment.leave();
     }
 
-    pub(super) fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
-        (self.sockets.as_fd(), self.attachment.link())
+    pub(super) fn link(&self) -> BorrowedFd<'_> {
+        self.attachment.link()
+    }
+
+    /// The map of the sockets; `None` if another process has it.
+    pub(super) fn map(&self) -> Option<BorrowedFd<'_>> {
+        self.sockets.as_ref().map(AsFd::as_fd)
     }
 
     /// As [`Redirect::set`], but fails with `EEXIST` if the queue is another socket's.
     pub(super) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.sockets.reserve(queue, socket)
+        self.own_sockets()?.reserve(queue, socket)
     }
 
     /// Sends the packets of `queue` to `socket` from now on.
     pub(super) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.sockets.set(queue, socket)
+        self.own_sockets()?.set(queue, socket)
     }
 
     /// Sends the packets of `queue` to the host, except those of XDP programs that run already ([`wait_for_programs`]). Closing the
     /// socket would do so, unless the user has a duplicate of its descriptor.
     ///
-    /// Returns whether it succeeded: without privileges, bpf(2) may be refused.
+    /// Returns whether it succeeded: without privileges, bpf(2) may be refused, and the map of a granted port is not there.
     pub(super) fn clear(&self, queue: u32) -> bool {
-        self.sockets.clear(queue).is_ok()
+        self.own_sockets().and_then(|sockets| sockets.clear(queue)).is_ok()
+    }
+
+    fn own_sockets(&self) -> io::Result<&SocketMap> {
+        self.sockets.as_ref().ok_or(io::ErrorKind::PermissionDenied.into())
     }
 }
 

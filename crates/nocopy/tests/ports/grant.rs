@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fs;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::num::NonZero;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -12,14 +13,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::common::errors::{Refused, Sentences, where_refused};
-use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send};
+use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send, send_on};
 use nocopy::integration::xdp;
-use nocopy::port::{Grant, OpenError, PortBuilder};
+use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg,
+    AddressFamily, Protocol, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socket_with,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -32,6 +34,8 @@ const ECHO: &str = "echo";
 const WITHOUT_BPF: &str = "without bpf";
 /// Runs with a limit of 64 KiB of locked memory.
 const POOR: &str = "poor";
+/// Binds the granted socket to the other queue, and puts it into every map that it has.
+const THIEF: &str = "thief";
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -101,8 +105,11 @@ fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
         }
         _ => {}
     }
-    let grant = Grant::receive(stream)?;
+    let grant = if role == THIEF { Parcel::of(stream).of_queue(1)? } else { Grant::receive(stream)? };
     let mut port = small(Port::builder(grant.interface())).open_granted(grant)?;
+    if role == THIEF {
+        put_sockets_into_maps(1);
+    }
     writeln!(stream, "open {}", port.mode())?;
     stream.set_nonblocking(true)?;
     let (receiver, sender) = port.halves();
@@ -117,6 +124,31 @@ fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
     drop(port);
     writeln!(stream, "closed {}", area.balance())?;
     Ok(())
+}
+
+/// The descriptors of maps that a process has.
+fn maps(process: &str) -> Vec<RawFd> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().map(|entry| entry.unwrap());
+    let is_map = |path| fs::read_to_string(path).is_ok_and(|text| text.contains("map_type:"));
+    let maps = descriptors.filter(|entry| is_map(entry.path()));
+    maps.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Puts every socket of this process into the place of a queue in every map that it has, as far as the kernel allows that.
+#[allow(unsafe_code)]
+fn put_sockets_into_maps(queue: u32) {
+    const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+    const DESCRIPTORS: RawFd = 256;
+    for (map, socket) in
+        maps("self").into_iter().flat_map(|map| (0..DESCRIPTORS).map(move |socket| (map, socket)))
+    {
+        let places = [(&raw const queue).addr(), (&raw const socket).addr()];
+        let element = [map as u64, places[0] as u64, places[1] as u64, 0];
+        // SAFETY: the command's fields: a map, pointers to a key and a value of four bytes each, flags. The kernel checks the descriptors.
+        unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &raw const element, size_of_val(&element))
+        };
+    }
 }
 
 fn small(builder: PortBuilder) -> PortBuilder {
@@ -174,6 +206,11 @@ fn a_process_without_privileges_receives_and_sends() {
     granted.send(&client.stream).unwrap();
     assert_eq!(held_links(program), 0, "the opener's copies are closed");
     assert_eq!(client.says(), "open xdp copy native");
+    assert_eq!(
+        maps(&client.process.id().to_string()),
+        [0; 0],
+        "it could put its socket in another queue's place"
+    );
     let tasks = fs::read_dir(format!("/proc/{}/task", client.process.id())).unwrap();
     for task in tasks {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -183,20 +220,40 @@ fn a_process_without_privileges_receives_and_sends() {
         assert!(status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n")), "{status}");
     }
     exchange(&lab);
+    // It cannot take its socket out of the map, so the frames that it lent are not used again.
     let closed = client.end();
-    assert!(closed.contains("512 frames: 512 free"), "{closed}");
+    assert!(closed.contains("256 free") && closed.contains("256 retired"), "{closed}");
+    assert!(!closed.contains("does not add up"), "{closed}");
     wait_for_no_program(lab.right());
 }
 
-/// A client needs no bpf(2), and closes safely without it: the frames it lent are not used again.
 #[test]
 fn a_sandbox_without_bpf_will_do() {
     let lab = lab!();
     let client = served(&lab, WITHOUT_BPF);
     exchange(&lab);
-    let closed = client.end();
-    assert!(closed.contains("256 retired") && !closed.contains("does not add up"), "{closed}");
+    client.end();
     wait_for_no_program(lab.right());
+}
+
+/// A client that may use bpf(2), as most may, and binds its socket to another queue takes nothing from the host.
+#[test]
+fn a_client_cannot_take_another_queue() {
+    let lab = lab!(Lab::builder().queues(2));
+    let (left, right) = (lab.left(), lab.right());
+    let client = served(&lab, THIEF);
+    let host = right.namespace().run(|| {
+        let of_tests = Some(Protocol::from_raw(NonZero::new(u32::from(0x88b5_u16.to_be())).unwrap()));
+        let host = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, of_tests);
+        host.inspect(|host| set_socket_timeout(host, Timeout::Recv, Some(PATIENCE)).unwrap()).unwrap()
+    });
+    send_on(left, 1, right, 0, 50);
+    for number in 0..50 {
+        let mut buffer = [0; 2048];
+        let (_, bytes) = recv(&host, &mut buffer[..], RecvFlags::empty()).expect("the host gets its packets");
+        assert_eq!(buffer[..bytes], packet(right, number, 100));
+    }
+    client.end();
 }
 
 #[test]
@@ -377,13 +434,18 @@ struct Parcel {
 }
 
 impl Parcel {
-    fn of(granted: Grant) -> Self {
+    fn with(granted: Grant) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         granted.send(&ours).unwrap();
+        Self::of(&theirs)
+    }
+
+    /// Receives a grant.
+    fn of(stream: &UnixStream) -> Self {
         let (mut bytes, mut space) = ([0; 256], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))]);
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let message = recvmsg(&theirs, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let message = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
         let descriptors = control.drain().flat_map(|message| match message {
             RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
             _ => Vec::new(),
@@ -395,6 +457,23 @@ impl Parcel {
     fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
         self.descriptors.iter().map(AsFd::as_fd).collect()
     }
+
+    /// The grant with another queue in it.
+    fn of_queue(&self, queue: u32) -> Result<Grant, GrantError> {
+        let mut bytes = self.bytes.clone();
+        bytes[32..36].copy_from_slice(&queue.to_ne_bytes());
+        Grant::receive(&in_transit(&bytes, &self.borrowed()))
+    }
+}
+
+/// A stream with such a message, and nothing after it.
+fn in_transit(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    sendmsg(&ours, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    theirs
 }
 
 const ELSEWHERE: &str = "nc1: cannot be used; the port was granted in another network namespace; start both programs in the same one";
@@ -404,36 +483,35 @@ const RING: &str =
 
 /// The receiver's error for such a message.
 fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
-    sendmsg(&ours, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
-    drop(ours);
-    Grant::receive(&theirs).map(drop).unwrap_err().to_string()
+    Grant::receive(&in_transit(bytes, descriptors)).map(drop).unwrap_err().to_string()
 }
 
 #[test]
 fn what_can_be_checked_of_a_grant_is_checked() {
     let lab = lab!();
     let right = lab.right();
-    let parcel = Parcel::of(grant(right, |builder| builder).unwrap());
-    let other = Parcel::of(grant(lab.left(), |builder| builder).unwrap());
+    let parcel = Parcel::with(grant(right, |builder| builder).unwrap());
+    let other = Parcel::with(grant(lab.left(), |builder| builder).unwrap());
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
     let elsewhere = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
     right.namespace().run(|| {
         let bytes = &parcel.bytes;
-        let [socket, map, link] = parcel.borrowed()[..] else { panic!("three descriptors") };
+        let [socket, link] = parcel.borrowed()[..] else { panic!("two descriptors") };
         let changed = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
-            refusal(&bytes, &[socket, map, link])
+            refusal(&bytes, &[socket, link])
+        };
+        let with_version_1 = |descriptors: &[BorrowedFd<'_>]| {
+            let mut bytes = bytes.clone();
+            bytes[8] = 1;
+            refusal(&bytes, descriptors)
         };
         let ring_of = |entries: u32| {
             let mut bytes = bytes.clone();
             bytes[44..48].copy_from_slice(&entries.to_ne_bytes());
-            refusal(&bytes, &[socket, map, link])
+            refusal(&bytes, &[socket, link])
         };
         let refused = |descriptors: &[BorrowedFd<'_>]| refusal(bytes, descriptors);
         let mut promiscuous = bytes.clone();
@@ -445,7 +523,7 @@ fn what_can_be_checked_of_a_grant_is_checked() {
                 "grant: not received; the other end closed the connection; look at the error of the program that opens the port",
             ),
             (
-                refusal(&bytes[..10], &[socket, map, link]),
+                refusal(&bytes[..10], &[socket, link]),
                 "grant: incomplete; it has 10 B of 64; connect to a program that grants ports",
             ),
             (
@@ -453,18 +531,15 @@ fn what_can_be_checked_of_a_grant_is_checked() {
                 "grant: not recognised; the message does not begin like a grant; connect to a program that grants ports",
             ),
             (
-                changed(8, 2),
-                "grant: cannot be read; it is of version 2, and this program reads version 1; build both programs with the same nocopy",
+                // Of a program that also sent the map.
+                with_version_1(&[socket, null.as_fd(), link]),
+                "grant: cannot be read; it is of version 1, and this program reads version 2; build both programs with the same nocopy",
             ),
             (changed(12, !bytes[12]), ELSEWHERE),
-            (
-                changed(32, 200),
-                "grant: refused; its queue is impossible; connect to a program that grants ports",
-            ),
             (changed(40, 2), DETACHED),
             (
                 changed(41, 1),
-                "grant: refused; it came with 3 descriptor(s), not with 4; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
+                "grant: refused; it came with 2 descriptor(s), not with 3; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
             ),
             // Claims 64, 2048, 8192 and 2^31 entries; the ring has 4096.
             (ring_of(64), RING),
@@ -473,43 +548,43 @@ fn what_can_be_checked_of_a_grant_is_checked() {
             (ring_of(1 << 31), RING),
             (
                 refused(&[]),
-                "grant: refused; it came with 0 descriptor(s), not with 3; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
+                "grant: refused; it came with 0 descriptor(s), not with 2; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
             ),
             (
-                refused(&[socket, map]),
-                "grant: refused; it came with 2 descriptor(s), not with 3; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
+                refused(&[socket]),
+                "grant: refused; it came with 1 descriptor(s), not with 2; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
             ),
             (
                 refused(&[socket; 12]),
-                "grant: refused; it came with … descriptor(s) or more, not with 3; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
+                "grant: refused; it came with … descriptor(s) or more, not with 2; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
             ),
             (
-                refused(&[null.as_fd(), map, link]),
+                refused(&[null.as_fd(), link]),
                 "grant: refused; its AF_XDP socket is /dev/null; connect to a program that grants ports",
             ),
             (
-                refused(&[udp.as_fd(), map, link]),
+                refused(&[udp.as_fd(), link]),
                 "grant: refused; its AF_XDP socket is a socket of family 2; connect to a program that grants ports",
             ),
-            (refused(&[elsewhere.as_fd(), map, link]), ELSEWHERE),
+            (refused(&[elsewhere.as_fd(), link]), ELSEWHERE),
             (
-                refused(&[socket, link, map]),
-                "grant: refused; its map is anon_inode:…; connect to a program that grants ports",
+                refused(&[link, socket]),
+                "grant: refused; its AF_XDP socket is anon_inode:…; connect to a program that grants ports",
             ),
             (
-                refused(&[socket, map, map]),
-                "grant: refused; its link is anon_inode:…; connect to a program that grants ports",
+                refused(&[socket, socket]),
+                "grant: refused; its link is socket:…; connect to a program that grants ports",
             ),
-            (refused(&[socket, map, other.borrowed()[2]]), DETACHED),
+            (refused(&[socket, other.borrowed()[1]]), DETACHED),
             (
-                refusal(&promiscuous, &[socket, map, link, udp.as_fd()]),
+                refusal(&promiscuous, &[socket, link, udp.as_fd()]),
                 "grant: refused; its promiscuous membership is a socket of family 2; connect to a program that grants ports",
             ),
             (
                 where_refused(&[Refused::always(libc::SYS_openat, libc::EACCES)], || {
-                    refused(&[socket, map, link])
+                    refused(&[socket, link])
                 }),
-                "nc1: the grant cannot be checked; cannot look at its map (EACCES); permission denied; mount /proc for this process",
+                "nc1: the grant cannot be checked; cannot look at its link (EACCES); permission denied; mount /proc for this process",
             ),
         ] {
             sentences.says(Err::<(), _>(said), expected);
@@ -517,13 +592,10 @@ fn what_can_be_checked_of_a_grant_is_checked() {
         sentences.end();
     });
     assert_eq!(refusal(&parcel.bytes, &parcel.borrowed()), ELSEWHERE);
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = parcel.borrowed();
-    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    sendmsg(&ours, &[IoSlice::new(&parcel.bytes)], &mut control, SendFlags::empty()).unwrap();
-    drop(right.namespace().run(|| Port::builder("").open_granted(Grant::receive(&theirs).unwrap()).unwrap()));
+    let open = |queue| Port::builder("").open_granted(parcel.of_queue(queue).unwrap());
+    let none = right.namespace().run(|| open(200).unwrap_err());
+    assert!(matches!(none, OpenError::QueueOutOfRange { queue: 200, .. }), "{none}");
+    drop(right.namespace().run(|| open(0).unwrap()));
     lab.delete_pair().unwrap();
     let said = right.namespace().run(|| refusal(&parcel.bytes, &parcel.borrowed()));
     assert!(said.contains("no longer attached") || said.contains("(ENODEV)"), "{said}");

@@ -23,7 +23,7 @@ use crate::port::xdp::Attach;
 
 pub(super) const MESSAGE_BYTES: usize = Header::BYTES;
 const MAGIC: [u8; 8] = *b"nocopy\0g";
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 const NAME_BYTES_MAX: usize = 15;
 /// Linux's `MAX_ERRNO`.
@@ -175,7 +175,7 @@ mod tests {
         };
         for (at, byte, said) in [
             (0, 0, "does not begin like a grant"),
-            (8, 9, "version"),
+            (8, 1, "it is of version 1, and this program reads version 2"),
             (39, 0x80, "errno"),
             (40, 3, "place of the program"),
             (41, 2, "flag"),
