@@ -9,7 +9,7 @@ use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
 use nocopy_proto::quantity::time;
 
 use super::carrier::Carrier;
-use super::endpoint::{EVENTS_MAX, Patience, is_over};
+use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message, Payload};
 use crate::facts::rejected::{Reason, Rejected};
 
@@ -104,25 +104,18 @@ impl Endpoint {
         }
     }
 
-    /// Removes and returns the event that ends a connection attempt, if there is one.
+    /// Removes and returns the event that ends a connection attempt, if there is one, however many others have not been read.
     fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
-        while self.events.len() < EVENTS_MAX
-            && let Some(event) = self.protocol.poll_event()
-        {
-            self.events.push_back(event);
-        }
-        let outcome = |event: &Event| match event {
-            Event::Connected(connected, _) if *connected == peer => Some(Ok(())),
-            Event::Lost(lost, reason) if *lost == peer => Some(Err(*reason)),
-            _ => None,
+        let is_outcome = |event: &Event| match event {
+            Event::Connected(other, _) | Event::Lost(other, _) => *other == peer,
+            _ => false,
         };
-        let found = self.events.iter().enumerate().find_map(|(place, event)| Some((place, outcome(event)?)));
-        let outcome = found.map(|(place, outcome)| {
-            self.events.remove(place);
-            outcome
-        });
+        let here = self.events.iter().position(is_outcome).and_then(|place| self.events.remove(place));
         self.unreported |= !self.events.is_empty();
-        outcome
+        match here.or_else(|| self.protocol.take_event(is_outcome))? {
+            Event::Lost(_, reason) => Some(Err(reason)),
+            _ => Some(Ok(())),
+        }
     }
 
     /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
@@ -211,12 +204,14 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
 
     use nocopy_lab::patience::{PATIENCE, wait_until};
 
     use super::*;
+    use crate::message::endpoint::EVENTS_MAX;
 
     /// However many messages another peer sends meanwhile, a call has its response, and they are received afterwards.
     #[test]
@@ -268,6 +263,34 @@ mod tests {
         for error in [Error::TimedOut { timeout }, Error::ConnectTimedOut { address, timeout }] {
             assert!(error.to_string().contains("within 709 us; "), "{error}");
         }
+    }
+
+    /// Events that the program does not read are as many as they may be.
+    #[test]
+    fn connections_succeed_behind_events_that_nobody_reads() {
+        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (mut left, servers) = (bind(), [bind(), bind()]);
+        let addresses = servers.each_ref().map(Endpoint::local_address);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for mut server in servers {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        server.wait(Duration::from_millis(1)).unwrap();
+                        while server.poll_event().is_some() {}
+                    }
+                });
+            }
+            let first = left.connect(addresses[0], PATIENCE);
+            if let Ok(first) = first {
+                left.events.extend(std::iter::repeat_n(Event::Writable(first), EVENTS_MAX));
+            }
+            let second = left.connect(addresses[1], PATIENCE);
+            is_over.store(true, Ordering::Relaxed);
+            assert!(first.is_ok() && second.is_ok(), "{first:?}, {second:?}");
+        });
+        assert_eq!(left.events.len(), EVENTS_MAX);
     }
 
     #[test]

@@ -312,6 +312,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.events.of_program.pop_front()
     }
 
+    /// Removes and returns the oldest event that is wanted, before those that are older.
+    pub fn take_event(&mut self, is_wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
+        let place = self.events.of_program.iter().position(is_wanted)?;
+        self.events.of_program.remove(place)
+    }
+
     /// The counters.
     pub fn counters(&self) -> Counters {
         self.counters
