@@ -3,61 +3,54 @@
 //!
 //! Like the [thread for the deadline](crate::ticker) it makes system calls only.
 
-use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Release};
 
 use crate::sys;
-use crate::ticker::{FLAGS, Stack, begin};
+use crate::ticker::{FLAGS, LOOK_NS, Stack, begin, wait_until_unknown};
 
 /// What it does, with memory of its caller; the result.
 pub(crate) type Work = fn(&mut [u8]) -> u32;
 
 static STACK: Stack = Stack::new();
 
-/// The memory for the work, and the result.
-static MEMORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-static RESULT: AtomicU32 = AtomicU32::new(0);
+struct Task<'a> {
+    work: Work,
+    memory: &'a mut [u8],
+    result: u32,
+}
 
-/// What is to be done.
-static WORK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// What is to be done, in a variable of the caller.
+static TASK: AtomicPtr<Task<'_>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The number of the thread while there is one; cleared by the kernel.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 
 /// Does something in such a thread. `None`: there is no room for a thread. One caller at a time: the holder of the lock.
 pub(crate) fn run(work: Work, memory: &mut [u8]) -> Option<u32> {
-    MEMORY.store(memory.as_mut_ptr(), Relaxed);
-    BYTES.store(memory.len(), Relaxed);
-    WORK.store(work as *mut (), Release);
+    let mut task = Task { work, memory, result: 0 };
+    TASK.store((&raw mut task).cast(), Release);
     let signals = sys::block_signals();
     // SAFETY: the stack is free, as the thread before is gone, which the caller waited for.
     let thread = unsafe { begin(FLAGS, STACK.top(), THREAD.as_ptr(), work_apart) };
     let is_begun = sys::error(thread).is_none();
+    // A wait for the end is woken by the kernel; the time is for a wake-up that is missed.
     while is_begun && THREAD.load(Acquire) != 0 {
         sys::wait_on(&THREAD, thread as u32, LOOK_NS);
     }
-    // Others may look whether the process has one thread.
-    while is_begun && sys::is_thread(thread as u32) {
-        sys::yield_processor();
+    if is_begun {
+        // Others may look whether the process has one thread.
+        wait_until_unknown(&THREAD, thread as u32);
     }
     sys::set_signals(signals);
-    is_begun.then(|| RESULT.load(Acquire))
+    is_begun.then_some(task.result)
 }
-
-/// A wait for the end is woken by the kernel; this is for a wake-up that is missed.
-const LOOK_NS: u64 = 1_000_000;
 
 unsafe extern "C" fn work_apart() -> ! {
     // Before Linux 5.9 the thread keeps the program's.
     sys::leave_descriptors();
-    // SAFETY: the caller waits with its memory for the end of this thread; the pointer is a `Work`.
-    let result = unsafe {
-        let work: Work = std::mem::transmute(WORK.load(Acquire));
-        work(std::slice::from_raw_parts_mut(MEMORY.load(Relaxed), BYTES.load(Relaxed)))
-    };
-    RESULT.store(result, Release);
+    // SAFETY: the caller waits with its variable for the end of this thread, and blocks signals.
+    let task = unsafe { &mut *TASK.load(Acquire) };
+    task.result = (task.work)(task.memory);
     sys::end_thread()
 }
 

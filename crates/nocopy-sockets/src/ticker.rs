@@ -13,7 +13,7 @@ use std::arch::naked_asm;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU32, fence};
 
 use crate::shared::{SHARED, Word};
 use crate::{environment, sys};
@@ -29,7 +29,7 @@ const STUCK_TIMES: u64 = 10;
 
 /// How often to check whether an ending thread has ended, and how long to sleep between checks.
 const LOOKS: u32 = 10_000;
-const LOOK_NS: u64 = 1_000_000;
+pub(crate) const LOOK_NS: u64 = 1_000_000;
 
 const STACK_BYTES: usize = 64 << 10;
 
@@ -150,13 +150,18 @@ fn wait_until_gone() -> bool {
         SHARED.stop.store(1, Release);
         sys::signal(thread);
         sys::wait_on(&SHARED.ticker, thread, LOOK_NS);
-        // Its memory is free a moment before its number is.
-        let mut looks = 0..LOOKS;
-        while SHARED.ticker.load(Acquire) == 0 && sys::is_thread(thread) && looks.next().is_some() {
-            sys::yield_processor();
-        }
+        wait_until_unknown(&SHARED.ticker, thread);
     }
     false
+}
+
+/// Waits until the kernel does not know the thread any more, whose memory is free a moment before its number is: that is when `number` is
+/// 0. Not without end: the number may be that of another thread by then.
+pub(crate) fn wait_until_unknown(number: &AtomicU32, thread: u32) {
+    let mut looks = 0..LOOKS;
+    while number.load(Acquire) == 0 && sys::is_thread(thread) && looks.next().is_some() {
+        sys::yield_processor();
+    }
 }
 
 /// The flags of a thread of this process; the kernel writes its number, and clears it when the thread has ended.
@@ -257,4 +262,18 @@ fn retire() -> bool {
         is_idle
     });
     is_idle.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of a thread that has ended may be another's at once.
+    #[test]
+    fn a_number_that_another_thread_has_is_not_waited_for() {
+        // SAFETY: takes nothing, and always succeeds.
+        let own = unsafe { libc::gettid() }.cast_unsigned();
+        assert!(sys::is_thread(own));
+        wait_until_unknown(&AtomicU32::new(0), own);
+    }
 }

@@ -1,5 +1,6 @@
 /* Threads that leave calls that send, in every way that C permits, while the call waits for the room of its socket; see tap.h. Then there is room: what
  * the socket had taken arrives in order, and another socket sends as always: leaving WAY. */
+#include "asleep.h"
 #include "tap.h"
 #include <errno.h>
 #include <pthread.h>
@@ -10,7 +11,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
-enum { BYTES = 1000, HEADERS = 14 + 28, COUNT = 40, OTHERS = 1 << 20, SIGNALS = 20, LOOKS = 20, PATIENCE_S = 120 };
+enum { BYTES = 1000, HEADERS = 14 + 28, COUNT = 40, OTHERS = 1 << 20, SIGNALS = 20, PATIENCE_S = 120 };
 
 enum { SEND, SENDTO, SENDMSG, SENDMMSG, WRITE, WRITEV, FUNCTIONS };
 static const char *const NAMES[] = {"send", "sendto", "sendmsg", "sendmmsg", "write", "writev"};
@@ -90,27 +91,6 @@ static void on_signal(int number) {
     if (!strcmp(way, "exit")) pthread_exit("exit");
 }
 
-static int is_asleep(pid_t thread) {
-    char path[64], text[512] = {0};
-    sprintf(path, "/proc/self/task/%d/stat", thread);
-    int fd = open(path, O_RDONLY);
-    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) fail(path);
-    close(fd);
-    char *name_end = strrchr(text, ')');
-    return name_end && name_end[2] == 'S';
-}
-
-/* Until the thread has slept for some time, and no call of it has returned. */
-static void wait_until_it_waits(struct job *job) {
-    unsigned before = 0;
-    for (int looks = 0; looks < LOOKS; looks++) {
-        usleep(1000);
-        int is_same = job->taken == before;
-        before = job->taken;
-        if (!job->thread || !is_same || !is_asleep(job->thread)) looks = 0;
-    }
-}
-
 static int is_joined(pthread_t thread, void **result, int seconds) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -166,7 +146,7 @@ static void leave_call(int tap, int function) {
     running = &job, arrived = 0;
     pthread_t thread;
     if (pthread_create(&thread, NULL, work, &job)) fail("pthread_create");
-    wait_until_it_waits(&job);
+    wait_until_asleep(&job.thread, &job.taken); /* and no call of it has returned */
     void *result = NULL;
     int goes_on = !strcmp(way, "restart");
     if (goes_on) interrupt_in_vain(thread); else result = leave(thread);

@@ -1,7 +1,7 @@
 /* Threads that leave calls that wait, in every way that C permits, after they have begun a burst; then another socket sends as always: waiting WAY. */
+#include "asleep.h"
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BYTES = 100, BEFORE = 10, COUNT = 40, LOOKS = 20, PATIENCE_S = 120 };
+enum { BYTES = 100, BEFORE = 10, COUNT = 40, PATIENCE_S = 120 };
 
 enum { RECV, RECVFROM, RECVMSG, READ, READV, POLL, PPOLL, EPOLL_WAIT, EPOLL_PWAIT, SELECT, NANOSLEEP, PAUSE, ACCEPT, FUNCTIONS };
 static const char *const NAMES[] = {"recv", "recvfrom", "recvmsg", "read", "readv", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select", "nanosleep",
@@ -27,7 +27,8 @@ static const char *const NAMES[] = {"recv", "recvfrom", "recvmsg", "read", "read
 static const char *way;
 static int function, receiver, idle, listener, epoll;
 static struct sockaddr_in to;
-static unsigned next, arrived;
+static _Atomic unsigned next;
+static unsigned arrived;
 static _Atomic pid_t waiter;
 static sigjmp_buf back;
 
@@ -40,7 +41,8 @@ static void send_some(int count) {
     int s = socket(AF_INET, SOCK_DGRAM, 0);
     char data[BYTES] = {0};
     while (count--) {
-        memcpy(data, &next, sizeof next);
+        unsigned number = next;
+        memcpy(data, &number, sizeof number);
         if (sendto(s, data, BYTES, 0, (void *)&to, sizeof to) != BYTES) end("sendto");
         next++;
     }
@@ -90,16 +92,6 @@ static void on_signal(int number) {
     if (!strcmp(way, "exit")) pthread_exit("exit");
 }
 
-static int is_asleep(void) {
-    char path[64], text[512] = {0};
-    sprintf(path, "/proc/self/task/%d/stat", waiter);
-    int fd = open(path, O_RDONLY);
-    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) end(path);
-    close(fd);
-    char *name_end = strrchr(text, ')');
-    return name_end && name_end[2] == 'S';
-}
-
 /* What has arrived, by calls that no library sees; all in order. */
 static void take(unsigned least) {
     char data[BYTES];
@@ -131,10 +123,7 @@ int main(int count, char **words) {
         waiter = 0;
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, NULL)) end("pthread_create");
-        for (int looks = 0; looks < LOOKS; looks++) {
-            usleep(1000);
-            if (!waiter || !is_asleep()) looks = 0;
-        }
+        wait_until_asleep(&waiter, &next);
         take(next);
         if (!strncmp(way, "cancel", 6)) pthread_cancel(thread); else pthread_kill(thread, SIGUSR1);
         void *result = NULL;
