@@ -8,13 +8,15 @@ mod sending;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use nocopy::integration::Generation;
 
 use crate::abi::{ERROR, Pcap, Statistics};
 use crate::capture::deaf::deafen;
 use crate::capture::{Capture, Counts, Opened, Refusal, Settings};
+use crate::patience::lock_within;
 use crate::report::{self, Library, Opener};
 use crate::system::system;
 use crate::text;
@@ -25,6 +27,12 @@ pub(crate) use reading::{Call, Reads, Step};
 
 /// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
+
+/// How long another thread may have the settings: it only copies them.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const IN_USE: &str =
+    "settings: not available; another call was left while it had them; close the handle, and open another";
 
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.
 #[derive(Debug)]
@@ -56,9 +64,14 @@ impl Handle {
         }
     }
 
-    /// The settings that the program asked for, to be read and changed.
-    pub(crate) fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The settings that the program asked for. Fails in the child of a fork during another thread's call, and after such a call was left.
+    pub(crate) fn settings(&self) -> Result<Settings, &'static str> {
+        self.with_settings(|settings| settings.clone())
+    }
+
+    /// Changes the settings; fails likewise.
+    pub(crate) fn with_settings<R>(&self, run: impl FnOnce(&mut Settings) -> R) -> Result<R, &'static str> {
+        lock_within(&self.settings, PATIENCE).map(|mut settings| run(&mut settings)).ok_or(IN_USE)
     }
 
     /// The capture, if this library activated the handle.
@@ -74,7 +87,7 @@ impl Handle {
 
     /// Opens our capture. The error is the reason why the system's libpcap has to capture instead.
     pub(crate) fn open(&self) -> Result<Opened, Refusal> {
-        let settings = self.settings();
+        let settings = self.settings().map_err(|why| Refusal(why.into()))?;
         Capture::open(&self.device, &settings)
     }
 
@@ -86,15 +99,21 @@ impl Handle {
     /// `real` is the open handle of the system's libpcap to which this state belongs.
     pub(crate) unsafe fn go_live(&self, real: *mut Pcap, opened: Opened) -> c_int {
         let Opened { capture, control, library } = opened;
-        let settings = self.settings().clone();
         // Before the system's handle is activated: an error then leaves it unchanged.
-        if settings.nonblocking
-            && let Err(words) = live::set_flag(control.descriptor(), true)
-        {
-            // SAFETY: by contract.
-            unsafe { text::set(real, &words) };
-            return ERROR;
-        }
+        let settings = self.settings().map_err(str::to_owned).and_then(|settings| {
+            if settings.nonblocking {
+                live::set_flag(control.descriptor(), true)?;
+            }
+            Ok(settings)
+        });
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(words) => {
+                // SAFETY: by contract.
+                unsafe { text::set(real, &words) };
+                return ERROR;
+            }
+        };
         // SAFETY: by contract.
         let status = unsafe {
             (system().pcap_set_buffer_size)(real, SMALL_BUFFER_BYTES);
@@ -125,7 +144,7 @@ impl Handle {
     }
 
     fn report_opened(&self, library: Library) {
-        let settings = self.settings();
+        let Ok(settings) = self.settings() else { return };
         let snap_bytes = settings.snap_bytes().cast_unsigned();
         let device = self.device.to_string_lossy();
         let opener = report::opened(self.number, &device, library, settings.promiscuous, snap_bytes);
@@ -204,5 +223,18 @@ fn their_counts(real: *mut Pcap) -> Counts {
         received: statistics.received.into(),
         dropped: statistics.dropped.into(),
         interface_dropped: statistics.interface_dropped.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_a_call_left_locked_end_no_call() {
+        let handle = Handle::new(Some(c"lo"));
+        std::mem::forget(handle.settings.lock());
+        assert_eq!(handle.with_settings(|settings| settings.promiscuous = true), Err(IN_USE));
+        assert_eq!(handle.open().err().map(|why| why.to_string()).as_deref(), Some(IN_USE));
     }
 }

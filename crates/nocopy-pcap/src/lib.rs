@@ -22,6 +22,7 @@
 //! * `table`, `handle`: our state for each `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: stops panics at the library's boundary, and lets a thread end only where a call holds nothing.
+//! * `patience`: waits for other threads that end in any case.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
@@ -34,7 +35,7 @@
 //! report  guard
 //! text
 //! system
-//! environment  abi
+//! environment  abi  patience
 //! ```
 #![allow(unsafe_code)]
 
@@ -45,6 +46,7 @@ mod exports;
 mod guard;
 mod handle;
 mod injection;
+mod patience;
 mod report;
 mod system;
 mod table;

@@ -7,7 +7,8 @@ mod channel;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nocopy::integration::Generation;
 use nocopy_proto::filter::Program;
@@ -16,16 +17,27 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::environment;
+use crate::patience::lock_within;
 use channel::Channel;
 pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 
 /// Why a filter is not in front of the packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) enum Refused {
+    /// The earlier one still is.
+    Unchanged(String),
+    /// Whether it is, `nocopy run` does not say, since it is stopped or gone. Should it go on, it removes every filter.
+    InDoubt,
+}
 
 impl fmt::Display for Refused {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
+        out.write_str(match self {
+            Self::Unchanged(why) => why,
+            Self::InDoubt => {
+                "filter: not known to be set; 'nocopy run' stopped answering while it loaded the filter; open the handle anew"
+            }
+        })
     }
 }
 
@@ -79,11 +91,11 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     }
 }
 
-/// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer.
-/// Errors: it could not be installed; the earlier one is unchanged.
+/// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer, but not without end.
+/// Errors: it could not be installed.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
-        Refused(
+        Refused::Unchanged(
             "loading it takes privileges that the program has given up; start it with 'nocopy run'".into(),
         )
     })?;
@@ -118,9 +130,12 @@ enum Way {
 
 static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 
+/// How long another thread may have the channel: it waits for nothing. In the child of a fork it may be held without end.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// The channel, opened at first use, and again if it was lost; the child of a fork has its own.
 fn channel() -> Option<Arc<Channel>> {
-    let mut way = lock(&WAY)?;
+    let mut way = lock_within(&WAY, PATIENCE)?;
     let lost = match &*way {
         Way::Open(made_in, channel) if !made_in.is_past() => {
             if channel.is_open() {
@@ -147,19 +162,6 @@ fn channel() -> Option<Arc<Channel>> {
 fn new_number() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
-}
-
-/// Locks a mutex, which every thread holds briefly; `None` if it was held while the program forked, because the child would wait for ever.
-fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    const LOOKS: u32 = 1000;
-    for _ in 0..LOOKS {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-        }
-    }
-    None
 }
 
 fn program() -> String {

@@ -26,7 +26,7 @@ use super::interface::{self, Drops, InterfaceKind};
 use super::posted::Posted;
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
 use super::{Settings, Sleep, Slept, Stop};
-use crate::report::{self, CaptureMode, FilterPlace};
+use crate::report::{self, CaptureMode, FilterPlace, Refused};
 use crate::text;
 use descriptor::Descriptor;
 use filtering::Filtering;
@@ -351,6 +351,8 @@ pub(crate) struct Control {
     in_front: FilterControl,
     drops: Option<Drops>,
     handle: AtomicU64,
+    /// Which filter is in front of the ports is not known any more, if any: see [`Refused::InDoubt`].
+    is_in_doubt: AtomicBool,
 }
 
 impl Control {
@@ -369,6 +371,7 @@ impl Control {
             in_front: queues.filter_control().map_err(refused)?,
             drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),
             handle: AtomicU64::new(UNREPORTED),
+            is_in_doubt: AtomicBool::new(false),
         })
     }
 
@@ -388,29 +391,43 @@ impl Control {
                  out --take"
             ));
         }
-        self.shared.posted.set(filter, |filter, before| match self.put_in_front(Some(&filter.program)) {
-            Ok(()) => Ok(FilterPlace::Xdp),
-            Err(why) => {
-                filter.program.check_answerable().map_err(|error| error.to_string())?;
-                if before == Some(&FilterPlace::Xdp) {
-                    // It would keep back packets that match the new one.
-                    let removed = self.put_in_front(None);
-                    removed.map_err(|error| format!("filter: the one before cannot be removed; {error}"))?;
-                }
-                Ok(FilterPlace::UserSpace { why })
+        self.shared.posted.set(filter, |filter, before| {
+            let placed = self.place(&filter.program, before.as_deref());
+            if let (Err(why), Some(before)) = (&placed, before)
+                && self.is_in_doubt.load(Ordering::Relaxed)
+            {
+                // It may be removed from the front later.
+                *before = FilterPlace::UserSpace { why: why.clone() };
             }
+            placed
         })
     }
 
+    fn place(&self, filter: &Program, before: Option<&FilterPlace>) -> Result<FilterPlace, String> {
+        if self.is_in_doubt.load(Ordering::Relaxed) {
+            return Err(Refused::InDoubt.to_string());
+        }
+        let Err(refused) = self.put_in_front(Some(filter)) else { return Ok(FilterPlace::Xdp) };
+        let Refused::Unchanged(why) = refused else { return Err(refused.to_string()) };
+        filter.check_answerable().map_err(|error| error.to_string())?;
+        if before == Some(&FilterPlace::Xdp) {
+            // It would keep back packets that match the new one.
+            let removed = self.put_in_front(None);
+            removed.map_err(|error| format!("filter: the one before cannot be removed; {error}"))?;
+        }
+        Ok(FilterPlace::UserSpace { why })
+    }
+
     /// Installs a filter before the ports, or none; `nocopy run` does it if this process may not.
-    fn put_in_front(&self, filter: Option<&Program>) -> Result<(), String> {
+    fn put_in_front(&self, filter: Option<&Program>) -> Result<(), Refused> {
         match self.in_front.set(filter) {
             Ok(()) => Ok(()),
             Err(FilterControlError::Program(xdp::Error::Capability { .. })) => {
-                let handle = self.handle.load(Ordering::Relaxed);
-                report::request_filter(handle, filter).map_err(|refused| refused.to_string())
+                let put = report::request_filter(self.handle.load(Ordering::Relaxed), filter);
+                self.is_in_doubt.fetch_or(put == Err(Refused::InDoubt), Ordering::Relaxed);
+                put
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(Refused::Unchanged(error.to_string())),
         }
     }
 

@@ -77,12 +77,11 @@ unsafe extern "C-unwind" fn pcap_open_live(
     let run = || {
         // SAFETY: the caller guarantees it.
         let ours = unsafe { handle_for(device) };
-        {
-            let mut settings = ours.settings();
+        let _ = ours.with_settings(|settings| {
             settings.snap_bytes_asked = snap_bytes;
             settings.promiscuous = promiscuous != 0;
             settings.timeout_ms = timeout_ms;
-        }
+        }); // no other call knows it yet
         let why = match ours.open() {
             Ok(opened) => {
                 // SAFETY: the caller guarantees it.
@@ -118,15 +117,12 @@ unsafe extern "C-unwind" fn pcap_open_live(
 /// # Safety
 /// The handle is open, and not activated.
 unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, opened: Opened) -> bool {
-    let (snap_bytes, promiscuous, timeout_ms) = {
-        let settings = ours.settings();
-        (settings.snap_bytes_asked, settings.promiscuous, settings.timeout_ms)
-    };
+    let Ok(settings) = ours.settings() else { return false };
     // SAFETY: by contract.
     unsafe {
-        (system().pcap_set_snaplen)(handle, snap_bytes);
-        (system().pcap_set_promisc)(handle, promiscuous.into());
-        (system().pcap_set_timeout)(handle, timeout_ms);
+        (system().pcap_set_snaplen)(handle, settings.snap_bytes_asked);
+        (system().pcap_set_promisc)(handle, settings.promiscuous.into());
+        (system().pcap_set_timeout)(handle, settings.timeout_ms);
         ours.go_live(handle, opened) >= 0
     }
 }

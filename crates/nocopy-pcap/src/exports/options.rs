@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 
-use crate::abi::Pcap;
+use crate::abi::{ERROR, Pcap};
 use crate::capture::Settings;
 use crate::guard;
 use crate::system::system;
 use crate::table;
+use crate::text;
 
 /// Passes a setting to the system's libpcap, and records it if libpcap accepts it (which it does only before the handle is activated).
 ///
@@ -20,11 +21,17 @@ unsafe fn option(
 ) -> c_int {
     // SAFETY: the caller guarantees it.
     let result = unsafe { tell(handle, value) };
-    if let Some(ours) = table::find(handle).filter(|_| result == 0) {
-        // SAFETY: the handle is open.
-        unsafe { guard::entry(handle, (), || note(&mut ours.settings())) };
-    }
-    result
+    let Some(ours) = table::find(handle).filter(|_| result == 0) else { return result };
+    let run = || match ours.with_settings(note) {
+        Ok(()) => result,
+        Err(words) => {
+            // SAFETY: the handle is open.
+            unsafe { text::set(handle, words) };
+            ERROR
+        }
+    };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, ERROR, run) }
 }
 
 macro_rules! options {

@@ -107,8 +107,13 @@ unsafe extern "C-unwind" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text:
         }
     };
     let theirs = || {
-        if let Some(found) = table::find(handle) {
-            found.settings().nonblocking = on != 0; // for when it is activated
+        // For when it is activated.
+        if let Some(found) = table::find(handle)
+            && let Err(words) = found.with_settings(|settings| settings.nonblocking = on != 0)
+        {
+            // SAFETY: the caller guarantees it.
+            unsafe { text::write(text, words) };
+            return ERROR;
         }
         // SAFETY: the caller guarantees it.
         unsafe { (system().pcap_setnonblock)(handle, on, text) }

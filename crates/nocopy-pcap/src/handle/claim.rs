@@ -15,7 +15,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::injection::look_again;
+use crate::patience::look_again;
 
 /// Instead of a holder: nobody has it.
 const FREE: usize = 0;
@@ -134,7 +134,7 @@ impl Claim {
             }
             ((found == FREE || is_own) && self.take_from(found, place)).then_some(true)
         };
-        look_again(Some(PATIENCE), look).unwrap_or(false)
+        look_again(PATIENCE, look).unwrap_or(false)
     }
 
     #[inline]

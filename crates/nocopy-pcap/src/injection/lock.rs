@@ -6,35 +6,9 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Attempts without sleeping: most holders are done within a system call.
-const LOOKS: u32 = 64;
-const NAP: Duration = Duration::from_micros(50);
-
-/// Repeats `look` until it returns a value or the timeout, if any, is over.
-pub(crate) fn look_again<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-    let started = Instant::now();
-    for looks in 0_u64.. {
-        if let Some(found) = look() {
-            return Some(found);
-        }
-        if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
-            #[cfg(test)]
-            TIMED_OUT.set(TIMED_OUT.get() + 1);
-            return None;
-        }
-        // A holder of lower priority would never run if all we did was to yield.
-        if looks < LOOKS.into() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
-    }
-    None
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How often a wait of this thread ended by its timeout.
-    pub(super) static TIMED_OUT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
+use crate::patience::look_again;
 
 pub(super) struct Lock<T> {
     held: AtomicBool,
@@ -51,7 +25,7 @@ impl<T> Lock<T> {
 
     #[cfg(test)]
     pub(super) fn lock(&self) -> Guard<'_, T> {
-        self.wait(None).expect("waits for ever")
+        self.wait(Duration::MAX).expect("waits for ever")
     }
 
     #[inline]
@@ -62,11 +36,11 @@ impl<T> Lock<T> {
 
     /// Takes the lock, for callers that can continue without it.
     pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
-        self.try_lock().or_else(|| self.wait(Some(timeout)))
+        self.try_lock().or_else(|| self.wait(timeout))
     }
 
     #[cold]
-    fn wait(&self, timeout: Option<Duration>) -> Option<Guard<'_, T>> {
+    fn wait(&self, timeout: Duration) -> Option<Guard<'_, T>> {
         look_again(timeout, || self.try_lock())
     }
 

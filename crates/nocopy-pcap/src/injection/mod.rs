@@ -35,7 +35,6 @@ use nocopy::port::Sender;
 
 use batches::{Batches, Put};
 use interface::Interface;
-pub(crate) use lock::look_again;
 use lock::{Guard, Lock};
 pub(crate) use single::{Sent, Single};
 

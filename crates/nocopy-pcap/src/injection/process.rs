@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
-use super::lock::{Lock, look_again};
+use super::lock::Lock;
 use super::{Injector, SENDING, State};
+use crate::patience::look_again;
 
 /// How long to wait for a lock. The thread that holds it may never run again, because the program exits, or left the call by siglongjmp(3).
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ extern "C" fn at_exit() {
     // Never dropped: a program that exits inside of pcap_close must not close it here, too.
     let upgrade = |registered: &Registered| registered.injector.upgrade().map(ManuallyDrop::new);
     let mut waiting: Vec<_> = injectors.iter().filter_map(upgrade).collect();
-    look_again(Some(patience().saturating_sub(started.elapsed())), || {
+    look_again(patience().saturating_sub(started.elapsed()), || {
         waiting.retain(|injector| {
             let Some(mut state) = injector.state.try_lock() else { return true };
             let sender = state.give_up(Duration::MAX);
@@ -101,7 +102,7 @@ unsafe extern "C" fn before_fork() {
     // SAFETY: held above.
     let injectors = unsafe { INJECTORS.held() };
     // One time limit for all of them, however many of these locks are never released.
-    look_again(Some(patience().saturating_sub(started.elapsed())), || {
+    look_again(patience().saturating_sub(started.elapsed()), || {
         let missing = injectors.iter_mut().map(Registered::hold).filter(|is_held| !is_held).count();
         (missing == 0).then_some(())
     });

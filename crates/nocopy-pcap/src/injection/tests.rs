@@ -286,9 +286,9 @@ fn a_fork_waits_once_for_all_calls_that_were_left() {
         std::thread::spawn(move || std::mem::forget(injector.begin())).join().unwrap();
     }
     in_time(|| {
-        let before = lock::TIMED_OUT.get();
+        let before = crate::patience::TIMED_OUT.get();
         assert!(ends_well(fork(|| true)));
-        assert_eq!(lock::TIMED_OUT.get() - before, 1);
+        assert_eq!(crate::patience::TIMED_OUT.get() - before, 1);
     });
     drop(left);
 }

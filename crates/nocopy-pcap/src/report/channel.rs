@@ -3,8 +3,8 @@
 use std::io::{self, IoSlice};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::filter::Program;
@@ -13,14 +13,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, recv, send, sendmsg, sendmsg_addr, socket_with, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, recv, send, sendmsg, sendmsg_addr, shutdown, socket_with, socketpair,
 };
 
 use super::Refused;
 use crate::environment::Runner;
+use crate::patience::lock_within;
 
-/// How long `nocopy run` may take to answer at first.
+/// How long `nocopy run` may take to answer, and the requests of other threads before this one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// More bytes than any reply has.
@@ -86,39 +87,45 @@ impl Channel {
     }
 
     fn request_of(&self, handle: u64, filter: Option<&Program>, patience: Duration) -> Result<(), Refused> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Its holder may have been left by siglongjmp(3).
+        let _turn = lock_within(&self.turn, patience).ok_or_else(gone)?;
         let socket = self.socket.get().filter(|_| !self.is_silent.load(Ordering::Relaxed));
         let socket = socket.ok_or_else(gone)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        // Nothing is requested before the runner has answered once, and each request is waited for: so the present filter is always known.
-        let call =
-            Message::Call { request }.datagram().map_err(|malformed| Refused(malformed.to_string()))?;
+        let malformed = |malformed: Malformed| Refused::Unchanged(malformed.to_string());
+        // Nothing is requested before the runner has answered once: nearly always one that answers now also does so a moment later.
+        let call = Message::Call { request }.datagram().map_err(malformed)?;
         retry_on_intr(|| send(socket, &call, QUIETLY)).map_err(|_| gone())?;
-        if await_reply(socket, request, Some(patience)).is_none() {
+        if await_reply(socket, request, patience).is_none() {
             self.is_silent.store(true, Ordering::Relaxed);
             return Err(gone());
         }
         let instructions = filter.map(|filter| filter.instructions().to_vec());
         let message = Message::FilterRequest(FilterRequest { handle, request, instructions });
-        let datagram = message.datagram().map_err(|malformed: Malformed| Refused(malformed.to_string()))?;
+        let datagram = message.datagram().map_err(malformed)?;
         retry_on_intr(|| send(socket, &datagram, QUIETLY)).map_err(|_| gone())?;
-        match await_reply(socket, request, None) {
+        match await_reply(socket, request, patience) {
             Some(Reply::Loaded { .. }) => Ok(()),
-            Some(Reply::Refused { why, .. }) => Err(Refused(why)),
-            Some(Reply::Here { .. }) | None => Err(gone()),
+            Some(Reply::Refused { why, .. }) => Err(Refused::Unchanged(why)),
+            Some(Reply::Here { .. }) | None => {
+                self.is_silent.store(true, Ordering::Relaxed);
+                // The runner removes a filter whose answer it cannot deliver.
+                let _ = shutdown(socket, Shutdown::Read);
+                Err(Refused::InDoubt)
+            }
         }
     }
 }
 
 fn gone() -> Refused {
-    Refused(
+    Refused::Unchanged(
         "loading it takes privileges that the program has given up, and 'nocopy run' does not answer".into(),
     )
 }
 
-/// The reply to a request; `None` if the socket is closed, or the reply does not arrive within the limit, if any.
-fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Option<Duration>) -> Option<Reply> {
-    let deadline = patience.map(|patience| Instant::now() + patience);
+/// The reply to a request; `None` if the socket is closed, or the reply does not arrive in time.
+fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Duration) -> Option<Reply> {
+    let deadline = Instant::now() + patience;
     let mut buffer = vec![0; REPLY_BYTES];
     loop {
         match retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)) {
@@ -128,11 +135,11 @@ fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Option<Duration>)
                 _ => {}
             },
             Err(Errno::AGAIN) => {
-                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                if left == Some(Duration::ZERO) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
                     return None;
                 }
-                let left = left.and_then(|left| Timespec::try_from(left).ok());
+                let left = Timespec::try_from(left).ok();
                 // A signal is the program's affair, and this is soon over.
                 let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], left.as_ref());
             }
@@ -285,7 +292,7 @@ mod tests {
             theirs
         });
         assert_eq!(channel.request(5, Some(&filter())), Ok(()));
-        assert_eq!(channel.request(5, Some(&filter())), Err(Refused("too long".into())));
+        assert_eq!(channel.request(5, Some(&filter())), Err(Refused::Unchanged("too long".into())));
         runner.join().unwrap();
     }
 
@@ -306,6 +313,29 @@ mod tests {
         assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
         assert_eq!(channel.request(1, None), Err(gone()));
         assert_eq!(recv(&theirs, &mut [0; 64][..], RecvFlags::DONTWAIT), Err(Errno::AGAIN));
+    }
+
+    /// As a runner that is stopped between its two answers.
+    #[test]
+    fn a_filter_that_is_not_answered_is_in_doubt() {
+        let (channel, theirs) = joined();
+        send(&theirs, &Reply::Here { request: 0 }.datagram().unwrap(), QUIETLY).unwrap();
+        let no_time = Duration::from_millis(1);
+        assert_eq!(channel.request_of(1, Some(&filter()), no_time), Err(Refused::InDoubt));
+        assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
+        assert!(matches!(receive(&theirs).0, Message::FilterRequest(_)));
+        let late = Reply::Loaded { request: 0 }.datagram().unwrap();
+        assert_eq!(send(&theirs, &late, QUIETLY), Err(Errno::PIPE), "the runner would keep the filter");
+        assert_eq!(channel.request(1, None), Err(gone()));
+        channel.say(&Message::Control { handle: 3 });
+        assert_eq!(receive(&theirs).0, Message::Control { handle: 3 }, "reports still arrive");
+    }
+
+    #[test]
+    fn a_request_that_was_left_blocks_no_other() {
+        let (channel, _theirs) = joined();
+        std::mem::forget(channel.turn.lock());
+        assert_eq!(channel.request_of(1, None, Duration::from_millis(1)), Err(gone()));
     }
 
     #[test]
