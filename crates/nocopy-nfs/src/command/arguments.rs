@@ -7,6 +7,7 @@ use clap::Args;
 use nocopy_report::address::HostPort;
 use nocopy_report::quantity;
 
+use crate::export::FileSystemName;
 use crate::server::Allow;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,10 @@ pub struct NfsArguments {
     /// directory for each DIR below ~/.local/state/nocopy).
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
+    /// What handles know the file system of DIR by, a number or a UUID, instead of the UUID that is on the disk: for a file system that
+    /// has none, or several computers that serve the same disk.
+    #[arg(long, value_name = "NUMBER|UUID")]
+    pub fsid: Option<FileSystemName>,
     /// Copy what is read, so that a file that changes while a reply is on its way does not change the reply.
     #[arg(long)]
     pub stable: bool,

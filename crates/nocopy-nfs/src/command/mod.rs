@@ -99,11 +99,13 @@ impl Failure {
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let callers = callers(arguments)?;
     let interrupt = Interrupt::listen()?;
-    let export = Arc::new(Export::open(&arguments.directory, arguments.state.as_deref())?);
+    let export =
+        Arc::new(Export::open_named(&arguments.directory, arguments.state.as_deref(), arguments.fsid)?);
     if callers != Callers::Server {
         Caller::check_acting()?;
     }
     let directory = export.path().display().to_string();
+    let handles_end = export.handles_end();
     let addresses = arguments.listen.local_addrs();
     let addresses =
         addresses.map_err(|source| Failure::Listen { address: arguments.listen.to_string(), source })?;
@@ -128,6 +130,9 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let is_local = addresses.iter().all(|address| address.ip().is_loopback());
     if let Some(sentence) = exposure::sentence(&settings, is_local, geteuid().as_raw()) {
         print::say(format_args!("nocopy: {sentence}"));
+    }
+    if let Some(end) = handles_end {
+        print::say(format_args!("nocopy: handles are stale once the file system of {directory} {end}"));
     }
     let start = Instant::now();
     let mut ended = Ended::Interrupted;
@@ -161,6 +166,10 @@ fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
         CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
     match callers {
         Callers::Server => find,
+        // Devices are made by root of a client only.
+        Callers::Users { is_root_trusted: true, .. } if is_writable => {
+            find | act | write | CapabilitySet::MKNOD
+        }
         Callers::Users { .. } if is_writable => find | act | write,
         Callers::Users { .. } => find | act,
     }

@@ -80,9 +80,9 @@ pub(super) fn begin_by_name(
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(directory, name, flags, Mode::empty()).map_err(refusal)?;
-    let about = file::attributes(&file::about(&made).map_err(refusal)?);
-    let is_alone = file_type == FileType::Directory || about.links == 1;
-    let is_it = about.file_type == file_type && caller.is(about.user) && is_alone;
+    let about = file::about(&made).map_err(refusal)?;
+    let is_alone = file_type == FileType::Directory || about.stx_nlink == 1;
+    let is_it = file::file_type(&about) == file_type && caller.is(about.stx_uid) && is_alone;
     if is_it { begin_with(made.as_fd(), new) } else { Ok(()) }
 }
 

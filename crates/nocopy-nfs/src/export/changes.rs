@@ -6,35 +6,32 @@
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat,
-    symlinkat, syncfs, unlinkat,
+    Access, AtFlags, CWD, Mode, OFlags, fdatasync, fsync, ftruncate, linkat, openat, renameat, syncfs,
+    unlinkat,
 };
-use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::attributes::{begin_by_name, begin_with, check, permissions, set_owner, set_times};
+use super::attributes::{check, permissions, set_owner, set_times};
 use super::file::{self, refusal};
 use super::identity::Identity;
-use super::{Caller, Export, Found, OpenFile, entry_name};
+use super::making::new_name;
+use super::{Caller, Export, OpenFile, entry_name};
 use crate::wire::nfs3::{
-    FileHandle, FileType, HowToCreate, NewAttributes, SetTime, SizeAndTimes, Stability, Status, Time,
-    Verifier, WeakCacheConsistency,
+    FileHandle, FileType, NewAttributes, SizeAndTimes, Stability, Status, Time, Verifier,
+    WeakCacheConsistency,
 };
 
 /// The result of a call, and the attributes before and after.
 pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
 
-/// Default permissions of new files.
-const FILE_MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
-
 /// The most closed files that wait to be synchronised, besides those of changes being made.
-const CLOSING_MAX: usize = 64;
+pub(super) const CLOSING_MAX: usize = 64;
 
 /// Locks for files; files that share a lock are changed one at a time.
 const LOCKS: usize = 64;
@@ -87,11 +84,11 @@ impl Locks {
         lock
     }
 
-    fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
+    pub(super) fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
         self.lock(Self::place(file.identity()))
     }
 
-    fn changes(&self, file: &OpenFile) -> &AtomicU64 {
+    pub(super) fn changes(&self, file: &OpenFile) -> &AtomicU64 {
         &self.changes[Self::place(file.identity())]
     }
 
@@ -144,7 +141,7 @@ impl Writing {
 }
 
 /// Makes a change, and reads the attributes before and after. A removed file cannot be changed.
-fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
+pub(super) fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
     let before = match file.attributes() {
         Ok(attributes) => Some(attributes.size_and_times()),
         Err(status) => return (Err(status), WeakCacheConsistency { before: None, after: None }),
@@ -189,7 +186,7 @@ impl Export {
         })
     }
 
-    fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
+    pub(super) fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
         let file = self.opened_to_write(caller, file)?;
         caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
     }
@@ -307,7 +304,7 @@ impl Export {
 
     /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a reported change, so all
     /// procedures but an unstable WRITE are answered only then (RFC 1813, section 4.7).
-    fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
+    pub(super) fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
         if file.is_readable() || file.is_writable() {
             return self.settle(file, Stability::FileSync);
         }
@@ -317,143 +314,6 @@ impl Export {
             Err(_) => syncfs(self.root.reopened()?),
         };
         settled.map_err(|error| self.lost(error))
-    }
-
-    /// Makes a file, or opens an existing one if the call allows it.
-    pub fn create(
-        &self,
-        caller: &Caller,
-        directory: &OpenFile,
-        name: &[u8],
-        how: &HowToCreate,
-    ) -> Changed<Found> {
-        self.make(directory, name, |name| {
-            let attributes = match how {
-                HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
-                HowToCreate::Exclusive(verifier) => marked(verifier),
-            };
-            check(&attributes)?;
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
-            let made = caller.act(|| {
-                let file = openat(directory, name, flags, mode).map_err(refusal)?;
-                if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
-                    ftruncate(&file, bytes).map_err(refusal)?;
-                }
-                begin_with(file.as_fd(), &attributes).map(|()| Some(file))
-            });
-            match made {
-                Err(Status::Exists) => self.take(caller, directory, name, how).map(|()| None),
-                made => made,
-            }
-        })
-    }
-
-    /// A file that exists already.
-    fn take(
-        &self,
-        caller: &Caller,
-        directory: &OpenFile,
-        name: &CStr,
-        how: &HowToCreate,
-    ) -> Result<(), Status> {
-        let about = caller.act(|| file::about_at(directory, name).map_err(refusal))?;
-        let about = file::attributes(&about);
-        if about.file_type != FileType::Regular {
-            return Err(Status::Exists);
-        }
-        match how {
-            HowToCreate::Guarded(_) => Err(Status::Exists),
-            HowToCreate::Exclusive(verifier) => {
-                let made = marked(verifier);
-                let is_made = (SetTime::To(about.accessed), SetTime::To(about.modified), about.size)
-                    == (made.accessed, made.modified, 0);
-                if is_made { Ok(()) } else { Err(Status::Exists) }
-            }
-            HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
-            HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
-                let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
-                // The directory's lock is held, so the file's lock must not be waited for.
-                self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
-                self.truncate(caller, &file, *bytes)
-            }
-        }
-    }
-
-    pub fn make_directory(
-        &self,
-        caller: &Caller,
-        directory: &OpenFile,
-        name: &[u8],
-        new: &NewAttributes,
-    ) -> Changed<Found> {
-        let mode = permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
-        self.make(directory, name, |name| {
-            check(new)?;
-            caller.act(|| {
-                mkdirat(directory, name, mode).map_err(refusal)?;
-                begin_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
-            })
-        })
-    }
-
-    pub fn make_link(
-        &self,
-        caller: &Caller,
-        directory: &OpenFile,
-        name: &[u8],
-        path: &[u8],
-        new: &NewAttributes,
-    ) -> Changed<Found> {
-        self.make(directory, name, |name| {
-            check(new)?;
-            let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
-            caller.act(|| {
-                symlinkat(&*path, directory, name).map_err(refusal)?;
-                begin_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
-            })
-        })
-    }
-
-    /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading and writing) if it made one.
-    fn make(
-        &self,
-        directory: &OpenFile,
-        name: &[u8],
-        make: impl FnOnce(&CStr) -> Result<Option<OwnedFd>, Status>,
-    ) -> Changed<Found> {
-        let (done, changed) = {
-            let _lock = self.locks.one(directory);
-            between(directory, || {
-                let entry = new_name(directory, name)?;
-                // For the lookup: if no descriptor is left, nothing has been made when the client is asked to repeat the call.
-                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(refusal)?;
-                match make(&entry)? {
-                    Some(file) => self.keep_made(directory, &entry, file),
-                    None => {
-                        drop(spare);
-                        self.lookup(&Caller::Server, directory, name)
-                    }
-                }
-            })
-        };
-        self.settle_closing(CLOSING_MAX);
-        let settle = |found: Found| {
-            if found.attributes.file_type != FileType::SymbolicLink {
-                self.settle_change(&*self.file(&found.handle)?)?;
-            }
-            self.settle_change(directory).map(|()| found)
-        };
-        (done.and_then(settle), changed)
-    }
-
-    /// Keeps a new file open: the client that made it usually writes to it next.
-    fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
-        let about = file::about(&file).map_err(refusal)?;
-        let identity = Identity::of(&about, &file, c"");
-        self.learn(identity, directory.identity(), directory, name);
-        self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
-        self.found(identity, &about)
     }
 
     /// Adds a name to a file.
@@ -485,7 +345,7 @@ impl Export {
             between(directory, || {
                 let name = old_name(directory, name)?;
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                let removed = Named::find(directory, &name);
+                let removed = self.named(directory, &name);
                 caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))?;
                 Ok(removed)
             })
@@ -509,7 +369,7 @@ impl Export {
         let done = between(from, || {
             let (done, changed) = between(to, || {
                 let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
-                let replaced = Named::find(to, &entry);
+                let replaced = self.named(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
                 // Records its new place, so that its handle stays valid.
                 let _ = self.lookup(&Caller::Server, to, new);
@@ -535,6 +395,14 @@ impl Export {
         if file::about(&file).is_ok_and(|about| about.stx_nlink == 0) {
             self.index.forget(identity);
         }
+    }
+
+    /// A file that will lose a name.
+    fn named(&self, directory: &OpenFile, name: &CStr) -> Option<Named> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(directory, name, flags, Mode::empty()).ok()?;
+        let about = file::about(&file).ok()?;
+        Some(Named { identity: self.identify(&about, &file, c"").ok()?, file })
     }
 
     /// The file, open to be written. No lock is held, because too many closed files are waited for.
@@ -574,33 +442,9 @@ struct Named {
     file: OwnedFd,
 }
 
-impl Named {
-    fn find(directory: &OpenFile, name: &CStr) -> Option<Self> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(directory, name, flags, Mode::empty()).ok()?;
-        let about = file::about(&file).ok()?;
-        Some(Self { identity: Identity::of(&about, &file, c""), file })
-    }
-}
-
-fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
-    match name {
-        b"." | b".." => Err(Status::Exists),
-        name => entry_name(directory, name),
-    }
-}
-
 fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),
         name => entry_name(directory, name),
     }
-}
-
-/// The attributes of a file made by a call with this verifier, which is stored in its times: so the same call finds it even after a
-/// restart of the server. The client sets the times next.
-fn marked(verifier: &Verifier) -> NewAttributes {
-    let part = |at: usize| u32::from(u16::from_be_bytes([verifier[at], verifier[at + 1]]));
-    let time = |at| SetTime::To(Time { seconds: part(at), nanoseconds: part(at + 2) });
-    NewAttributes { accessed: time(0), modified: time(4), ..NewAttributes::NONE }
 }

@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    const IDENTITY: Identity = Identity { device: 1, inode: 2, generation: 3 };
+    const IDENTITY: Identity = Identity { file_system: 1, inode: 2, generation: 3 };
 
     /// A pipe stands for a file whose data was lost: it cannot be synchronised either.
     fn close_one(closing: &Arc<Closing>, identity: Identity, is_synced: bool) {

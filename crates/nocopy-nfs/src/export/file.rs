@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 
 use super::caller::{Caller, User, may_access};
 use super::closing::{Closing, Unsynced};
-use super::identity::{Identity, device};
+use super::identity::Identity;
 use super::local::is_local;
 use super::name_of_descriptor;
 use super::time::is_settled;
@@ -66,7 +66,7 @@ impl OpenFile {
 
     /// As [`new`](Self::new); what is on the file system of `root` is not asked again where it is.
     pub(super) fn below(file: OwnedFd, identity: Identity, file_type: FileType, root: &Self) -> Self {
-        match identity.device == root.identity.device {
+        match identity.file_system == root.identity.file_system {
             true => Self::of(file, identity, file_type, root.is_local),
             false => Self::new(file, identity, file_type),
         }
@@ -259,7 +259,7 @@ impl OpenFile {
     /// # Errors
     /// [`Status::Stale`]: the file was removed.
     pub fn attributes(&self) -> Result<Attributes, Status> {
-        self.about().map(|about| attributes(&about))
+        self.about().map(|about| attributes(&about, self.identity.file_system))
     }
 }
 
@@ -269,7 +269,10 @@ impl AsFd for OpenFile {
     }
 }
 
-const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+/// `STATX_MNT_ID_UNIQUE` of linux/stat.h (since Linux 6.8; earlier kernels ignore it).
+pub(super) const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(UNIQUE_MOUNT);
 
 pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
     statx(file, c"", AtFlags::EMPTY_PATH, WANTED)
@@ -281,19 +284,23 @@ pub(super) fn about_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<
     statx(directory, name, flags, WANTED)
 }
 
-pub(super) fn attributes(about: &Statx) -> Attributes {
-    let mode = u32::from(about.stx_mode);
+pub(super) fn file_type(about: &Statx) -> FileType {
+    match Kind::from_raw_mode(about.stx_mode.into()) {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::SymbolicLink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharacterDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        _ => FileType::Regular,
+    }
+}
+
+/// The attributes of a file on a file system with this number.
+pub(super) fn attributes(about: &Statx, file_system: u64) -> Attributes {
     Attributes {
-        file_type: match Kind::from_raw_mode(mode) {
-            Kind::Directory => FileType::Directory,
-            Kind::Symlink => FileType::SymbolicLink,
-            Kind::Fifo => FileType::Fifo,
-            Kind::Socket => FileType::Socket,
-            Kind::CharacterDevice => FileType::CharacterDevice,
-            Kind::BlockDevice => FileType::BlockDevice,
-            _ => FileType::Regular,
-        },
-        mode: mode & 0o7777,
+        file_type: file_type(about),
+        mode: u32::from(about.stx_mode) & 0o7777,
         links: about.stx_nlink,
         user: about.stx_uid,
         group: about.stx_gid,
@@ -301,7 +308,7 @@ pub(super) fn attributes(about: &Statx) -> Attributes {
         used: about.stx_blocks.saturating_mul(512),
         device_major: about.stx_rdev_major,
         device_minor: about.stx_rdev_minor,
-        file_system: device(about),
+        file_system,
         file_id: about.stx_ino,
         accessed: time(about.stx_atime),
         modified: time(about.stx_mtime),
@@ -361,6 +368,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
+    use super::super::file_systems::FileSystem;
     use rustix::process::Uid;
     use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
@@ -389,7 +397,8 @@ mod tests {
             return None;
         }
         let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let identity = Identity::of(&about(&file).unwrap(), &file, c"");
+        let of = FileSystem { number: 1, has_passing_inodes: false };
+        let identity = Identity::of(of, &about(&file).unwrap(), &file, c"");
         Some(OpenFile::new(file, identity, FileType::Regular))
     }
 

@@ -14,36 +14,51 @@ const MAC_BYTES: usize = 16;
 pub(super) struct HandleKey {
     /// Initialised with the key and the root's identity.
     begun: SipHasher24,
+    /// The same of directories that were exported before with this key.
+    former: Vec<SipHasher24>,
 }
 
 impl HandleKey {
-    pub(super) fn new(key: [u8; 16], root: Identity) -> Self {
-        let mut begun = SipHasher24::new_with_key(&key);
-        begun.write(b"handle");
-        begun.write(&root.to_bytes());
-        Self { begun }
+    pub(super) fn new(key: [u8; 16], root: Identity, former: &[Identity]) -> Self {
+        let begun = |root: &Identity| {
+            let mut begun = SipHasher24::new_with_key(&key);
+            begun.write(b"handle");
+            begun.write(&root.to_bytes());
+            begun
+        };
+        Self { begun: begun(&root), former: former.iter().map(begun).collect() }
     }
 
     pub(super) fn handle(&self, identity: Identity) -> FileHandle {
         let identity = identity.to_bytes();
-        let bytes = [&identity[..], &self.mac(&identity)].concat();
+        let bytes = [&identity[..], &mac_of(self.begun, &identity)].concat();
         FileHandle::new(&bytes).expect("24 and 16 bytes are not more than 64")
     }
 
     /// The identity in a handle, if this export made it.
     pub(super) fn identity(&self, handle: &FileHandle) -> Option<Identity> {
-        let (identity, mac) = handle.as_bytes().split_first_chunk()?;
-        let expected = self.mac(identity);
-        // In constant time, so that a MAC cannot be found byte by byte.
-        let differing = mac.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
-        (mac.len() == MAC_BYTES && differing == 0).then(|| Identity::from_bytes(identity))
+        identity(self.begun, handle)
     }
 
-    fn mac(&self, identity: &[u8]) -> [u8; MAC_BYTES] {
-        let mut hasher = self.begun;
-        hasher.write(identity);
-        hasher.finish128().as_bytes()
+    /// Whether it was made for another directory, or another file system, that was exported before: so it is stale, and not forged.
+    #[cold]
+    pub(super) fn is_of_former(&self, handle: &FileHandle) -> bool {
+        self.former.iter().any(|begun| identity(*begun, handle).is_some())
     }
+}
+
+fn identity(begun: SipHasher24, handle: &FileHandle) -> Option<Identity> {
+    let (identity, mac) = handle.as_bytes().split_first_chunk()?;
+    let expected = mac_of(begun, identity);
+    // In constant time, so that a MAC cannot be found byte by byte.
+    let differing = mac.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
+    (mac.len() == MAC_BYTES && differing == 0).then(|| Identity::from_bytes(identity))
+}
+
+fn mac_of(begun: SipHasher24, identity: &[u8]) -> [u8; MAC_BYTES] {
+    let mut hasher = begun;
+    hasher.write(identity);
+    hasher.finish128().as_bytes()
 }
 
 #[cfg(test)]
@@ -52,12 +67,17 @@ mod tests {
 
     #[test]
     fn only_handles_of_this_key_and_root_are_taken() {
-        let identity = |inode| Identity { device: 5, inode, generation: -3 };
-        let key = HandleKey::new([7; 16], identity(1));
+        let identity = |inode| Identity { file_system: 5, inode, generation: -3 };
+        let key = HandleKey::new([7; 16], identity(1), &[]);
         let handle = key.handle(identity(9));
         assert_eq!(key.identity(&handle), Some(identity(9)));
-        for other in [HandleKey::new([8; 16], identity(1)), HandleKey::new([7; 16], identity(2))] {
-            assert_eq!(other.identity(&handle), None);
+        let former = [identity(3), identity(1)];
+        for (other, is_of_former) in [
+            (HandleKey::new([8; 16], identity(2), &former), false),
+            (HandleKey::new([7; 16], identity(2), &[identity(3)]), false),
+            (HandleKey::new([7; 16], identity(2), &former), true),
+        ] {
+            assert_eq!((other.identity(&handle), other.is_of_former(&handle)), (None, is_of_former));
         }
         let bytes = handle.as_bytes();
         for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {

@@ -8,10 +8,12 @@ use nocopy::integration::KernelHandle;
 use rustix::fs::{Statx, StatxFlags};
 use siphasher::sip::SipHasher24;
 
-/// Device, inode number, and a value that distinguishes the file from earlier ones with that number.
+use super::file_systems::FileSystem;
+
+/// File system, inode number, and a value that distinguishes the file from earlier ones with that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    pub(crate) device: u64,
+    pub(crate) file_system: u64,
     pub(crate) inode: u64,
     /// Time of birth in nanoseconds since 1970; on a file system without it, a hash of the kernel's own handle, which has the inode's
     /// generation; 0 if there is neither.
@@ -22,19 +24,14 @@ impl Identity {
     pub(crate) const BYTES: usize = 24;
 
     /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's file.
-    pub(crate) fn of(about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
-        let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);
-        let born = about.stx_btime;
-        let generation = match has_birth {
-            true => born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec)),
-            false => KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle)),
-        };
-        Self { device: device(about), inode: about.stx_ino, generation }
+    pub(super) fn of(file_system: FileSystem, about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
+        let generation = generation(about, directory, name, file_system.has_passing_inodes);
+        Self { file_system: file_system.number, inode: about.stx_ino, generation }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.device.to_be_bytes());
+        bytes[..8].copy_from_slice(&self.file_system.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.inode.to_be_bytes());
         bytes[16..].copy_from_slice(&self.generation.to_be_bytes());
         bytes
@@ -42,8 +39,20 @@ impl Identity {
 
     pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Self { device: word(0), inode: word(8), generation: word(16) as i64 }
+        Self { file_system: word(0), inode: word(8), generation: word(16) as i64 }
     }
+}
+
+/// With passing inode numbers, the kernel's handle distinguishes files, too: it has a new generation for each number.
+pub(super) fn generation(about: &Statx, directory: impl AsFd, name: &CStr, has_passing_inodes: bool) -> i64 {
+    let by_handle = || KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle));
+    let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);
+    if !has_birth {
+        return by_handle();
+    }
+    let born = about.stx_btime;
+    let born = born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec));
+    if has_passing_inodes { born ^ by_handle() } else { born }
 }
 
 fn generation_of(handle: &KernelHandle) -> i64 {
@@ -52,7 +61,8 @@ fn generation_of(handle: &KernelHandle) -> i64 {
     hasher.finish().cast_signed()
 }
 
-pub(crate) fn device(about: &Statx) -> u64 {
+/// Its device number, of this boot.
+pub(super) fn device(about: &Statx) -> u64 {
     u64::from(about.stx_dev_major) << 32 | u64::from(about.stx_dev_minor)
 }
 
@@ -72,7 +82,8 @@ mod tests {
             let mut about = file::about(&opened).unwrap();
             about.stx_mask &= !StatxFlags::BTIME.bits();
             // Whether or not the number of the removed file is reused.
-            Identity { inode: 0, ..Identity::of(&about, &opened, c"") }
+            let file_system = FileSystem { number: 1, has_passing_inodes: false };
+            Identity { inode: 0, ..Identity::of(file_system, &about, &opened, c"") }
         };
         let mut found = Vec::new();
         for _ in 0..3 {

@@ -2,7 +2,7 @@
 //!
 //! Wrong entries do no harm: the file at a place must have the identity that is looked for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -173,6 +173,21 @@ impl Index {
         self.places().known.len()
     }
 
+    /// The numbers of all file systems in it.
+    pub(super) fn file_systems(&self) -> Vec<u64> {
+        let places = self.places();
+        let both =
+            places.known.iter().flat_map(|(one, (place, _))| [one.file_system, place.parent.file_system]);
+        both.collect::<HashSet<_>>().into_iter().collect()
+    }
+
+    /// Exported directories: parents that have no place themselves.
+    pub(super) fn roots(&self) -> HashSet<Identity> {
+        let places = self.places();
+        let parents = places.known.values().map(|(place, _)| place.parent);
+        parents.filter(|parent| !places.known.contains_key(parent)).collect()
+    }
+
     pub(super) fn identities(&self) -> Vec<Identity> {
         self.places().known.keys().copied().collect()
     }
@@ -325,7 +340,7 @@ mod tests {
     use super::*;
 
     fn identity(inode: u64) -> Identity {
-        Identity { device: 1, inode, generation: 2 }
+        Identity { file_system: 1, inode, generation: 2 }
     }
 
     fn place(parent: u64, name: &str) -> Place {

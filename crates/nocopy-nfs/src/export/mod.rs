@@ -1,6 +1,6 @@
 //! The exported directory: handles, files, attributes and listings; nothing outside of it is accessible.
 //!
-//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. The index has the file's place: its parent's
+//! A handle has the file's *identity* (file system, inode number, time of birth) and a MAC. The index has the file's place: its parent's
 //! identity and its name. A file opened there must have the identity of the handle, or the handle is stale. So neither a forged handle, nor
 //! a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root (`openat2(2)`, `RESOLVE_BENEATH`),
 //! and the path of an open file is checked again before each use. With the right to open files by the kernel's own handles
@@ -10,12 +10,19 @@ mod attributes;
 mod caller;
 mod changes;
 mod closing;
+mod exclusive;
 mod file;
+mod file_systems;
 mod handle;
 mod identity;
 mod index;
+mod kinds;
+mod known_by;
+mod limits;
 mod listing;
 mod local;
+mod making;
+mod numbers;
 mod open_files;
 mod state;
 mod sweep;
@@ -27,14 +34,14 @@ mod waiting;
 use nocopy_proto::errno::Why;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nocopy::integration::KernelHandle;
-use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
+use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
@@ -42,10 +49,15 @@ pub use caller::{ActError, Caller, User};
 pub use changes::{Changed, Writing};
 use changes::{Locks, WriteVerifier};
 use closing::Closing;
+use exclusive::Exclusive;
+use file::file_type;
 pub use file::{OpenFile, status_of};
+use file_systems::FileSystems;
 use handle::HandleKey;
 use identity::Identity;
 use index::{Index, Known, Place};
+pub use known_by::FileSystemName;
+pub use limits::Limits;
 use listing::Listings;
 pub use listing::{Listing, Name};
 use open_files::OpenFiles;
@@ -53,8 +65,6 @@ use state::State;
 pub use state::StateError;
 use sweep::Sweep;
 pub(crate) use waiting::without_waiting;
-
-const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -76,6 +86,7 @@ pub struct Export {
     /// The directory as named by the user, possibly through links.
     named: PathBuf,
     key: HandleKey,
+    file_systems: FileSystems,
     index: Index,
     sweep: Sweep,
     open: OpenFiles,
@@ -83,6 +94,7 @@ pub struct Export {
     listings: Listings,
     changes: AtomicU64,
     locks: Locks,
+    exclusive: Exclusive,
     verifier: WriteVerifier,
     /// A file on the file system, by which others are opened with kernel handles; `None` if that is not permitted.
     mount: Option<OwnedFd>,
@@ -101,6 +113,18 @@ impl Export {
     /// # Errors
     /// See [`ExportError`].
     pub fn open(directory: &Path, state: Option<&Path>) -> Result<Self, ExportError> {
+        Self::open_named(directory, state, None)
+    }
+
+    /// As [`open`](Self::open), with a name of the file system by which handles know it.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    pub fn open_named(
+        directory: &Path,
+        state: Option<&Path>,
+        file_system: Option<FileSystemName>,
+    ) -> Result<Self, ExportError> {
         let refused = |source: io::Error| ExportError::Directory { path: directory.to_owned(), source };
         let path = directory.canonicalize().map_err(refused)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -110,12 +134,17 @@ impl Export {
             error => refused(error.into()),
         })?;
         let about = file::about(&root).map_err(|error| refused(error.into()))?;
-        let (identity, mount) = (Identity::of(&about, &root, c""), handles_are_opened_by(&root));
+        readlinkat(CWD, name_of_descriptor(root.as_raw_fd()), Vec::new())
+            .map_err(|error| ExportError::NoProc { source: error.into() })?;
+        let State { key, index, numbers, exclusive } = State::open(state, &path)?;
+        let named = file_system.map(|FileSystemName(name)| name);
+        let file_systems =
+            FileSystems::new(&path, &root, &about, named, (numbers, &index)).map_err(refused)?;
+        let (identity, mount) = (file_systems.root(), handles_are_opened_by(&root));
         let root = Arc::new(OpenFile::new(root, identity, file_type(&about)));
-        root.path().map_err(|error| ExportError::NoProc { source: error.into() })?;
-        let State { key, index } = State::open(state, &path)?;
         Ok(Self {
-            key: HandleKey::new(key, root.identity()),
+            key: HandleKey::new(key, root.identity(), &file_systems.former()),
+            file_systems,
             index,
             sweep: Sweep::default(),
             open: OpenFiles::new(),
@@ -123,6 +152,7 @@ impl Export {
             listings: Listings::new(key),
             changes: AtomicU64::new(0),
             locks: Locks::default(),
+            exclusive,
             verifier: WriteVerifier::new().map_err(refused)?,
             mount,
             named: std::path::absolute(directory).map_err(refused)?,
@@ -140,6 +170,11 @@ impl Export {
         let below = |root: &Path| path.strip_prefix(root).ok();
         let root = Path::new("/");
         below(&self.path).or_else(|| below(&self.named)).or_else(|| (path == root).then(|| Path::new("")))
+    }
+
+    /// When its handles end although the files exist, in words; `None` if they stay valid.
+    pub fn handles_end(&self) -> Option<&'static str> {
+        self.file_systems.end()
     }
 
     pub fn root(&self) -> FileHandle {
@@ -167,9 +202,14 @@ impl Export {
     /// The file of a handle, open at least for its attributes.
     ///
     /// # Errors
-    /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its place.
+    /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its place, or another file system is
+    /// exported than before.
     pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
-        self.find(self.key.identity(handle).ok_or(Status::BadHandle)?)
+        match self.key.identity(handle) {
+            Some(identity) => self.find(identity),
+            None if self.key.is_of_former(handle) => Err(Status::Stale),
+            None => Err(Status::BadHandle),
+        }
     }
 
     /// Whether a file, or a name in it, is found without waiting for the disk, another host or another program. A hint, which may be wrong by the next call.
@@ -245,7 +285,7 @@ impl Export {
             directory.about().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
         };
         let about = caller.act(|| file::about_at(directory, &name).map_err(refused))?;
-        let identity = Identity::of(&about, directory, &name);
+        let identity = self.identify(&about, directory, &name)?;
         self.learn(identity, directory.identity(), directory, &name);
         self.found(identity, &about)
     }
@@ -306,6 +346,7 @@ impl Export {
 
     /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes the index to the disk.
     pub fn tidy(&self) {
+        self.file_systems.tidy();
         self.open.close_unused();
         self.settle_closing(0);
         self.listings.tidy();
@@ -313,20 +354,33 @@ impl Export {
         self.index.tidy();
     }
 
+    fn identify(&self, about: &Statx, directory: impl AsFd, name: &CStr) -> Result<Identity, Status> {
+        self.file_systems.identify(about, directory, name, &self.index)
+    }
+
     fn learn(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
         if identity == self.root.identity() {
             return;
         }
-        let known = self.index.knows(identity, parent, name.to_bytes(), self.mount.is_some());
+        let mount = self.mount_of(identity);
+        let known = self.index.knows(identity, parent, name.to_bytes(), mount.is_some());
         if known == Known::Saved || !waiting::may_wait() || known == Known::Unsaved {
             return;
         }
-        let handle = self.mount.as_ref().and_then(|_| KernelHandle::of(directory, name).ok());
+        let handle = mount.and_then(|_| KernelHandle::of(directory, name).ok());
         self.index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
     }
 
+    /// Its mount, if the file can be opened there with a kernel handle: it is on the file system of the exported directory.
+    fn mount_of(&self, identity: Identity) -> Option<&OwnedFd> {
+        self.mount.as_ref().filter(|_| identity.file_system == self.root.identity().file_system)
+    }
+
     fn found(&self, identity: Identity, about: &Statx) -> Result<Found, Status> {
-        Ok(Found { handle: self.key.handle(identity), attributes: file::attributes(about) })
+        Ok(Found {
+            handle: self.key.handle(identity),
+            attributes: file::attributes(about, identity.file_system),
+        })
     }
 
     /// The parent of a directory; that of the root is the root.
@@ -359,7 +413,7 @@ impl Export {
     fn find_by_index(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
         let path = self.index.path(identity, self.root.identity()).ok_or(Status::Stale)?;
         let (file, about) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
-        let is_it = Identity::of(&about, &file, c"") == identity;
+        let is_it = self.identify(&about, &file, c"")? == identity;
         let found = || Arc::new(OpenFile::below(file, identity, file_type(&about), &self.root));
         is_it.then(found).ok_or(Status::Stale)
     }
@@ -374,6 +428,7 @@ impl Export {
     /// is not found by it.
     fn learn_by_handle(&self, identity: Identity) -> Option<()> {
         let place = self.index.place(identity)?;
+        self.mount_of(identity)?;
         if self.is_removed(&place) {
             self.index.forget(identity);
             return None;
@@ -386,7 +441,7 @@ impl Export {
             let (directory, _) = self.open_below(&Path::new(".").join(&below)).ok()?;
             below.push(name);
             let (file, about) = self.open_below(&below).ok()?;
-            let found = Identity::of(&about, file, c"");
+            let found = self.identify(&about, file, c"").ok()?;
             self.learn(found, parent, directory, &CString::new(name.as_os_str().as_bytes()).ok()?);
             parent = found;
         }
@@ -436,22 +491,15 @@ fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     is_permitted.then_some(mount)
 }
 
-/// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory.
+/// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory. (The kernel refuses too long ones.)
 fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     if directory.file_type() != FileType::Directory {
         return Err(Status::NotDirectory);
-    }
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Status::NameTooLong);
     }
     if name.is_empty() || name.contains(&b'/') {
         return Err(Status::Invalid);
     }
     CString::new(name).map_err(|_| Status::Invalid)
-}
-
-fn file_type(about: &Statx) -> FileType {
-    file::attributes(about).file_type
 }
 
 /// Opens a path for attributes, without following symbolic links, and not outside of the directory.

@@ -123,7 +123,7 @@ mod tests {
                 (0..2).for_each(|_| open.close_unused())
             }];
         for (number, close) in closes.into_iter().enumerate() {
-            let identity = Identity { device: 1, inode: number as u64, generation: 0 };
+            let identity = Identity { file_system: 1, inode: number as u64, generation: 0 };
             let named = tempfile::NamedTempFile::new().unwrap();
             let file = OpenFile::new(named.reopen().unwrap().into(), identity, FileType::Regular);
             file.note_write(&closing);

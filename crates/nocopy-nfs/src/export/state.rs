@@ -13,7 +13,9 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use siphasher::sip::SipHasher24;
 
+use super::exclusive::Exclusive;
 use super::index::Index;
+use super::numbers::Numbers;
 
 const KEY_BYTES: usize = 16;
 
@@ -44,6 +46,8 @@ pub enum StateError {
 pub(super) struct State {
     pub(super) key: [u8; KEY_BYTES],
     pub(super) index: Index,
+    pub(super) numbers: Numbers,
+    pub(super) exclusive: Exclusive,
 }
 
 impl State {
@@ -71,7 +75,10 @@ impl State {
         let key = File::from(key);
         check(&key, &path, ALL_OF_OTHERS)?;
         let key = read_key(key).map_err(failed)?;
-        Ok(Self { key, index: Index::read(locked).map_err(failed)? })
+        let index = locked.try_clone().and_then(Index::read).map_err(failed)?;
+        let exclusive = locked.try_clone().and_then(Exclusive::read).map_err(failed)?;
+        let numbers = Numbers::read(locked, &index).map_err(failed)?;
+        Ok(Self { key, index, numbers, exclusive })
     }
 }
 

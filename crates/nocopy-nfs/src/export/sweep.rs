@@ -51,7 +51,7 @@ impl Export {
         if is_open || self.is_at_its_place(identity) {
             return;
         }
-        if place.handle.is_none() || self.mount.is_none() || self.is_removed(&place) {
+        if place.handle.is_none() || self.mount_of(identity).is_none() || self.is_removed(&place) {
             self.index.forget(identity);
         }
     }
@@ -60,7 +60,9 @@ impl Export {
     fn is_at_its_place(&self, identity: Identity) -> bool {
         let Some(path) = self.index.path(identity, self.root.identity()) else { return false };
         match self.open_below(&path) {
-            Ok((opened, about)) => Identity::of(&about, &opened, c"") == identity,
+            Ok((opened, about)) => {
+                self.identify(&about, &opened, c"").map_or(true, |found| found == identity)
+            }
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV),
         }
     }

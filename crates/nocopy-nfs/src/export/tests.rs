@@ -1,10 +1,10 @@
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use super::*;
 use crate::wire::nfs3::FileHandle;
-use crate::wire::nfs3::{HowToCreate, NewAttributes, Stability};
+use crate::wire::nfs3::{HowToCreate, NewAttributes, NewNode, Stability};
 
 /// An exported directory, one for the state beside it, and a file that clients must not see.
 pub(super) struct Scene {
@@ -84,7 +84,10 @@ fn no_name_and_no_link_leads_outside() {
     for name in [&b"../secret"[..], b"below/file", b"/", b"a\0b", b""] {
         assert_eq!(status(export.lookup(&Caller::Server, &root, name)), Status::Invalid);
     }
-    assert_eq!(status(export.lookup(&Caller::Server, &root, &[b'a'; 256])), Status::NameTooLong);
+    for bytes in [256, 5000, 60_000] {
+        let name = vec![b'a'; bytes];
+        assert_eq!(status(export.lookup(&Caller::Server, &root, &name)), Status::NameTooLong, "{bytes}");
+    }
     assert_eq!(status(export.lookup(&Caller::Server, &root, b"absent")), Status::NoEntry);
     assert_eq!(export.lookup(&Caller::Server, &root, b"..").unwrap().handle, export.root());
     // A link is a file like others; following it is up to the client.
@@ -294,7 +297,7 @@ fn what_is_cached_is_at_hand() {
         assert!(export.is_at_hand(&handle, name), "{name:?}");
     }
     // Its place is not known, so the disk is needed.
-    let unknown = Identity { device: 1, inode: 2, generation: 3 };
+    let unknown = Identity { file_system: 1, inode: 2, generation: 3 };
     assert!(!export.is_at_hand(&export.key.handle(unknown), None));
 }
 
@@ -568,4 +571,58 @@ fn a_large_directory_is_listed_in_parts_of_bounded_memory() {
         cookie = names.last().unwrap().cookie;
     }
     assert!(seen == whole && seen.len() == 502 && parts > 5, "{} names in {parts} parts", seen.len());
+}
+
+#[test]
+fn fifos_and_sockets_are_made() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let make = |name: &str, file_type, (major, minor)| {
+        let attributes = NewAttributes { mode: Some(0o640), ..NewAttributes::NONE };
+        let node = NewNode { file_type, attributes, major, minor };
+        export.make_node(&Caller::Server, &root, name.as_bytes(), &node).0.map(|found| found.attributes)
+    };
+    for (name, file_type) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {
+        let made = make(name, file_type, (0, 0)).unwrap();
+        assert_eq!((made.file_type, made.mode & !0o027), (file_type, 0o640));
+        assert_eq!(make(name, file_type, (0, 0)), Err(Status::Exists));
+    }
+    for file_type in [FileType::Regular, FileType::Directory, FileType::SymbolicLink] {
+        assert_eq!(make("other", file_type, (0, 0)), Err(Status::BadType), "{file_type:?}");
+    }
+    for file_type in [FileType::CharacterDevice, FileType::BlockDevice] {
+        assert_eq!(make("device", file_type, (1, 3)), Err(Status::NotPermitted), "{file_type:?}");
+    }
+}
+
+/// The kernel decides: a container, or a user without the right, may not.
+#[test]
+fn devices_are_made_for_root_of_a_client() {
+    if Caller::check_acting().is_err() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
+    }
+    let scene = Scene::new();
+    let path = scene.path("exported/by hand");
+    let kind = rustix::fs::FileType::CharacterDevice;
+    let is_permitted = rustix::fs::mknodat(CWD, &path, kind, Mode::RUSR, rustix::fs::makedev(1, 3)).is_ok();
+    fs::set_permissions(scene.path("exported"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    let make = |user: u32, numbers: (u32, u32)| {
+        let (file_type, attributes) = (FileType::CharacterDevice, NewAttributes::NONE);
+        let node = NewNode { file_type, attributes, major: numbers.0, minor: numbers.1 };
+        let caller = Caller::User(User::new(user, user, &[], true));
+        let made = export.make_node(&caller, &root, format!("of {user}").as_bytes(), &node);
+        made.0.map(|found| (found.attributes.device_major, found.attributes.device_minor))
+    };
+    std::thread::scope(|scope| {
+        let on_thread_that_ends = || {
+            assert_eq!(make(1001, (1, 3)), Err(Status::NotPermitted));
+            assert_eq!(make(0, (1 << 12, 3)), Err(Status::Invalid));
+            assert_eq!(make(0, (1, 3)), if is_permitted { Ok((1, 3)) } else { Err(Status::NotPermitted) });
+        };
+        scope.spawn(on_thread_that_ends).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }

@@ -12,6 +12,7 @@ pub(crate) mod disk;
 pub(crate) mod driver_counters;
 pub(crate) mod error_queue;
 pub(crate) mod ethtool;
+pub(crate) mod file_system;
 pub(crate) mod fork;
 mod generic;
 pub(crate) mod interface;

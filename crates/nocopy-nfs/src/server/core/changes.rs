@@ -7,11 +7,10 @@ use crate::export::{Caller, Changed, Found, OpenFile, User};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
-    MakeDirectoryArguments, NfsResult, Procedure, Refusal, RenameArguments, Renamed, SetAttributesArguments,
-    Status, SymbolicLinkArguments, WeakCacheConsistency,
+    MakeDirectoryArguments, MakeNodeArguments, NfsResult, Procedure, Refusal, RenameArguments, Renamed,
+    SetAttributesArguments, Status, SymbolicLinkArguments, WeakCacheConsistency,
 };
 use crate::wire::rpc::{Call, Reply};
-use crate::wire::xdr::Reader;
 
 impl Core {
     /// Makes a change, and returns the reply. A call that a client repeats, because no reply arrived, is done once.
@@ -78,11 +77,8 @@ impl Core {
             Procedure::RemoveDirectory => success(xid, &self.remove(caller, &arguments(call)?, true)),
             Procedure::Rename => success(xid, &self.rename(caller, &arguments(call)?)),
             Procedure::Link => success(xid, &self.link(caller, &arguments(call)?)),
-            // Devices, FIFOs and sockets are useless to clients.
-            _ => {
-                let directory = Reader::new(call.arguments).read().map_err(|_| Reply::GarbageArguments)?;
-                success(xid, &self.refused::<WeakCacheConsistency>(Status::NotSupported, &directory))
-            }
+            Procedure::MakeNode => success(xid, &self.make_node(caller, &arguments(call)?)),
+            _ => return Err(Reply::ProcedureUnavailable),
         };
         self.save();
         Ok(made)
@@ -144,6 +140,16 @@ impl Core {
         let (Text(path), new) = (asked.path, &asked.attributes);
         self.in_directory(&asked.at, |directory, name| {
             self.export.make_link(caller, directory, name, path, new)
+        })
+    }
+
+    fn make_node(
+        &self,
+        caller: &Caller,
+        asked: &MakeNodeArguments<'_>,
+    ) -> NfsResult<Created, WeakCacheConsistency> {
+        self.in_directory(&asked.at, |directory, name| {
+            self.export.make_node(caller, directory, name, &asked.node)
         })
     }
 

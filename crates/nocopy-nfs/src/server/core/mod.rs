@@ -175,6 +175,22 @@ impl Core {
         Ok(self.dispatch(&call, from).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
     }
 
+    /// The reply of the portmapper to a datagram; `None` if it is no call, or one that is not answered when it is refused.
+    pub fn answer_datagram(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let call = Call::parse(datagram).ok()?;
+        let is_indirect = (call.program, call.procedure) == (portmap::PROGRAM, portmap::CALL_INDIRECTLY);
+        if is_indirect {
+            return None;
+        }
+        let made = match call.program {
+            portmap::PROGRAM if call.version == portmap::VERSION => self.portmap(&call),
+            portmap::PROGRAM => Err(Reply::ProgramMismatch { low: portmap::VERSION, high: portmap::VERSION }),
+            _ => Err(Reply::ProgramUnavailable),
+        };
+        let mut record = made.unwrap_or_else(|refused| reply(refused, call.xid));
+        Some(record.split_off(record::MARK_BYTES))
+    }
+
     fn dispatch(&self, call: &Call<'_>, from: Origin) -> Result<Answer, Refused> {
         // The null procedure does nothing, so every client may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {

@@ -16,6 +16,12 @@ use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 const MOUNTS_MAX: usize = 1024;
 const PATHS_BYTES_MAX: usize = 64 << 10;
 
+/// The longest path that the kernel takes.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// Longer paths are decoded, so that they can be refused by their own status.
+type LongPath<'a> = Text<'a, { nfs3::ARGUMENT_BYTES_MAX }>;
+
 /// The paths that clients claim to have mounted.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(Mutex<Vec<(IpAddr, Box<[u8]>)>>);
@@ -28,7 +34,8 @@ impl Mounts {
     fn add(&self, client: IpAddr, path: &[u8]) {
         let mut mounts = self.lock();
         let bytes: usize = mounts.iter().map(|(_, path)| path.len()).sum();
-        let has_room = mounts.len() < MOUNTS_MAX && bytes + path.len() <= PATHS_BYTES_MAX;
+        let is_listed = path.len() <= mount::PATH_BYTES_MAX;
+        let has_room = is_listed && mounts.len() < MOUNTS_MAX && bytes + path.len() <= PATHS_BYTES_MAX;
         if has_room && !mounts.iter().any(|one| (one.0, &*one.1) == (client, path)) {
             mounts.push((client, path.into()));
         }
@@ -41,7 +48,7 @@ impl Core {
         Ok(match procedure {
             Procedure::Null => success(call.xid, &()),
             Procedure::Mount => {
-                let Text(path) = arguments::<mount::Path<'_>>(call)?;
+                let Text(path) = arguments::<LongPath<'_>>(call)?;
                 let caller = self.callers.of(&call.credential, client).map_err(Reply::Denied)?;
                 let reply = self.mounted(&caller, path);
                 if reply.is_ok() {
@@ -63,7 +70,7 @@ impl Core {
                 success(call.xid, &entries)
             }
             Procedure::Unmount => {
-                let Text(path) = arguments::<mount::Path<'_>>(call)?;
+                let Text(path) = arguments::<LongPath<'_>>(call)?;
                 self.mounts.lock().retain(|one| (one.0, &*one.1) != (client.ip(), path));
                 success(call.xid, &())
             }
@@ -81,6 +88,9 @@ impl Core {
 
     /// The path is looked up as the caller would do it name by name.
     fn mounted(&self, caller: &Caller, path: &[u8]) -> MountReply {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(Status::NameTooLong);
+        }
         let path = Path::new(OsStr::from_bytes(path));
         let below = self.export.inside(path).ok_or(Status::NoEntry)?;
         let handle = self.export.walk(caller, below).map_err(status)?;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use rustix::fs::Access;
 
 use super::{Answer, Core, ListCall, Origin, ReadCall, Refused, arguments, read_reply, success};
-use crate::export::{Caller, OpenFile};
+use crate::export::{Caller, Limits, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation, FileSystemStatus, FileType,
-    LookupArguments, LookupResult, NfsResult, PathConfiguration, Procedure, ReadArguments, ReadDirArguments,
-    ReadDirPlusArguments, ReadLinkResult, Refusal, Status, Time, WRITE_BYTES_MAX, WeakCacheConsistency,
+    ARGUMENT_BYTES_MAX, AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation,
+    FileSystemStatus, FileType, LookupArguments, LookupResult, NfsResult, PathConfiguration, Procedure,
+    ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadLinkResult, Refusal, Status, Time,
+    WRITE_BYTES_MAX, WeakCacheConsistency,
 };
 use crate::wire::rpc::{Call, Reply};
 use crate::wire::xdr::{Reader, XdrError};
@@ -144,13 +145,15 @@ impl Core {
     }
 
     fn file_system_information(&self, asked: &FileHandle) -> Outcome<FileSystemInformation> {
-        let (_, attributes) = self.known(asked)?;
-        let (mut properties, mut write_max) = (
-            FileSystemInformation::HAS_LINKS
-                | FileSystemInformation::HAS_SYMBOLIC_LINKS
-                | FileSystemInformation::IS_HOMOGENEOUS,
-            REFUSED_WRITE_BYTES_MAX,
-        );
+        let (attributes, limits) = self.limits(asked)?;
+        let (mut properties, mut write_max) =
+            (FileSystemInformation::IS_HOMOGENEOUS, REFUSED_WRITE_BYTES_MAX);
+        if limits.links_max > 1 {
+            properties |= FileSystemInformation::HAS_LINKS;
+        }
+        if limits.has_symbolic_links {
+            properties |= FileSystemInformation::HAS_SYMBOLIC_LINKS;
+        }
         if self.is_writable {
             properties |= FileSystemInformation::CAN_SET_TIMES;
             write_max = WRITE_BYTES_MAX as u32;
@@ -164,23 +167,33 @@ impl Core {
             write_preferred: write_max,
             write_multiple: 4096,
             directory_preferred: DIRECTORY_BYTES,
-            file_bytes_max: i64::MAX as u64,
-            time_step: Time { seconds: 0, nanoseconds: 1 },
+            file_bytes_max: limits.file_bytes_max,
+            time_step: Time {
+                seconds: (limits.time_step_ns / 1_000_000_000) as u32,
+                nanoseconds: (limits.time_step_ns % 1_000_000_000) as u32,
+            },
             properties,
         })
     }
 
     fn path_configuration(&self, asked: &FileHandle) -> Outcome<PathConfiguration> {
-        let (_, attributes) = self.known(asked)?;
+        let (attributes, limits) = self.limits(asked)?;
         Ok(PathConfiguration {
             attributes: Some(attributes),
-            links_max: u32::MAX,
-            name_bytes_max: 255,
-            no_truncation: true,
+            links_max: limits.links_max,
+            name_bytes_max: limits.name_bytes_max,
+            no_truncation: !limits.cuts_names,
+            // Linux lets only CAP_CHOWN give files away, on every file system.
             is_chown_restricted: true,
-            ignores_case: false,
-            preserves_case: true,
+            ignores_case: limits.ignores_case,
+            preserves_case: limits.preserves_case,
         })
+    }
+
+    fn limits(&self, asked: &FileHandle) -> Outcome<(Attributes, Limits)> {
+        let (file, attributes) = self.known(asked)?;
+        let limits = self.export.limits(&file);
+        limits.map(|limits| (attributes, limits)).map_err(|status| Refusal { status, rest: Some(attributes) })
     }
 
     fn known(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
@@ -195,7 +208,7 @@ impl Core {
         let (status, first) = self.unchanged(&input.read()?);
         let refused = match procedure {
             Procedure::Rename => {
-                input.opaque(1024)?;
+                input.opaque(ARGUMENT_BYTES_MAX)?;
                 let (_, target) = self.unchanged(&input.read()?);
                 success(call.xid, &refusal(status, (first, target)))
             }

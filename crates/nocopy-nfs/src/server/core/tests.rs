@@ -1,5 +1,7 @@
 //! Calls as a client writes them, against a directory made for the test.
 
+mod long;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -272,7 +274,8 @@ fn calls_from_untrusted_ports_push_out_no_replies_of_trusted_ones() {
     scene.core.is_writable = true;
     scene.core.callers = Callers::Users { is_root_trusted: false, is_any_port_trusted: false };
     let mut arguments = Vec::new();
-    scene.root().encode(&mut arguments);
+    // Refused, with attributes.
+    (Entry { directory: scene.root(), name: Text(b"made") }, 0_u32).encode(&mut arguments);
     let answer = |xid, client| {
         let (program, procedure) = (nfs3::PROGRAM, Procedure::MakeNode as u32);
         let credential = Credential::NONE;

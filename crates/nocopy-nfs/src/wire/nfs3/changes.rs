@@ -1,9 +1,9 @@
 //! Calls that change something, and their results.
 
 use super::FileHandle;
-use super::arguments::LookupArguments;
-use super::attributes::{Attributes, Time, WeakCacheConsistency};
-use super::results::PathText;
+use super::arguments::{ARGUMENT_BYTES_MAX, LookupArguments};
+use super::attributes::{Attributes, FileType, Time, WeakCacheConsistency};
+use crate::wire::mount::Text;
 use crate::wire::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
 
 /// The longest write that is read from a record.
@@ -184,11 +184,58 @@ xdr_struct! {
     }
 }
 
+/// The path of a new symbolic link. As names, longer ones than any file system has are decoded.
+pub type NewPath<'a> = Text<'a, { ARGUMENT_BYTES_MAX }>;
+
 xdr_struct! {
     SymbolicLinkArguments<'a> {
         at: Entry<'a>,
         attributes: NewAttributes,
-        path: PathText<'a>,
+        path: NewPath<'a>,
+    }
+}
+
+/// A file that is none of bytes: mknoddata3 of the RFC. Types for which that has nothing are decoded, so that they can be refused by their own
+/// status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewNode {
+    pub file_type: FileType,
+    pub attributes: NewAttributes,
+    /// Of a device.
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Xdr<'_> for NewNode {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.file_type.encode(out);
+        if matches!(self.file_type, FileType::Regular | FileType::Directory | FileType::SymbolicLink) {
+            return;
+        }
+        self.attributes.encode(out);
+        if matches!(self.file_type, FileType::CharacterDevice | FileType::BlockDevice) {
+            (self.major, self.minor).encode(out);
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, XdrError> {
+        let file_type = FileType::from_number(input.read()?).unwrap_or(FileType::Regular);
+        let mut node = Self { file_type, attributes: NewAttributes::NONE, major: 0, minor: 0 };
+        match file_type {
+            FileType::CharacterDevice | FileType::BlockDevice => {
+                (node.attributes, (node.major, node.minor)) = input.read()?;
+            }
+            FileType::Socket | FileType::Fifo => node.attributes = input.read()?,
+            _ => drop(input.bytes(input.rest().len())?),
+        }
+        Ok(node)
+    }
+}
+
+xdr_struct! {
+    MakeNodeArguments<'a> {
+        at: Entry<'a>,
+        node: NewNode,
     }
 }
 

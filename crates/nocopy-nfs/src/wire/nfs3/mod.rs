@@ -6,13 +6,15 @@ mod changes;
 mod results;
 
 pub use arguments::{
-    AccessArguments, LookupArguments, Name, ReadArguments, ReadDirArguments, ReadDirPlusArguments,
+    ARGUMENT_BYTES_MAX, AccessArguments, LookupArguments, Name, ReadArguments, ReadDirArguments,
+    ReadDirPlusArguments,
 };
 pub use attributes::{Attributes, FileType, SizeAndTimes, Time, WeakCacheConsistency};
 pub use changes::{
     CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, HowToCreate, LinkArguments, Linked,
-    MakeDirectoryArguments, NewAttributes, RenameArguments, Renamed, SetAttributesArguments, SetTime,
-    Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
+    MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, NewPath, RenameArguments, Renamed,
+    SetAttributesArguments, SetTime, Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX,
+    WriteArguments, WriteHead, WriteResult,
 };
 pub use results::{
     AccessResult, DirectoryEntry, DirectoryPage, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,

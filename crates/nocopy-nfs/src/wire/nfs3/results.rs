@@ -1,6 +1,5 @@
 //! Results of calls.
 
-use super::arguments::Name;
 use super::attributes::{Attributes, Time};
 use super::{FileHandle, Status};
 use crate::wire::mount::Text;
@@ -56,6 +55,9 @@ xdr_struct! {
     }
 }
 
+/// The name of a file in a listed directory.
+pub(super) type ListedName<'a> = Text<'a, 1024>;
+
 /// The target of a symbolic link.
 pub type PathText<'a> = Text<'a, 4096>;
 
@@ -80,7 +82,7 @@ xdr_struct! {
 xdr_struct! {
     DirectoryEntry<'a> {
         file_id: u64,
-        name: Name<'a>,
+        name: ListedName<'a>,
         cookie: u64,
     }
 }
@@ -94,7 +96,7 @@ xdr_struct! {
     /// Entry with attributes and handle.
     FullDirectoryEntry<'a> {
         file_id: u64,
-        name: Name<'a>,
+        name: ListedName<'a>,
         cookie: u64,
         attributes: Option<Attributes>,
         file: Option<FileHandle>,

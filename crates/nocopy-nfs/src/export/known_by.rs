@@ -1,0 +1,287 @@
+//! What a file system is known by: of what stays with it, the first that there is.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::Hasher;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use nocopy::integration::{fat_volume, file_system_uuid};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, fstatfs, fstatvfs, openat};
+use rustix::io::Errno;
+
+use super::identity::device;
+use super::kinds::{BCACHEFS, BTRFS, EXFAT, EXT, FAT, JFS, OVERLAY, TMPFS, ZFS};
+use super::{file, name_of_descriptor};
+
+/// The number that statfs(2) returns comes from the UUID: on others, as XFS, it is the device number. On Btrfs each subvolume has its own.
+const NUMBERED_BY_UUID: [u32; 5] = [EXT, BTRFS, ZFS, BCACHEFS, JFS];
+
+/// The name of a file system that the user has given: a number, or a UUID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystemName(pub(super) u64);
+
+impl FromStr for FileSystemName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = match text {
+            "root" => Some(0),
+            text if text.contains('-') && !text.starts_with('-') => number(text),
+            text => text.parse().ok().or_else(|| number(text).filter(|_| text.len() == 32)),
+        };
+        number.map(Self).ok_or("not a number or a UUID, such as 7 or f3a10001-0203-0405-0607-08090a0b0c0d")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum KnownBy {
+    /// By the user.
+    Name(u64),
+    /// What is on its disk.
+    Disk { kind: u32, number: u64 },
+    /// What a file system in memory got when it was mounted.
+    Memory(u64),
+    /// Nothing that stays: the boot of the machine, the device, and which disk that is by now.
+    Boot { boot: String, device: u64, disk: String },
+}
+
+/// A mount that this process sees.
+#[derive(Debug)]
+pub(super) struct Mount {
+    id: u64,
+    pub(super) point: PathBuf,
+}
+
+impl KnownBy {
+    /// What the file system of an open file is known by.
+    ///
+    /// # Errors
+    /// For want of descriptors or memory that cannot be found out.
+    pub(super) fn find(file: impl AsFd, about: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Self> {
+        let (file, kind) = (file.as_fd(), kind(&file)?);
+        let number = fstatvfs(file)?.f_fsid;
+        if number != 0 && kind == TMPFS {
+            return Ok(Self::Memory(number));
+        }
+        if number != 0 && NUMBERED_BY_UUID.contains(&kind) {
+            return Ok(Self::Disk { kind, number });
+        }
+        if kind != OVERLAY || !is_of_layer(about, mount) {
+            let opened = opened(file, about, mount)?;
+            let told = opened.as_ref().and_then(|opened| match kind {
+                FAT => fat_volume(opened).map(u64::from),
+                _ => file_system_uuid(opened).map(folded),
+            });
+            if let Some(number) = told.or_else(|| by_udev(about)) {
+                return Ok(Self::Disk { kind, number });
+            }
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Ok(Self::Boot { boot, device: device(about), disk: disk(about) })
+    }
+
+    /// When it is known no more, in words; `None` if it always is.
+    pub(super) fn end(&self) -> Option<&'static str> {
+        match self {
+            Self::Name(_) | Self::Disk { .. } => None,
+            Self::Memory(_) => Some("is unmounted: it is in memory"),
+            Self::Boot { .. } => Some(
+                "is unmounted, or the machine is restarted: it has no UUID that can be read; name it by --fsid",
+            ),
+        }
+    }
+
+    pub(super) fn write_to(&self, hasher: &mut impl Hasher) {
+        let (tag, words, boot) = match self {
+            Self::Name(number) => (0, [0, *number], &[][..]),
+            Self::Disk { kind, number } => (1, [(*kind).into(), *number], &[][..]),
+            Self::Memory(number) => (2, [0, *number], &[][..]),
+            Self::Boot { boot, device, .. } => (3, [0, *device], boot.as_bytes()),
+        };
+        hasher.write(&[tag]);
+        words.iter().for_each(|word| hasher.write(&word.to_be_bytes()));
+        hasher.write(boot);
+        if let Self::Boot { disk, .. } = self {
+            hasher.write(disk.as_bytes());
+        }
+    }
+}
+
+impl Mount {
+    pub(super) fn of(file: impl AsFd) -> Option<Self> {
+        let about = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
+        let about = fs::read_to_string(about).ok()?;
+        let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+        let all = fs::read("/proc/self/mountinfo").ok()?;
+        let point = all.split(|byte| *byte == b'\n').find_map(|line| point(line, id))?;
+        Some(Self { id, point })
+    }
+}
+
+/// The place of a mount in its line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+fn point(line: &[u8], id: u64) -> Option<PathBuf> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let number: u64 = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    let point = words.nth(3).filter(|_| number == id)?;
+    let (mut rest, mut path) = (point, Vec::with_capacity(point.len()));
+    while let Some((&byte, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| byte == b'\\');
+        let octal = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &behind[3..] } else { behind };
+    }
+    Some(OsString::from_vec(path).into())
+}
+
+/// FAT and exFAT have no inode numbers: the kernel numbers the files that it has in memory.
+pub(super) fn has_passing_inodes(file: impl AsFd) -> rustix::io::Result<bool> {
+    Ok([FAT, EXFAT].contains(&kind(file)?))
+}
+
+fn kind(file: impl AsFd) -> rustix::io::Result<u32> {
+    // The type of the field differs between processors.
+    Ok(fstatfs(file)?.f_type as u32)
+}
+
+fn is_directory(about: &Statx) -> bool {
+    FileType::from_raw_mode(about.stx_mode.into()) == FileType::Directory
+}
+
+/// Whether overlayfs shows a file of a layer with a device number that is neither its own nor that of a disk: of several layers, these
+/// numbers may be exchanged the next time.
+fn is_of_layer(about: &Statx, mount: Option<&Mount>) -> bool {
+    let top = || openat(CWD, &mount?.point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+    let is_own =
+        || top().and_then(|top| file::about(top).ok()).is_some_and(|top| device(&top) == device(about));
+    !is_directory(about) && !is_own()
+}
+
+/// An open file of the same file system, to be asked: never a device or a FIFO.
+fn opened(file: BorrowedFd<'_>, about: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = |at: BorrowedFd<'_>, path: &Path, flags| match openat(at, path, flags, Mode::empty()) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(error),
+        Err(_) => Ok(None),
+    };
+    if is_directory(about) {
+        return open(file, Path::new("."), flags | OFlags::DIRECTORY);
+    }
+    // The top of its mount, unless another one hides that.
+    if let Some(mount) = mount
+        && let Some(top) = open(CWD, &mount.point, flags | OFlags::DIRECTORY)?
+        && Mount::of(&top).is_some_and(|found| found.id == mount.id)
+    {
+        return Ok(Some(top));
+    }
+    if FileType::from_raw_mode(about.stx_mode.into()) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let link = name_of_descriptor(file.as_raw_fd());
+    open(CWD, Path::new(OsStr::from_bytes(link.to_bytes())), flags)
+}
+
+/// The UUID that udev has read from a disk (`ID_FS_UUID`): of FAT, ISO 9660 and others, and before Linux 6.9.
+fn by_udev(about: &Statx) -> Option<u64> {
+    let known = format!("/run/udev/data/b{}:{}", about.stx_dev_major, about.stx_dev_minor);
+    let known = fs::read(known).ok()?;
+    let known = String::from_utf8_lossy(&known);
+    number(known.lines().find_map(|line| line.strip_prefix("E:ID_FS_UUID="))?)
+}
+
+/// The number of a UUID, or of the shorter numbers that some file systems have instead.
+pub(super) fn number(uuid: &str) -> Option<u64> {
+    let digits: String = uuid.chars().filter(|one| *one != '-').collect();
+    match digits.len() {
+        1..=16 => u64::from_str_radix(&digits, 16).ok(),
+        32 => Some(folded(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())),
+        _ => None,
+    }
+}
+
+/// As the kernel does it for statfs(2) (`uuid_to_fsid`).
+fn folded(uuid: [u8; 16]) -> u64 {
+    let [low, high] = [0, 8].map(|at| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("eight bytes")));
+    low ^ high
+}
+
+/// Which disk the device is by now: another one in a loop device has another number (`diskseq`, since Linux 5.15).
+fn disk(about: &Statx) -> String {
+    let device = format!("/sys/dev/block/{}:{}", about.stx_dev_major, about.stx_dev_minor);
+    let read = |name: &str| fs::read_to_string(format!("{device}/{name}"));
+    read("diskseq").or_else(|_| read("../diskseq")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Scene;
+    use super::super::{Caller, Export};
+    use super::*;
+    use crate::wire::nfs3::Status;
+
+    #[test]
+    fn a_uuid_is_the_same_however_it_is_read() {
+        let uuid = [0xf3, 0xa1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+        let written = "F3A10001-0203-0405-0607-08090a0b0c0d";
+        assert_eq!(number(written), Some(folded(uuid)));
+        assert_eq!(number("ABCD-1234"), Some(0xabcd_1234), "of FAT");
+        for other in ["", "-", "no number", "f3a10001-0203-0405-0607-08090a0b0c0dd"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_mount_is_read() {
+        let line =
+            br"36 35 98:0 /mnt1 /mnt/a\040b\134c rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
+        assert_eq!(point(line, 36), Some(PathBuf::from(r"/mnt/a b\c")));
+        assert_eq!((point(line, 35), point(b"", 36)), (None, None));
+        assert_eq!(Mount::of(fs::File::open("/proc/self").unwrap()).unwrap().point, Path::new("/proc"));
+    }
+
+    #[test]
+    fn each_way_of_being_known_has_its_own_number() {
+        let boot = |boot: &str, disk: &str| KnownBy::Boot { boot: boot.into(), device: 5, disk: disk.into() };
+        let all = [
+            KnownBy::Name(5),
+            KnownBy::Disk { kind: 0, number: 5 },
+            KnownBy::Disk { kind: EXT, number: 5 },
+            KnownBy::Memory(5),
+            boot("one\n", "1\n"),
+            boot("other\n", "1\n"),
+            boot("one\n", "2\n"),
+        ];
+        let mut numbers: Vec<u64> = all
+            .iter()
+            .map(|known| {
+                let mut hasher = siphasher::sip::SipHasher24::new();
+                known.write_to(&mut hasher);
+                hasher.finish()
+            })
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all.len());
+    }
+    #[test]
+    fn a_file_system_has_the_name_that_it_is_given() {
+        let scene = Scene::new();
+        let open = |name: Option<&str>| {
+            let name = name.map(|name| name.parse().unwrap());
+            Export::open_named(&scene.path("exported"), Some(&scene.path("state")), name).unwrap()
+        };
+        let export = open(Some("7"));
+        let known = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
+        export.save().unwrap();
+        drop(export);
+        assert_eq!(open(Some("7")).file(&known).map(drop), Ok(()));
+        assert!(open(Some("7")).handles_end().is_none());
+        for other in [None, Some("8"), Some("f3a10001-0203-0405-0607-08090a0b0c0d")] {
+            assert_eq!(open(other).file(&known).map(drop), Err(Status::Stale), "{other:?}");
+        }
+        assert!(["", "x", "-1", "7 "].iter().all(|name| name.parse::<FileSystemName>().is_err()));
+    }
+}

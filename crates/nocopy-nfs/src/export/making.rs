@@ -1,0 +1,219 @@
+//! Making files, directories, symbolic links, FIFOs, sockets and devices.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FileType as Kind, OFlags, ftruncate, makedev, mkdirat, mknodat, openat, symlinkat};
+use rustix::io::fcntl_dupfd_cloexec;
+
+use super::attributes::{begin_by_name, begin_with, check, permissions};
+use super::changes::{CLOSING_MAX, Changed, between};
+use super::exclusive::{is_marked, mark};
+use super::file::{self, refusal};
+use super::{Caller, Export, Found, OpenFile, entry_name};
+use crate::wire::nfs3::{FileType, HowToCreate, NewAttributes, NewNode, Status};
+
+/// Default permissions of new files.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+impl Export {
+    /// Makes a file, or opens an existing one if the call allows it.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        how: &HowToCreate,
+    ) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            let attributes = match how {
+                HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
+                HowToCreate::Exclusive(_) => NewAttributes::NONE,
+            };
+            check(&attributes)?;
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
+            let made = caller.act(|| {
+                let file = openat(directory, name, flags, mode).map_err(refusal)?;
+                if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
+                    ftruncate(&file, bytes).map_err(refusal)?;
+                }
+                if let HowToCreate::Exclusive(verifier) = how {
+                    // Where that fails, it is kept below.
+                    let _ = mark(&file, *verifier);
+                }
+                begin_with(file.as_fd(), &attributes).map(|()| Some(file))
+            });
+            match made {
+                Ok(Some(file)) => self.note_made(&file, how).map(|()| Some(file)),
+                Err(Status::Exists) => self.take(caller, directory, name, how).map(|()| None),
+                made => made,
+            }
+        })
+    }
+
+    /// Keeps the verifier of a new file, if its times have not.
+    fn note_made(&self, file: &OwnedFd, how: &HowToCreate) -> Result<(), Status> {
+        let HowToCreate::Exclusive(verifier) = how else { return Ok(()) };
+        let about = file::about(file).map_err(refusal)?;
+        if is_marked(&about, *verifier) {
+            return Ok(());
+        }
+        let identity = self.identify(&about, file, c"")?;
+        // Without it, only a repeated call is refused that the next server gets.
+        let _ = self.exclusive.keep(identity, &about, *verifier);
+        Ok(())
+    }
+
+    /// A file that exists already.
+    fn take(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &CStr,
+        how: &HowToCreate,
+    ) -> Result<(), Status> {
+        let about = caller.act(|| file::about_at(directory, name).map_err(refusal))?;
+        if file::file_type(&about) != FileType::Regular {
+            return Err(Status::Exists);
+        }
+        match how {
+            HowToCreate::Guarded(_) => Err(Status::Exists),
+            HowToCreate::Exclusive(verifier) => {
+                let identity = self.identify(&about, directory, name)?;
+                let is_made = self.exclusive.has_made(identity, &about, *verifier);
+                if is_made { Ok(()) } else { Err(Status::Exists) }
+            }
+            HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
+            HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
+                let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
+                // The directory's lock is held, so the file's lock must not be waited for.
+                self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
+                self.truncate(caller, &file, *bytes)
+            }
+        }
+    }
+
+    pub fn make_directory(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        new: &NewAttributes,
+    ) -> Changed<Found> {
+        let mode = permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
+        self.make(directory, name, |name| {
+            check(new)?;
+            caller.act(|| {
+                mkdirat(directory, name, mode).map_err(refusal)?;
+                begin_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
+            })
+        })
+    }
+
+    pub fn make_link(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        path: &[u8],
+        new: &NewAttributes,
+    ) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            check(new)?;
+            let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
+            caller.act(|| {
+                symlinkat(&*path, directory, name).map_err(refusal)?;
+                begin_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
+            })
+        })
+    }
+
+    /// Makes a FIFO, a socket, or, if the kernel lets the caller, a device.
+    pub fn make_node(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        node: &NewNode,
+    ) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            let NewNode { file_type, attributes, major, minor } = node;
+            let kind = match file_type {
+                FileType::Fifo => Kind::Fifo,
+                FileType::Socket => Kind::Socket,
+                FileType::CharacterDevice => Kind::CharacterDevice,
+                FileType::BlockDevice => Kind::BlockDevice,
+                _ => return Err(Status::BadType),
+            };
+            check(attributes)?;
+            let is_device = matches!(kind, Kind::CharacterDevice | Kind::BlockDevice);
+            // All clients would have what the server's user has.
+            if is_device && *caller == Caller::Server {
+                return Err(Status::NotPermitted);
+            }
+            let device = makedev(*major, *minor);
+            // The kernel has 12 and 20 bits for them.
+            if (major >> 12, minor >> 20) != (0, 0) {
+                return Err(Status::Invalid);
+            }
+            let mode = permissions(caller, *file_type, attributes.mode.unwrap_or(FILE_MODE));
+            caller.act(|| {
+                mknodat(directory, name, kind, mode, device).map_err(refusal)?;
+                begin_by_name(caller, directory, name, *file_type, attributes).map(|()| None)
+            })
+        })
+    }
+
+    /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading and writing) if it made one.
+    fn make(
+        &self,
+        directory: &OpenFile,
+        name: &[u8],
+        make: impl FnOnce(&CStr) -> Result<Option<OwnedFd>, Status>,
+    ) -> Changed<Found> {
+        let (done, changed) = {
+            let _lock = self.locks.one(directory);
+            between(directory, || {
+                let entry = new_name(directory, name)?;
+                // For the lookup: if no descriptor is left, nothing has been made when the client is asked to repeat the call.
+                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(refusal)?;
+                match make(&entry)? {
+                    Some(file) => self.keep_made(directory, &entry, file),
+                    None => {
+                        drop(spare);
+                        self.lookup(&Caller::Server, directory, name)
+                    }
+                }
+            })
+        };
+        self.settle_closing(CLOSING_MAX);
+        let settle = |found: Found| {
+            // Others have nothing besides what is in the directory's part of the journal.
+            if matches!(found.attributes.file_type, FileType::Regular | FileType::Directory) {
+                self.settle_change(&*self.file(&found.handle)?)?;
+            }
+            self.settle_change(directory).map(|()| found)
+        };
+        (done.and_then(settle), changed)
+    }
+
+    /// Keeps a new file open: the client that made it usually writes to it next.
+    fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
+        let about = file::about(&file).map_err(refusal)?;
+        let identity = self.identify(&about, &file, c"")?;
+        self.learn(identity, directory.identity(), directory, name);
+        self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
+        self.found(identity, &about)
+    }
+}
+
+pub(super) fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    match name {
+        b"." | b".." => Err(Status::Exists),
+        name => entry_name(directory, name),
+    }
+}
