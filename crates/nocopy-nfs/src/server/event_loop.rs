@@ -17,6 +17,7 @@ use super::Shared;
 use super::connection::{Connection, End};
 use super::core::Asker;
 use super::fair::FairQueue;
+use super::portmapper::Portmapper;
 use super::workers::Inbox;
 use crate::wire::record::Records;
 
@@ -35,15 +36,18 @@ const ACCEPTED_MAX: usize = 64;
 /// How often to close unused files, and to check whether connections can be accepted again.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on). There cannot be so many listeners.
+/// The source of an event: this loop's inbox, a listener, a portmapper, or a connection (its number, from [`FIRST`] on). There cannot be so many
+/// listeners.
 const INBOX: u64 = 0;
 const LISTENERS: u64 = 1;
+const PORTMAPPERS: u64 = 1 << 31;
 pub(super) const FIRST: u64 = 1 << 32;
 
 #[derive(Debug)]
 pub(super) struct EventLoop {
     epoll: OwnedFd,
     listeners: Arc<[TcpListener]>,
+    portmappers: Arc<[Portmapper]>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
@@ -57,13 +61,22 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(super) fn new(listeners: Arc<[TcpListener]>, shared: Arc<Shared>, number: usize) -> io::Result<Self> {
+    pub(super) fn new(
+        (listeners, portmappers): (Arc<[TcpListener]>, Arc<[Portmapper]>),
+        shared: Arc<Shared>,
+        number: usize,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let inbox = Arc::clone(&shared.inboxes[number]);
         epoll::add(&epoll, inbox.event(), EventData::new_u64(INBOX), EventFlags::IN)?;
+        for (portmapper, data) in portmappers.iter().zip(PORTMAPPERS..) {
+            let data = EventData::new_u64(data);
+            epoll::add(&epoll, &portmapper.socket, data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        }
         let one = Self {
             epoll,
             listeners,
+            portmappers,
             shared,
             inbox,
             connections: HashMap::new(),
@@ -104,6 +117,9 @@ impl EventLoop {
                         self.turn(id, flags.contains(EventFlags::IN), now);
                     }
                     id if id >= FIRST => self.note_ready(id, flags.contains(EventFlags::IN)),
+                    number if number >= PORTMAPPERS => {
+                        self.portmappers[(number - PORTMAPPERS) as usize].answer(&self.shared);
+                    }
                     listener => self.accept((listener - LISTENERS) as usize, now)?,
                 }
             }

@@ -30,6 +30,7 @@ mod incoming;
 mod networks;
 mod output;
 mod pipes;
+mod portmapper;
 mod reading;
 mod turns;
 mod workers;
@@ -55,6 +56,7 @@ use event_loop::EventLoop;
 use networks::Networks;
 use output::Queued;
 use pipes::Pipes;
+use portmapper::Portmapper;
 use turns::Turns;
 use workers::{Inbox, Workers};
 
@@ -98,7 +100,7 @@ pub struct Settings {
     pub is_stable: bool,
     pub is_writable: bool,
     pub callers: Callers,
-    /// Answer port requests at port 111.
+    /// Answer port requests at port 111, by TCP and UDP.
     pub is_portmapper: bool,
     /// The most connections; a further one ends another.
     pub connections_max: usize,
@@ -158,6 +160,8 @@ impl Server {
                 listeners.push(listen(address)?);
             }
         }
+        let portmappers = if settings.is_portmapper { bind_portmappers(&addresses)? } else { Vec::new() };
+        let portmappers: Arc<[Portmapper]> = portmappers.into();
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
@@ -179,8 +183,8 @@ impl Server {
         });
         let loops = (0..count)
             .map(|number| {
-                let (listeners, shared) = (Arc::clone(&listeners), Arc::clone(&shared));
-                EventLoop::new(listeners, shared, number)
+                let listening = (Arc::clone(&listeners), Arc::clone(&portmappers));
+                EventLoop::new(listening, Arc::clone(&shared), number)
             })
             .collect::<io::Result<_>>()
             .map_err(ServerError::Setup)?;
@@ -273,6 +277,15 @@ fn listen_at_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServerErr
         (true, Some(address)) => Err(ServerError::Listen { address: *address, source: failed.into_error() }),
         _ => Ok(listeners),
     }
+}
+
+fn bind_portmappers(addresses: &[SocketAddr]) -> Result<Vec<Portmapper>, ServerError> {
+    let bind = |address: &SocketAddr| {
+        let mut address = *address;
+        address.set_port(portmap::PORT);
+        Portmapper::bind(address).map_err(|source| ServerError::Listen { address, source })
+    };
+    addresses.iter().map(bind).collect()
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {

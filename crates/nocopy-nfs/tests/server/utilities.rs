@@ -1,6 +1,7 @@
 //! Programs of others: those of libnfs.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
@@ -80,5 +81,41 @@ fn the_port_is_found_by_the_portmapper() {
         assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
         assert!(read.stdout == pattern(0, 100_000), "{} bytes", read.stdout.len());
         assert_eq!(server.end_and_count().bytes(), 100_000);
+    });
+}
+
+/// A server at all addresses answers from the one that was asked.
+#[test]
+fn the_portmapper_answers_by_udp() {
+    let namespace = match nocopy_lab::Namespace::with_loopback() {
+        Ok(namespace) => namespace,
+        Err(nocopy_lab::Error::Missing(missing)) => return nocopy_lab::skip(&missing),
+        Err(error) => panic!("{error}"),
+    };
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let asked = words(&[7, 0, 2, 100_000, 2, 3, 0, 0, 0, 0, 100_003, 3, 6, 0]);
+    namespace.run(|| {
+        let addresses = if nocopy_lab::has_ipv6() { ["0.0.0.0:0", "[::]:0"] } else { ["0.0.0.0:0"; 2] };
+        for address in addresses {
+            let scene = Scene::new();
+            let server = scene.serve_with(|settings| {
+                settings.addresses = vec![address.parse().unwrap()];
+                settings.is_portmapper = true;
+            });
+            let port = server.address.port();
+            for from in ["127.0.0.1", "127.0.0.9"] {
+                let client = UdpSocket::bind((from, 0)).unwrap();
+                client.set_read_timeout(Some(nocopy_lab::patience::PATIENCE)).unwrap();
+                // Answers from other addresses are not received.
+                client.connect(("127.0.0.9", 111)).unwrap();
+                for ignored in [&asked[..20], &words(&[7, 1, 0, 0, 0, 0]), &[1; 1500]] {
+                    client.send(ignored).unwrap();
+                }
+                client.send(&asked).unwrap();
+                let mut reply = [0; 64];
+                let count = client.recv(&mut reply).unwrap();
+                assert_eq!(reply[..count], words(&[7, 1, 0, 0, 0, 0, port.into()]), "{address} {from}");
+            }
+        }
     });
 }
