@@ -15,6 +15,7 @@ mod machine;
 mod machines;
 mod names;
 mod newcomer;
+mod nfs_clients;
 mod nightly;
 mod oldest_rust;
 mod others;

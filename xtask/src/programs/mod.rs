@@ -21,7 +21,7 @@ use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::Unpacked;
 use crate::processes;
-use crate::senders::write_table;
+use crate::senders::{DOCUMENT, write_table};
 use crate::started::Started;
 use crate::step::{Failed, Step, root};
 use crate::suite;
@@ -70,7 +70,8 @@ fn all(unpacked: &Unpacked) -> Outcome {
         });
     }
     if outcome.is_good() {
-        outcome = outcome.and(write_table(NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
+        outcome = outcome
+            .and(write_table(DOCUMENT, NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
     }
     outcome
 }

@@ -10,9 +10,9 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use super::Place;
 use super::programs::{FFMPEG_RAW, Program, REDIS, UNBOUND};
 use super::table::write_table;
+use super::{DOCUMENT, Place};
 use crate::gate::Outcome;
 use crate::instructions::PROFILE;
 use crate::machine;
@@ -80,7 +80,8 @@ fn compare(unpacked: &Unpacked) -> Outcome {
         });
     }
     if outcome.is_good() {
-        outcome = outcome.and(write_table(NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
+        outcome = outcome
+            .and(write_table(DOCUMENT, NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
     }
     outcome
 }

@@ -51,13 +51,13 @@ pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
     let lines = std::iter::once(header).chain(rows.iter().map(Line::Row));
     let json = |line: Line<'_>| serde_json::to_string(&line).expect("numbers and strings") + "\n";
     change(RESULTS, |_| Ok(lines.map(json).collect()))?;
-    write_table("senders", &table(rows))
+    write_table(DOCUMENT, "senders", &table(rows))
 }
 
-/// Puts the table of a suite into the document.
-pub(crate) fn write_table(suite: &str, table: &str) -> Result<(), Failed> {
-    change(DOCUMENT, |text| {
-        let missing = || Failed(format!("{DOCUMENT}: has no line '{}'", begin(suite)));
+/// Puts the table of a suite into a document.
+pub(crate) fn write_table(document: &str, suite: &str, table: &str) -> Result<(), Failed> {
+    change(document, |text| {
+        let missing = || Failed(format!("{document}: has no line '{}'", begin(suite)));
         with_table(text, &begin(suite), table).ok_or_else(missing)
     })
 }

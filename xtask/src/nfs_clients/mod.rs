@@ -1,0 +1,30 @@
+//! A part of the nightly suite `nfs`: calls of independent clients to `nocopy serve nfs`. It writes a table of docs/nfs.md.
+
+use crate::gate::Outcome;
+use crate::senders::write_table;
+use crate::step::{Failed, Step, root};
+use crate::suite::program;
+
+const DOCUMENT: &str = "docs/nfs.md";
+const NAME: &str = "nfs";
+
+/// A client of PyPI, written without regard to this server.
+const NFS_RS: &str = "nfs-rs==0.8.7";
+
+pub(crate) fn outcome() -> Outcome {
+    let written = table().and_then(|table| write_table(DOCUMENT, NAME, &table));
+    written.map_or_else(Outcome::from, |()| Outcome::passed())
+}
+
+fn table() -> Result<String, Failed> {
+    Step::cargo("build nocopy", &["build", "--package", "nocopy-cli"]).run()?;
+    let place = program("nfs-clients", "").display().to_string();
+    let install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target", &place, NFS_RS];
+    Step::new("install nfs-rs", "python3", &install).run()?;
+    let question = ["-W", "-f", "${Version}", "libnfs-utils"];
+    let version = Step::new("version of libnfs", "dpkg-query", &question).captured()?;
+    let script = root().join("xtask/src/nfs_clients/calls.py").display().to_string();
+    let nocopy = program("debug", "nocopy").display().to_string();
+    let calls = Step::new("calls of clients", "python3", &[&script, &nocopy, version.trim()]);
+    calls.with("PYTHONPATH", &place).captured()
+}
