@@ -1,4 +1,5 @@
-//! Files that grow by whole sectors, written past the page cache directly from the memory that contains the packets.
+//! Files that grow by whole sectors, written past the page cache directly from the memory that contains the packets; and pipes and
+//! devices, which are written in order.
 //!
 //! While one write is in progress, the next is collected. After a failed write the file is cut back to the last complete write.
 
@@ -8,13 +9,19 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::sys::disk::{self, WriteRing};
 pub use crate::sys::disk::{SectorBuffer, Sectors};
+use crate::sys::poll::{ready_for, wait_writable};
 
 /// The length of every write must be a multiple of this; no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
+
+/// Written at a time to a stream whose writes may wait for its reader: if it can be written to, a pipe has room for so much.
+const WAITING_BYTES: usize = 4096;
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +30,31 @@ pub struct Method {
     pub direct: bool,
     /// Whether writes run in the background (io_uring). If false, each write waits (`pwritev`).
     pub in_background: bool,
+    /// Whether it is a pipe or device, which is written in order (`writev`).
+    pub in_order: bool,
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.in_background, self.direct) {
-            (true, true) => "io_uring, direct",
-            (true, false) => "io_uring, through the page cache",
-            (false, true) => "pwritev, direct",
-            (false, false) => "pwritev, through the page cache",
+        f.write_str(match (self.in_order, self.in_background, self.direct) {
+            (true, ..) => "writev, in order",
+            (_, true, true) => "io_uring, direct",
+            (_, true, false) => "io_uring, through the page cache",
+            (_, false, true) => "pwritev, direct",
+            (_, false, false) => "pwritev, through the page cache",
         })
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    File {
+        direct: bool,
+    },
+    /// A pipe or device. Its writes may wait for the reader, or return without.
+    Stream {
+        may_wait: bool,
+    },
 }
 
 /// A finished write.
@@ -53,7 +74,7 @@ pub struct Writer {
     file: File,
     /// The length of the written data.
     end: u64,
-    direct: bool,
+    target: Target,
     /// The error says why io_uring is not available.
     ring: Result<WriteRing, io::Error>,
     under_way: Option<UnderWay>,
@@ -63,7 +84,7 @@ pub struct Writer {
 struct UnderWay {
     done: usize,
     total: usize,
-    /// The sectors of the current write, if there is no ring.
+    /// The sectors of the current write, if there is no ring, and its result; of a stream without room [`io::ErrorKind::WouldBlock`].
     sectors: Option<(Vec<Sectors>, io::Result<usize>)>,
 }
 
@@ -73,8 +94,15 @@ impl Writer {
     /// # Errors
     /// It is not a regular file, or the kernel refused to report that.
     pub fn new(file: File) -> io::Result<Self> {
-        let direct = make_direct(&file)?;
-        Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
+        let target = Target::File { direct: make_direct(&file)? };
+        Ok(Self { file, end: 0, target, ring: WriteRing::new(), under_way: None })
+    }
+
+    /// Writes to a pipe, a device, or a file at its own position, in order; the length of pieces does not matter. Whether its writes may
+    /// wait for a reader or not, no call does, except [`wait`](Self::wait).
+    pub fn in_order(file: File, may_wait: bool) -> Self {
+        let ring = Err(io::ErrorKind::Unsupported.into());
+        Self { file, end: 0, target: Target::Stream { may_wait }, ring, under_way: None }
     }
 
     /// As [`new`](Self::new), but without io_uring.
@@ -82,9 +110,9 @@ impl Writer {
     /// # Errors
     /// As [`Writer::new`].
     pub fn waiting(file: File) -> io::Result<Self> {
-        let direct = make_direct(&file)?;
+        let target = Target::File { direct: make_direct(&file)? };
         let ring = Err(io::ErrorKind::Unsupported.into());
-        Ok(Self { file, end: 0, direct, ring, under_way: None })
+        Ok(Self { file, end: 0, target, ring, under_way: None })
     }
 
     /// Continues with another file.
@@ -96,14 +124,20 @@ impl Writer {
     /// A write is in progress.
     pub fn next_file(&mut self, file: File) -> io::Result<()> {
         assert!(self.under_way.is_none(), "a write is under way");
-        let direct = make_direct(&file)?;
-        (self.file, self.direct, self.end) = (file, direct, 0);
+        let target = Target::File { direct: make_direct(&file)? };
+        (self.file, self.target, self.end) = (file, target, 0);
         Ok(())
     }
 
     /// The current method of writing.
     pub fn method(&self) -> Method {
-        Method { direct: self.direct, in_background: self.ring.is_ok() }
+        let direct = self.target == Target::File { direct: true };
+        Method { direct, in_background: self.ring.is_ok(), in_order: self.is_in_order() }
+    }
+
+    /// Whether it is a pipe or device.
+    pub fn is_in_order(&self) -> bool {
+        matches!(self.target, Target::Stream { .. })
     }
 
     /// The file being written.
@@ -111,14 +145,26 @@ impl Writer {
         &self.file
     }
 
-    /// Why io_uring is not used.
+    /// Why io_uring is not used for a file.
     pub fn ring_refused(&self) -> Option<&io::Error> {
-        self.ring.as_ref().err()
+        self.ring.as_ref().err().filter(|_| !self.is_in_order())
     }
 
-    /// Bytes in the file.
+    /// Whether nothing reads the stream any more.
+    pub fn has_no_reader(&self) -> bool {
+        let gone = PollFlags::ERR | PollFlags::HUP;
+        self.is_in_order()
+            && ready_for(self.file.as_fd(), PollFlags::empty()).is_ok_and(|events| events.intersects(gone))
+    }
+
+    /// Bytes in the file, of finished writes.
     pub fn file_bytes(&self) -> u64 {
         self.end
+    }
+
+    /// All bytes that were written, also by the write in progress.
+    pub fn bytes_so_far(&self) -> u64 {
+        self.end + self.under_way.as_ref().map_or(0, |under_way| under_way.done as u64)
     }
 
     /// Whether a write is in progress.
@@ -126,7 +172,7 @@ impl Writer {
         self.under_way.is_some()
     }
 
-    /// Starts to append sectors, at most `UIO_MAXIOV` of them, each of a multiple of [`SECTOR_BYTES`].
+    /// Starts to append sectors, at most `UIO_MAXIOV` of them; for a file each of a multiple of [`SECTOR_BYTES`].
     ///
     /// # Panics
     /// A write is in progress.
@@ -151,16 +197,46 @@ impl Writer {
             Err(_) => Some(sectors),
         };
         let over = over.map(|sectors| {
-            let slices: Vec<_> = disk::pieces(&sectors, done).map(IoSlice::new).collect();
-            let result = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, &slices, offset));
-            (sectors, result.map_err(io::Error::from))
+            let written = self.write(&sectors, done, offset);
+            (sectors, written)
         });
         let under_way = self.under_way.as_mut().expect("begun");
         (under_way.sectors, under_way.done) = (over, done);
     }
 
+    /// Writes sectors without their first `done` bytes, and returns how many bytes; does not wait for the reader of a stream.
+    fn write(&self, sectors: &[Sectors], done: usize, offset: u64) -> io::Result<usize> {
+        let slices: Vec<_> = disk::pieces(sectors, done).map(IoSlice::new).collect();
+        let written = rustix::io::retry_on_intr(|| match self.target {
+            Target::File { .. } => rustix::io::pwritev(&self.file, &slices, offset),
+            Target::Stream { may_wait: false } => rustix::io::writev(&self.file, &slices),
+            Target::Stream { may_wait: true } => {
+                // An error, too, is an event: the write reports it.
+                if !ready_for(self.file.as_fd(), PollFlags::OUT).is_ok_and(|events| !events.is_empty()) {
+                    return Err(Errno::AGAIN);
+                }
+                let first = slices.first().map_or(&[][..], |first| first);
+                rustix::io::write(&self.file, &first[..first.len().min(WAITING_BYTES)])
+            }
+        });
+        Ok(written?)
+    }
+
+    /// Makes another attempt to write to a stream that had no room.
+    fn write_again(&mut self) {
+        if let Some(UnderWay { done, sectors: over, .. }) = &mut self.under_way
+            && matches!(over, Some((_, Err(error))) if error.kind() == io::ErrorKind::WouldBlock)
+            && let (Some((sectors, _)), done) = (over.take(), *done)
+        {
+            self.go_on(sectors, done);
+        }
+    }
+
     /// Returns the sectors of the write in progress, if it is finished.
     pub fn poll(&mut self) -> Option<Written> {
+        if self.is_in_order() {
+            self.write_again();
+        }
         loop {
             let under_way = self.under_way.as_mut()?;
             let (sectors, result) = match (under_way.sectors.take(), &mut self.ring) {
@@ -179,11 +255,15 @@ impl Writer {
                     self.end += total as u64;
                     return Some(Written { whole: sectors.len(), sectors, error: None });
                 }
+                Err(error) if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock => {
+                    self.under_way.as_mut().expect("begun").sectors = Some((sectors, Err(error)));
+                    return None;
+                }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                     self.go_on(sectors, done);
                 }
                 // Direct writes are refused only now, or the rest is not a multiple of a sector.
-                Err(error) if self.direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(error) if self.method().direct && error.raw_os_error() == Some(libc::EINVAL) => {
                     match self.leave_direct() {
                         Ok(()) => self.go_on(sectors, done),
                         Err(_) => return Some(self.cut(sectors, done, error)),
@@ -196,11 +276,18 @@ impl Writer {
 
     fn leave_direct(&mut self) -> io::Result<()> {
         fcntl_setfl(&self.file, fcntl_getfl(&self.file)? - OFlags::DIRECT)?;
-        self.direct = false;
+        self.target = Target::File { direct: false };
         Ok(())
     }
 
-    /// Ends a failed write: whole sectors stay, the rest is cut off.
+    /// Gives up a write that waits for the reader of a stream.
+    pub fn give_up(&mut self, error: io::Error) -> Option<Written> {
+        let UnderWay { done, sectors, .. } = self.under_way.as_mut()?;
+        let ((sectors, _), done) = (sectors.take()?, *done);
+        Some(self.cut(sectors, done, error))
+    }
+
+    /// Ends a failed write: whole sectors stay, the rest is cut off, or was read already.
     fn cut(&mut self, sectors: Vec<Sectors>, done: usize, error: io::Error) -> Written {
         let (mut whole, mut bytes) = (0, 0);
         for len in sectors.iter().map(|sectors| sectors.as_ref().len()) {
@@ -210,6 +297,10 @@ impl Writer {
             (whole, bytes) = (whole + 1, bytes + len);
         }
         self.under_way = None;
+        if self.is_in_order() {
+            self.end += done as u64;
+            return Written { sectors, whole, error: Some(error) };
+        }
         self.end += bytes as u64;
         let error = self.file.set_len(self.end).err().unwrap_or(error);
         Written { sectors, whole, error: Some(error) }
@@ -222,6 +313,11 @@ impl Writer {
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         match (&self.under_way, &self.ring) {
             (Some(UnderWay { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
+            (Some(UnderWay { sectors: Some((_, Err(error))), .. }), _)
+                if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock =>
+            {
+                wait_writable(self.file.as_fd(), timeout).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -294,6 +390,43 @@ mod tests {
             writer.next_file(File::create(&path).unwrap()).unwrap();
             assert_eq!((writer.file_bytes(), std::fs::metadata(&path).unwrap().len()), (0, 0));
             std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    /// Both a pipe that returns without waiting, and one that would wait.
+    #[test]
+    fn a_stream_is_written_as_its_reader_reads() {
+        use std::io::Read;
+
+        for may_wait in [false, true] {
+            let (mut reader, stream) = std::io::pipe().unwrap();
+            let stream = File::from(std::os::fd::OwnedFd::from(stream));
+            if !may_wait {
+                fcntl_setfl(&stream, fcntl_getfl(&stream).unwrap() | OFlags::NONBLOCK).unwrap();
+            }
+            let mut writer = Writer::in_order(stream, may_wait);
+            writer.start(vec![sectors(1, 1), sectors(2, 300), sectors(3, 1)]);
+            assert!(writer.poll().is_none() && writer.is_busy(), "a pipe has less room");
+            let expected = [vec![1; 4096], vec![2; 300 * 4096], vec![3; 4096]].concat();
+            let mut read = vec![0; expected.len()];
+            let reading = std::thread::spawn(move || {
+                reader.read_exact(&mut read).unwrap();
+                (reader, read)
+            });
+            assert_eq!(finish(&mut writer).whole, 3);
+            let (reader, read) = reading.join().unwrap();
+            assert!(read == expected && writer.bytes_so_far() == expected.len() as u64);
+            assert!(!writer.has_no_reader());
+
+            writer.start(vec![sectors(4, 1), sectors(5, 300)]);
+            assert!(writer.poll().is_none());
+            let given_up = writer.give_up(io::ErrorKind::TimedOut.into()).unwrap();
+            assert_eq!((given_up.whole, writer.is_busy()), (1, false));
+            drop(reader);
+            assert!(writer.has_no_reader());
+            writer.start(vec![sectors(6, 1)]);
+            let error = finish(&mut writer).error.unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         }
     }
 
