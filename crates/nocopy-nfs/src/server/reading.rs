@@ -104,17 +104,14 @@ impl Reading {
     }
 
     fn by_reference(&self, mut pipe: Lease, copied_bytes: usize) -> Outgoing {
-        for _ in 0..GROWTH_MAX {
+        for attempt in 1..=GROWTH_MAX {
             if let Err(error) = pipe.fill(&*self.file, self.call.offset, self.call.bytes) {
                 return match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INVAL) => self.copy(copied_bytes, Copied::NoSplice),
                     errno => self.refused(errno.unwrap_or(Errno::IO)),
                 };
             }
-            let found = self.judge(pipe.held());
-            if self.is_in_doubt(&found) {
-                continue;
-            }
+            let Some(found) = self.settle(self.judge(pipe.held()), attempt) else { continue };
             let head = read_reply(self.call.xid, found);
             return match found {
                 Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pipe, padding(count)),
@@ -125,17 +122,14 @@ impl Reading {
     }
 
     fn copy(&self, bytes: usize, cause: Copied) -> Outgoing {
-        for _ in 0..GROWTH_MAX {
+        for attempt in 1..=GROWTH_MAX {
             let mut reply = Vec::with_capacity(HEAD_BYTES + bytes + padding(bytes));
             reply.resize(HEAD_BYTES, 0);
             if let Err(error) = self.fill(&mut reply, HEAD_BYTES + bytes) {
                 return self.refused(error);
             }
             let count = reply.len() - HEAD_BYTES;
-            let found = self.judge(count);
-            if self.is_in_doubt(&found) {
-                continue;
-            }
+            let Some(found) = self.settle(self.judge(count), attempt) else { continue };
             let head = read_reply(self.call.xid, found);
             if found.is_err() {
                 return Outgoing::bytes(head);
@@ -159,16 +153,24 @@ impl Reading {
         Ok(())
     }
 
-    /// The attributes and end of the file after that many bytes were read.
+    /// The attributes and end of the file after that many bytes were read. Where a file that is said to be empty has bytes (procfs), more
+    /// may follow.
     fn judge(&self, count: usize) -> Found {
         let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
-        let is_end = self.call.offset.saturating_add(count as u64) >= attributes.size;
+        let has_length = attributes.size > 0 || count == 0;
+        let is_end = has_length && self.call.offset.saturating_add(count as u64) >= attributes.size;
         Ok((attributes, count, is_end))
     }
 
-    /// Nothing was read, and now there is something: clients treat a reply without bytes and without end as an error.
-    fn is_in_doubt(&self, found: &Found) -> bool {
-        matches!(found, Ok((_, 0, false))) && self.call.bytes > 0
+    /// `None` if the file is to be read again: nothing was read, and now there is something. Clients treat a reply without bytes and without
+    /// end as an error; so a file that has nothing there again and again ends, whatever length is reported (sysfs).
+    fn settle(&self, found: Found, attempt: usize) -> Option<Found> {
+        match found {
+            Ok((attributes, 0, false)) if self.call.bytes > 0 => {
+                (attempt == GROWTH_MAX).then_some(Ok((attributes, 0, true)))
+            }
+            found => Some(found),
+        }
     }
 
     fn refusal(&self, status: Status) -> Refusal<Option<Attributes>> {
