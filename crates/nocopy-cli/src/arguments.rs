@@ -21,7 +21,7 @@ use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArg
 
 use crate::Failure;
 use crate::record::sequence::Field;
-use nocopy_report::quantity;
+use nocopy_report::{input_file, quantity};
 pub(crate) use run::RunArguments;
 pub(crate) use serve::{ServeChoice, Served};
 
@@ -263,6 +263,9 @@ pub(crate) struct StatsArguments {
     pub(crate) openmetrics: bool,
 }
 
+/// More than the longest filter of the kernel has.
+const BYTECODE_BYTES_MAX: usize = 1 << 20;
+
 /// Which packets a capture is of.
 #[derive(Debug, Args)]
 pub(crate) struct FilterArguments {
@@ -281,10 +284,11 @@ impl FilterArguments {
 
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| nocopy_report::Failure::Input { path: path.clone(), source })?;
-            let parsed = Program::parse(&text);
-            return parsed.map(Some).map_err(|source| Failure::Bytecode { path: path.clone(), source });
+            let text = input_file::read_all(path, BYTECODE_BYTES_MAX)?;
+            let parsed = Program::parse(&String::from_utf8_lossy(&text));
+            return parsed
+                .map(Some)
+                .map_err(|source| Failure::Bytecode { path: input_file::name(path), source });
         }
         match self.words.join(" ") {
             words if words.trim().is_empty() => Ok(None),
@@ -366,7 +370,8 @@ pub(crate) struct RecordArguments {
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
-    /// Record into FILE; with rotation, into files whose names have a number and a time added.
+    /// Record into FILE ('-': standard output); with rotation, into files whose names have a number and a time added. A pipe gets each
+    /// packet within 0.1 s.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Overwrite files that exist.
@@ -412,7 +417,7 @@ pub(crate) struct RecordArguments {
     /// Memory for packets that are received and not written yet.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=3 << 30), default_value = "256MiB")]
     pub(crate) buffer: u64,
-    /// Print the summary as JSON.
+    /// Print the summary as JSON; on standard error if --output is '-'.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -35,13 +35,15 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Capture(#[from] nocopy::capture::OpenError),
     #[error(
-        "standard output: cannot be recorded to; files are written past the page cache, which a pipe does not allow; name a file"
+        "--rotate-size, --rotate-time: cannot be used with '-o -'; standard output is one stream; leave them out, or name a file"
     )]
-    RecordToPipe,
+    RotatedStream,
     #[error("{option}: cannot be used alone; it needs {needed}; {action}")]
     Needs { option: &'static str, needed: &'static str, action: &'static str },
     #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = Why(.source))]
     RecordWrite { path: PathBuf, source: io::Error },
+    #[error("{path}: the recording ended early{cause}; the last packet may be incomplete; check the program that reads it", path = path.display(), cause = Why(.source))]
+    RecordStream { path: PathBuf, source: io::Error },
     #[error("{interface}: the recording ended early{cause}; the packets in the file are complete; look at 'ip link show {interface}'", cause = Why(.source))]
     RecordSource { interface: String, source: io::Error },
     #[error("man: no page for '{name}'; nocopy has no such command; 'nocopy --help' lists them")]

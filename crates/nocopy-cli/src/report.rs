@@ -16,7 +16,7 @@ use crate::arguments::ReportArguments;
 use nocopy_profile::sweep::{self, Sweep};
 use nocopy_report::comparison::Comparison;
 use nocopy_report::result::{Report, SCHEMA, SCHEMA_1};
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Outcome, capability, input_file, print};
 use nocopy_report::{ResultFile, comparison_text, markdown, page, result_lines, result_table};
 
 enum Results {
@@ -90,6 +90,9 @@ fn page_file(path: Option<&Path>, taken: &[&Path], force: bool) -> Result<Option
     }
 }
 
+/// Far more than any results have.
+const RESULTS_BYTES_MAX: usize = 256 << 20;
+
 /// The field that names the kind of results.
 #[derive(Deserialize)]
 struct Kind {
@@ -97,9 +100,9 @@ struct Kind {
 }
 
 fn read(path: &Path) -> Result<Results, Failure> {
-    let text =
-        fs::read(path).map_err(|source| nocopy_report::Failure::Input { path: path.into(), source })?;
-    let malformed = |source| Failure::Results { path: path.into(), source };
+    let text = input_file::read_all(path, RESULTS_BYTES_MAX)?;
+    let path = input_file::name(path);
+    let malformed = |source| Failure::Results { path: path.clone(), source };
     // The first value: of JSON Lines that is the first line.
     let first = Kind::deserialize(&mut serde_json::Deserializer::from_slice(&text));
     let Kind { schema } = first.map_err(malformed)?;
@@ -107,6 +110,6 @@ fn read(path: &Path) -> Result<Results, Failure> {
         SCHEMA => result_lines::read(&text).map(Results::Bench).map_err(malformed),
         SCHEMA_1 => print::parse(&text).map(Results::Bench).map_err(malformed),
         sweep::SCHEMA => print::parse(&text).map(Results::Sweep).map_err(malformed),
-        _ => Err(Failure::Schema { path: path.into(), schema }),
+        _ => Err(Failure::Schema { path, schema }),
     }
 }

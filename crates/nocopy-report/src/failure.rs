@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 pub enum Failure {
     #[error("{path}: cannot be written{cause}; {}", output_advice(source), path = path.display(), cause = Why(.source))]
     Output { path: PathBuf, source: io::Error },
-    #[error("{path}: cannot be read{cause}; name a file that exists and is readable", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
+    #[error("{path}: not read to its end; it is longer than {} MiB, or has no end; name another file", bytes_max >> 20, path = path.display())]
+    LongInput { path: PathBuf, bytes_max: usize },
     #[error("{path}: not written; the file exists; give --force to overwrite it, or another name", path = path.display())]
     Exists { path: PathBuf },
     #[error("standard output: cannot be written{cause}; check where the output goes", cause = Why(.0))]
@@ -35,10 +37,26 @@ impl Failure {
     }
 }
 
+/// What to do about a file that cannot be read.
+pub fn input_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "read it while no other program changes it",
+        io::ErrorKind::IsADirectory => "name a file in it",
+        _ if error.raw_os_error() == Some(libc::ENXIO) => {
+            "a socket is not opened by its name: if it is standard input, give '-'"
+        }
+        _ => "name a file that exists and may be read",
+    }
+}
+
 fn output_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",
         io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or name a file on another file system",
+        io::ErrorKind::Interrupted => "no program had opened it to read; start that first",
+        _ if error.raw_os_error() == Some(libc::ENXIO) => {
+            "a socket is not opened by its name: if it is standard output, give '-'"
+        }
         _ if error.raw_os_error() == Some(libc::ELOOP) => "name the file itself, and no symbolic link to it",
         _ if error.raw_os_error() == Some(libc::EPERM) => {
             "the file is protected, or its file system has no permissions: name another file"

@@ -21,6 +21,7 @@ pub mod figure;
 pub mod founding;
 pub mod headline;
 pub mod headline_table;
+pub mod input_file;
 pub mod interrupt;
 pub mod live;
 pub mod machine;
@@ -42,7 +43,7 @@ pub mod summary;
 pub mod table;
 pub mod wall_clock;
 
-pub use failure::Failure;
+pub use failure::{Failure, input_advice};
 pub use interrupt::Interrupt;
 pub use result_file::{ResultFile, json};
 pub use summary::{Ended, Summary};

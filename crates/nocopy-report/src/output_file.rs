@@ -2,12 +2,18 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{Stat, fstat};
+use rustix::fs::{OFlags, Stat, fcntl_getfl, fstat};
 use rustix::process::geteuid;
+
+use crate::{Failure, Interrupt, input_file, print};
+
+/// How long to wait for the reader of a pipe before checking for an interrupt.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Permissions of a file that only its owner can read.
 const OWN: u32 = 0o600;
@@ -24,12 +30,13 @@ pub struct PrivateFile {
 }
 
 impl PrivateFile {
-    /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged.
+    /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged. Waits for the reader of a pipe,
+    /// which is not waited for later: it is opened so that writing returns [`io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open(self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-        let (file, existing) = open(path, options.mode(OWN), |_| self.force)?;
+    pub fn open(self, path: &Path, options: &mut OpenOptions, interrupt: &Interrupt) -> io::Result<File> {
+        let (file, existing) = open(path, options.mode(OWN), |_| self.force, Some(interrupt))?;
         let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWN != 0;
         let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWN));
         if file.metadata()?.is_file() {
@@ -41,7 +48,64 @@ impl PrivateFile {
     }
 }
 
-/// Opens a file with `options`. If the file existed, also returns its former metadata.
+/// An output for packets or received bytes.
+#[derive(Debug)]
+pub struct OutputFile {
+    /// For messages.
+    pub path: PathBuf,
+    pub file: File,
+    /// Whether it is a file that can be written at any offset, in any order. Everything else is written in order.
+    pub has_places: bool,
+    /// Whether writing may wait for a reader: a socket or terminal, or the pipe of another program that cannot be opened again.
+    pub may_wait: bool,
+}
+
+impl OutputFile {
+    /// Opens a file, or standard output for `-`.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the user interrupted the wait for a pipe's reader.
+    pub fn open(
+        path: &Path,
+        making: PrivateFile,
+        options: &mut OpenOptions,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Failure> {
+        if input_file::is_standard(path) {
+            let file = standard_output()?;
+            let file = without_waiting(&file).unwrap_or(file);
+            return Ok(Self { has_places: false, ..Self::of("standard output".into(), file) });
+        }
+        let file = making.open(path, options, interrupt).map_err(|source| Failure::output(path, source))?;
+        Ok(Self::of(path.into(), file))
+    }
+
+    fn of(path: PathBuf, file: File) -> Self {
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let returns_at_once = fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        Self { path, file, has_places: is_file, may_wait: !is_file && !returns_at_once }
+    }
+}
+
+/// Standard output for data: text goes to standard error from now on.
+pub(crate) fn standard_output() -> Result<File, Failure> {
+    let output = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?;
+    print::leave_standard_output();
+    Ok(output.into())
+}
+
+/// The same pipe, opened again so that writing never waits: the given descriptor is shared with other processes, and remains unchanged.
+/// Other outputs are used as they are (a file has its own position, a socket cannot be opened).
+fn without_waiting(pipe: &File) -> io::Result<File> {
+    if !pipe.metadata()?.file_type().is_fifo() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// Opens a file with `options`. If the file existed, also returns its former metadata. A pipe without a reader is waited for, until a
+/// signal arrives.
 ///
 /// # Errors
 /// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link leads to a file. Links to
@@ -51,12 +115,62 @@ pub fn open(
     path: &Path,
     options: &OpenOptions,
     may_overwrite: impl FnOnce(&Metadata) -> bool,
+    interrupt: Option<&Interrupt>,
 ) -> io::Result<(File, Option<Metadata>)> {
     // A single call makes or finds the file: between a check and a later call another user could put a link there.
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return Ok((made?, None)),
     }
+    let (file, metadata) = match fs::metadata(path) {
+        Ok(pipe) if pipe.file_type().is_fifo() => open_pipe(path, &pipe, interrupt)?,
+        _ => open_existing(path, options, may_overwrite)?,
+    };
+    if is_standard_output(&metadata) {
+        print::leave_standard_output();
+    }
+    Ok((file, Some(metadata)))
+}
+
+/// Whether text on standard output would be between the data of this file.
+fn is_standard_output(file: &Metadata) -> bool {
+    !file.file_type().is_char_device()
+        && [fstat(io::stdout())].into_iter().flatten().any(|stat| is_same(stat, file))
+}
+
+fn is_same(stat: Stat, file: &Metadata) -> bool {
+    (stat.st_dev, stat.st_ino) == (file.dev(), file.ino())
+}
+
+/// Opens a pipe once a program reads it; for writing only, because while a process could read its own pipe, it would not notice that
+/// the reader is gone.
+fn open_pipe(path: &Path, found: &Metadata, interrupt: Option<&Interrupt>) -> io::Result<(File, Metadata)> {
+    let refused = || io::Error::from_raw_os_error(libc::EACCES);
+    if !is_trusted(found, None) {
+        return Err(refused());
+    }
+    let open = |flags| File::options().write(true).custom_flags(libc::O_NOCTTY | flags).open(path);
+    let file = loop {
+        let Some(interrupt) = interrupt else { break open(0)? };
+        match open(libc::O_NONBLOCK) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+            opened => break opened?,
+        }
+        if interrupt.sleep(LOOK_INTERVAL) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+    };
+    let metadata = file.metadata()?;
+    // It may have been replaced meanwhile.
+    let is_trusted = metadata.file_type().is_fifo() && is_trusted(&metadata, Some(&file));
+    if is_trusted { Ok((file, metadata)) } else { Err(refused()) }
+}
+
+fn open_existing(
+    path: &Path,
+    options: &OpenOptions,
+    may_overwrite: impl FnOnce(&Metadata) -> bool,
+) -> io::Result<(File, Metadata)> {
     let existing = |flags| options.clone().custom_flags(libc::O_NOCTTY | flags).open(path);
     let (file, link) = match existing(libc::O_NOFOLLOW) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => (existing(0)?, Some(error)),
@@ -64,7 +178,7 @@ pub fn open(
     };
     let metadata = file.metadata()?;
     match link {
-        _ if !metadata.is_file() && is_trusted(&file, &metadata) => {}
+        _ if !metadata.is_file() && is_trusted(&metadata, Some(&file)) => {}
         // As the kernel does for FIFOs in sticky directories (fs.protected_fifos).
         _ if !metadata.is_file() => return Err(io::Error::from_raw_os_error(libc::EACCES)),
         _ if !may_overwrite(&metadata) => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -72,26 +186,26 @@ pub fn open(
         Some(link) if !is_own_output(&metadata) => return Err(link),
         _ => {}
     }
-    Ok((file, Some(metadata)))
+    Ok((file, metadata))
 }
 
 fn is_own_output(file: &Metadata) -> bool {
-    let is_same = |stat: Stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino());
-    [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(is_same)
+    [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(|stat| is_same(stat, file))
 }
 
 /// Whether no other user reads what is written to this pipe or device.
-fn is_trusted(file: &File, metadata: &Metadata) -> bool {
+fn is_trusted(metadata: &Metadata, file: Option<&File>) -> bool {
     let owner = metadata.uid();
     // In a user namespace, root of the host has this number, and so has `/dev/null`; no user makes a device.
     let is_unmapped_device = owner == UNMAPPED && !metadata.file_type().is_fifo();
-    owner == geteuid().as_raw() || owner == 0 || is_unmapped_device || is_inherited(file, metadata)
+    owner == geteuid().as_raw() || owner == 0 || is_unmapped_device || is_inherited(metadata, file)
 }
 
 /// Whether this process has it open already, such as a pipe of the shell that started it, which is of another user under sudo(8).
-fn is_inherited(file: &File, metadata: &Metadata) -> bool {
+fn is_inherited(metadata: &Metadata, file: Option<&File>) -> bool {
     let Ok(open) = fs::read_dir("/proc/self/fd") else { return false };
-    let others = open.flatten().filter(|one| one.file_name().to_str() != Some(&file.as_raw_fd().to_string()));
+    let own = file.map(|file| file.as_raw_fd().to_string());
+    let others = open.flatten().filter(|one| own.is_none() || one.file_name().to_str() != own.as_deref());
     let mut others = others.filter_map(|one| fs::metadata(one.path()).ok());
     others.any(|other| (other.dev(), other.ino()) == (metadata.dev(), metadata.ino()))
 }
@@ -127,7 +241,8 @@ mod tests {
     }
 
     fn make(path: &Path, force: bool, permissions: Option<u32>) -> io::Result<File> {
-        PrivateFile { force, permissions }.open(path, File::options().write(true))
+        let interrupt = Interrupt::listen().unwrap();
+        PrivateFile { force, permissions }.open(path, File::options().write(true), &interrupt)
     }
 
     fn mode(path: &Path) -> u32 {
@@ -186,14 +301,33 @@ mod tests {
         }
         drop(reader);
         for path in [&fifo, &link] {
-            let mut both = File::options();
-            both.read(true).write(true); // does not wait for a reader
-            let opened = PrivateFile { force: true, permissions: None }.open(path, &mut both);
-            assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(make(path, true, None).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
         let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
         let inherited = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
         make(&inherited, false, None).unwrap();
+    }
+
+    #[test]
+    fn a_wait_for_the_reader_of_a_pipe_ends_when_interrupted() {
+        let scratch = Scratch::new("reader");
+        let fifo = scratch.join("fifo");
+        mkfifoat(rustix::fs::CWD, &fifo, OWN.into()).unwrap();
+        let interrupt = Interrupt::listen().unwrap();
+        let making = PrivateFile { force: false, permissions: None };
+        let mut both = File::options();
+        both.read(true).write(true);
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| making.open(&fifo, both.clone().truncate(false), &interrupt));
+            let reader = File::open(&fifo).unwrap();
+            let file = opening.join().unwrap().unwrap();
+            drop(reader);
+            let gone = io::Write::write(&mut &file, b"x").unwrap_err();
+            assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe, "it is no reader itself");
+        });
+        interrupt.ask();
+        let interrupted = making.open(&fifo, &mut both, &interrupt).unwrap_err();
+        assert_eq!(interrupted.kind(), io::ErrorKind::Interrupted);
     }
 
     #[test]

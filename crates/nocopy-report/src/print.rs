@@ -2,15 +2,29 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{Failure, Outcome, Summary};
 
+/// Whether standard output, which a process has once, is an output for data.
+static STANDARD_OUTPUT_HAS_DATA: AtomicBool = AtomicBool::new(false);
+
+/// From now on text goes to standard error, because standard output is for data.
+pub(crate) fn leave_standard_output() {
+    // Relaxed, as where it is read: no other memory depends on it.
+    STANDARD_OUTPUT_HAS_DATA.store(true, Ordering::Relaxed);
+}
+
 /// Prints lines that may contain text of a file, a peer or another process.
 pub fn text(text: &str) -> Result<(), Failure> {
-    write(io::stdout().lock(), text).map_err(Failure::Print)
+    let printed = match STANDARD_OUTPUT_HAS_DATA.load(Ordering::Relaxed) {
+        true => write(io::stderr().lock(), text),
+        false => write(io::stdout().lock(), text),
+    };
+    printed.map_err(Failure::Print)
 }
 
 /// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!` would panic.
@@ -26,10 +40,10 @@ pub fn summary<F: From<Failure>>(
     outcome: Outcome,
 ) -> Result<Outcome, F> {
     let printed = match to_stderr {
-        true => write(io::stderr().lock(), text),
-        false => write(io::stdout().lock(), text),
+        true => write(io::stderr().lock(), text).map_err(Failure::Print),
+        false => self::text(text),
     };
-    match (failure, printed.map_err(Failure::Print)) {
+    match (failure, printed) {
         (Some(failure), _) => Err(failure),
         (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure.into()),
         // The exit code does not depend on whether the summary could be printed.
@@ -38,13 +52,8 @@ pub fn summary<F: From<Failure>>(
 }
 
 /// Prints a summary as JSON or as a table, and returns the exit code.
-pub fn finish<S: Summary, F: From<Failure>>(
-    done: &S,
-    json: bool,
-    to_stderr: bool,
-    failure: Option<F>,
-) -> Result<Outcome, F> {
-    summary(&crate::summary::text(done, json), to_stderr, failure, done.outcome())
+pub fn finish<S: Summary, F: From<Failure>>(done: &S, json: bool, failure: Option<F>) -> Result<Outcome, F> {
+    summary(&crate::summary::text(done, json), false, failure, done.outcome())
 }
 
 /// The text without control characters except tabs and newlines: others would control the terminal.

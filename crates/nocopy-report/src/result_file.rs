@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{Failure, output_file};
+use crate::{Failure, input_file, output_file};
 
 /// An output file, opened before anything is measured, because two minutes of work must not end in "permission denied". Its old content
 /// stays until there are new results.
@@ -17,10 +17,14 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Makes or opens the file; opens a file with content only if `force`. An interrupted command leaves an empty file.
+    /// Makes or opens the file (`-`: standard output); opens a file with content only if `force`. An interrupted command leaves an empty
+    /// file.
     pub fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+        if input_file::is_standard(path) {
+            return Ok(Self { path: "standard output".into(), file: output_file::standard_output()? });
+        }
         let may_overwrite = |existing: &Metadata| force || existing.len() == 0;
-        let opened = output_file::open(path, File::options().write(true), may_overwrite);
+        let opened = output_file::open(path, File::options().write(true), may_overwrite, None);
         let (file, _) = opened.map_err(|source| Failure::output(path, source))?;
         Ok(Self { path: path.into(), file })
     }

@@ -1,7 +1,6 @@
 //! `nocopy call`: one request, and its response.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::exchange::{PATIENCE, unless_down};
 use crate::in_turn::{cause, cause_of_message, check_port, in_turn};
 use crate::{Failure, ping};
 use nocopy_report::quantity::time;
-use nocopy_report::{Interrupt, Outcome, capability, print};
+use nocopy_report::{Interrupt, Outcome, capability, input_file, print};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -189,15 +188,7 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
 /// The request, read before anything is opened.
 fn request(arguments: &CallArguments) -> Result<Vec<u8>, Failure> {
     let Some(path) = &arguments.file else { return Ok(arguments.text().into_bytes()) };
-    let mut request = Vec::new();
-    let input: Result<Box<dyn Read>, _> = match path.as_os_str() == "-" {
-        true => Ok(Box::new(io::stdin())),
-        false => File::open(path).map(|file| Box::new(file) as Box<dyn Read>),
-    };
-    let read = input.and_then(|input| input.take(u64::from(MESSAGE_BYTES_MAX) + 1).read_to_end(&mut request));
-    let read = read.map_err(|source| nocopy_report::Failure::Input { path: path.clone(), source })?;
-    match read > MESSAGE_BYTES_MAX as usize {
-        true => Err(Error::TooLong.into()),
-        false => Ok(request),
-    }
+    let request = input_file::read(path, MESSAGE_BYTES_MAX as usize);
+    let failed = |source| nocopy_report::Failure::Input { path: input_file::name(path), source };
+    Ok(request.map_err(failed)?.ok_or(Error::TooLong)?)
 }

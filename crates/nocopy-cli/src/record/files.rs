@@ -1,7 +1,7 @@
 //! The files of a recording: their names, when the next begins, which are kept.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::arguments::RecordArguments;
-use nocopy_report::output_file::PrivateFile;
+use nocopy_report::Interrupt;
+use nocopy_report::output_file::{OutputFile, PrivateFile};
 
 /// The most files that are remembered by name, so that a recording which rotates for ever does not grow for ever; more only if all of
 /// them are to be deleted later.
@@ -63,17 +64,25 @@ pub(super) struct Files {
     refused: Option<PathBuf>,
     /// When the current file was begun. The time in which the machine is suspended counts, as it does for who looks for the file of an hour.
     begun: BootInstant,
+    /// What ends the wait for the reader of a pipe.
+    interrupt: Interrupt,
 }
 
 impl Files {
-    pub(super) fn new(arguments: &RecordArguments) -> Self {
+    pub(super) fn new(arguments: &RecordArguments, interrupt: &Interrupt) -> Self {
         let making = PrivateFile { force: arguments.force, permissions: arguments.permissions };
         let rotation = Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time };
-        Self::none(arguments.output.clone(), making, rotation, arguments.files)
+        Self::none(arguments.output.clone(), making, rotation, arguments.files, interrupt.clone())
     }
 
     /// No file has been written yet.
-    fn none(output: PathBuf, making: PrivateFile, rotation: Rotation, keep: Option<u32>) -> Self {
+    fn none(
+        output: PathBuf,
+        making: PrivateFile,
+        rotation: Rotation,
+        keep: Option<u32>,
+        interrupt: Interrupt,
+    ) -> Self {
         Self {
             output,
             making,
@@ -85,15 +94,16 @@ impl Files {
             unlisted: Tally::default(),
             refused: None,
             begun: BootInstant::now(),
+            interrupt,
         }
     }
 
     pub(super) fn first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
         let path = self.name(now_ns);
-        let writer = self
-            .open(&path)
-            .and_then(Writer::new)
-            .map_err(|source| nocopy_report::Failure::output(&path, source))?;
+        let OutputFile { path, file, has_places, may_wait } =
+            OutputFile::open(&path, self.making, &mut read_again(), &self.interrupt)?;
+        let writer = if has_places { Writer::new(file) } else { Ok(Writer::in_order(file, may_wait)) };
+        let writer = writer.map_err(|source| nocopy_report::Failure::output(&path, source))?;
         self.begin(path);
         Ok(writer)
     }
@@ -101,17 +111,13 @@ impl Files {
     /// Continues with the next file, and deletes the oldest if there are too many.
     pub(super) fn next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
         let path = self.name(now_ns);
-        if let Err(error) = self.open(&path).and_then(|file| writer.next_file(file)) {
+        let opened = self.making.open(&path, &mut read_again(), &self.interrupt);
+        if let Err(error) = opened.and_then(|file| writer.next_file(file)) {
             self.refused = Some(path);
             return Err(error);
         }
         self.begin(path);
         Ok(())
-    }
-
-    /// Opens a file; it is read again if a killed recording is cut back.
-    fn open(&self, path: &Path) -> io::Result<File> {
-        self.making.open(path, File::options().read(true).write(true))
     }
 
     fn begin(&mut self, path: PathBuf) {
@@ -159,6 +165,13 @@ impl Files {
     }
 }
 
+/// How a file is opened: it is read again if a killed recording is cut back.
+fn read_again() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options
+}
+
 /// Deletes a file, and returns whether it no longer exists: another program may have deleted it before. A failure does not end the
 /// recording, but is in the summary.
 fn remove(path: &Path) -> bool {
@@ -192,6 +205,7 @@ mod tests {
             making,
             Rotation { bytes: Some(1 << 20), time: None },
             keep,
+            Interrupt::listen().unwrap(),
         )
     }
 

@@ -4,23 +4,22 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
+use nocopy::integration::disk::{SectorBuffer, Sectors};
 use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
 use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
 use nocopy_report::boot_clock::BootInstant;
 
 use super::sequence::{Gaps, Sequence};
-use super::sink::{Amount, Piece, Sink};
+use super::sink::{Amount, BUFFER_BYTES, Piece, Sink};
+use super::target::Target;
 use crate::arguments::{RecordArguments, RecordFormat};
-
-pub(super) const BUFFER_BYTES: usize = 1 << 20;
-
-/// How long collected packets wait for more.
-const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct Gather {
     format: Format,
+    target: Target,
+    /// The length of pieces is a multiple of this.
+    unit: usize,
     buffer: Option<SectorBuffer>,
     used: usize,
     /// When the first packet in the buffer arrived, and when it was added.
@@ -46,7 +45,7 @@ struct Payloads {
 }
 
 impl Gather {
-    pub(super) fn new(arguments: &RecordArguments) -> Self {
+    pub(super) fn new(arguments: &RecordArguments, target: Target) -> Self {
         let format = match arguments.format {
             RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },
             RecordFormat::Payload => Format::Payload(Payloads {
@@ -56,7 +55,16 @@ impl Gather {
                 ends: VecDeque::new(),
             }),
         };
-        Self { format, buffer: None, used: 0, begun: None, amount: Amount::default(), no_payload: 0 }
+        Self {
+            format,
+            target,
+            unit: target.unit_bytes(arguments.format),
+            buffer: None,
+            used: 0,
+            begun: None,
+            amount: Amount::default(),
+            no_payload: 0,
+        }
     }
 
     pub(super) fn gaps(&self) -> Option<Gaps> {
@@ -120,34 +128,45 @@ impl Gather {
         self.begun.get_or_insert_with(BootInstant::now);
         Ok(match &mut self.buffer {
             Some(buffer) => buffer,
-            empty => empty.insert(sink.buffer(BUFFER_BYTES)?),
+            empty => empty.insert(sink.buffer()?),
         })
     }
 
-    /// Hands over packets that have waited long enough.
+    /// Hands over packets that have waited long enough; to a stream once it has room, because each piece takes a buffer.
     pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
+        let has_room = self.target == Target::Disk || sink.backlog() == 0;
         match self.begun {
-            Some(since) if since.elapsed() >= PATIENCE => self.flush(sink, false),
+            Some(since) if has_room && since.elapsed() >= self.target.patience() => self.flush(sink, false),
             _ => Ok(()),
+        }
+    }
+
+    /// How long to wait for packets: not longer than collected ones may.
+    pub(super) fn wait(&self, most: Duration) -> Duration {
+        match self.begun {
+            Some(since) if self.target == Target::Stream => {
+                most.min(self.target.patience().saturating_sub(since.elapsed()))
+            }
+            _ => most,
         }
     }
 
     /// Hands over all data; returns where the file is to end, if not at the end of a sector.
     pub(super) fn finish(&mut self, sink: &mut Sink) -> io::Result<Option<u64>> {
-        let rest = (self.used % SECTOR_BYTES) as u64;
+        let rest = (self.used % self.unit) as u64;
         self.flush(sink, true)?;
         let is_cut = rest > 0 && matches!(self.format, Format::Payload(_));
-        Ok(is_cut.then_some(SECTOR_BYTES as u64 - rest))
+        Ok(is_cut.then_some(self.unit as u64 - rest))
     }
 
-    /// Hands over collected packets. The rest of payloads that does not fill a sector stays, unless this is `all`.
+    /// Hands over collected packets. The rest of payloads that does not fill a unit stays, unless this is `all`.
     fn flush(&mut self, sink: &mut Sink, all: bool) -> io::Result<()> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let (used, whole) = match &self.format {
-            Format::Pcapng { .. } => (self.used, pcapng::filled(self.used, SECTOR_BYTES)),
-            Format::Payload(_) if all => (self.used, self.used.next_multiple_of(SECTOR_BYTES)),
+            Format::Pcapng { .. } => (self.used, pcapng::filled(self.used, self.unit)),
+            Format::Payload(_) if all => (self.used, self.used.next_multiple_of(self.unit)),
             Format::Payload(_) => {
-                let whole = self.used / SECTOR_BYTES * SECTOR_BYTES;
+                let whole = self.used / self.unit * self.unit;
                 (whole, whole)
             }
         };
@@ -169,7 +188,7 @@ impl Gather {
         sink.push(Piece { sectors: Sectors::Memory(buffer), amount, taken });
         self.used = rest.len();
         if !rest.is_empty() {
-            let mut buffer = sink.buffer(BUFFER_BYTES)?;
+            let mut buffer = sink.buffer()?;
             buffer.as_mut()[..rest.len()].copy_from_slice(&rest);
             (self.buffer, self.begun) = (Some(buffer), Some(BootInstant::now()));
         }

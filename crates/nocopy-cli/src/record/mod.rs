@@ -9,12 +9,13 @@ pub(crate) mod sequence;
 mod sink;
 mod summary;
 mod taken;
+mod target;
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use nocopy::Capture;
+use nocopy::filter::Program;
 use nocopy::port::Queues;
 use nocopy_proto::errno::Why;
 use nocopy_proto::pcapng::{self, Interface};
@@ -23,23 +24,31 @@ use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
 use files::Files;
 use gather::Gather;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
 use passive::Passive;
 use progress::Progress;
 use sequence::Gaps;
 use sink::Sink;
 use summary::{Loss, Summary};
 use taken::Taken;
+use target::Target;
 
 pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
+    // Before signals are caught: it may be in a pipe that nothing is written to.
+    let filter = arguments.filter.program()?;
     let interrupt = Interrupt::listen()?;
-    let source = Source::open(arguments)?;
+    let target = Target::of(arguments);
+    let source = Source::open(arguments, filter.as_ref(), target)?;
     capability::drop_all_but(capability::NONE)?;
-    let mut sink = Sink::new(Files::new(arguments), head(arguments))?;
+    let mut sink = Sink::new(Files::new(arguments, &interrupt), head(arguments, target))?;
     let recorded = match source {
-        Source::Blocks(blocks) => record(Passive::new(blocks, arguments), &mut sink, arguments, interrupt),
-        Source::Ports(queues) => record(Taken::new(queues, arguments), &mut sink, arguments, interrupt),
+        Source::Blocks(blocks) => {
+            record(Passive::new(blocks, arguments, target), &mut sink, arguments, interrupt)
+        }
+        Source::Ports(queues) => {
+            record(Taken::new(queues, arguments, target), &mut sink, arguments, interrupt)
+        }
     }?;
     report(arguments, sink, recorded)
 }
@@ -51,10 +60,10 @@ enum Source {
 }
 
 impl Source {
-    fn open(arguments: &RecordArguments) -> Result<Self, Failure> {
+    fn open(arguments: &RecordArguments, filter: Option<&Program>, target: Target) -> Result<Self, Failure> {
         match arguments.take {
-            true => taken::open(arguments).map(Self::Ports),
-            false => passive::open(arguments).map(Self::Blocks),
+            true => taken::open(arguments, filter).map(Self::Ports),
+            false => passive::open(arguments, filter, target).map(Self::Blocks),
         }
     }
 }
@@ -105,7 +114,7 @@ fn record(
     let description = recording.describe();
     // Before waiting packets are written, which takes as long as the disk: meanwhile open ports could keep packets from the host.
     drop(recording);
-    sink.finish();
+    sink.finish(progress.interrupt());
     if let Some(bytes) = surplus {
         sink.cut(bytes);
     }
@@ -115,9 +124,15 @@ fn record(
 /// Prints the summary; the outcome says whether the recording is complete.
 fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
     let Recorded { elapsed, loss, gaps, description, ended, failed } = recorded;
+    let is_read_enough = sink.has_lost_reader();
     let summary = Summary {
         interface: &arguments.interface,
-        ended: if failed.is_err() || sink.failed.is_some() { Ended::Failed } else { ended },
+        ended: match (&failed, &sink.failed) {
+            (Err(_), _) => Ended::Failed,
+            (Ok(()), Some(_)) if is_read_enough => Ended::ByReceiver,
+            (Ok(()), Some(_)) => Ended::Failed,
+            (Ok(()), None) => ended,
+        },
         elapsed,
         mode: description.mode,
         evidence: description.evidence,
@@ -131,24 +146,26 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
         highest_fill: description.highest_fill,
         files: &sink.files,
     };
-    let path = sink.files.path().to_owned();
-    let failure = match (sink.failed, failed) {
+    let (path, is_in_order) = (sink.files.path().to_owned(), sink.writer().is_in_order());
+    let failure = match (sink.failed.filter(|_| !is_read_enough), failed) {
+        (Some(source), _) if is_in_order => Some(Failure::RecordStream { path, source }),
         (Some(source), _) => Some(Failure::RecordWrite { path, source }),
         (None, Err(source)) => Some(gone(arguments, source)),
         (None, Ok(())) => None,
     };
-    print::finish(&summary, arguments.json, false, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 fn check(arguments: &RecordArguments) -> Result<(), Failure> {
     let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
-    if arguments.output == Path::new("-") {
-        return Err(Failure::RecordToPipe);
+    let has_rotation = arguments.rotate_size.is_some() || arguments.rotate_time.is_some();
+    if has_rotation && input_file::is_standard(&arguments.output) {
+        return Err(Failure::RotatedStream);
     }
     if arguments.sequence.is_some() && arguments.format != RecordFormat::Payload {
         return needs("--sequence", "--format payload", "the counter is looked for in payloads");
     }
-    if arguments.files.is_some() && arguments.rotate_size.is_none() && arguments.rotate_time.is_none() {
+    if arguments.files.is_some() && !has_rotation {
         return needs("--files", "--rotate-size or --rotate-time", "without rotation there is one file");
     }
     Ok(())
@@ -158,7 +175,7 @@ fn gone(arguments: &RecordArguments, source: io::Error) -> Failure {
     Failure::RecordSource { interface: arguments.interface.clone(), source }
 }
 
-fn head(arguments: &RecordArguments) -> Vec<u8> {
+fn head(arguments: &RecordArguments, target: Target) -> Vec<u8> {
     let application = concat!("nocopy ", env!("CARGO_PKG_VERSION"));
     let words = arguments.filter.words();
     let interface = Interface {
@@ -168,7 +185,7 @@ fn head(arguments: &RecordArguments) -> Vec<u8> {
         application,
     };
     match arguments.format {
-        RecordFormat::Pcapng => pcapng::head(&interface, nocopy::integration::disk::SECTOR_BYTES),
+        RecordFormat::Pcapng => pcapng::head(&interface, target.unit_bytes(arguments.format)),
         RecordFormat::Payload => Vec::new(),
     }
 }
@@ -188,6 +205,7 @@ fn write_method(sink: &Sink) -> String {
 mod tests {
     use std::cell::Cell;
     use std::fs;
+    use std::path::Path;
 
     use clap::{Args, FromArgMatches};
     use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
@@ -237,10 +255,12 @@ mod tests {
         let words = ["record", "nc0", "--format", "payload", "--force", "-o", path.to_str().unwrap()];
         let matches = RecordArguments::augment_args(clap::Command::new("record")).get_matches_from(words);
         let arguments = RecordArguments::from_arg_matches(&matches).unwrap();
-        let mut sink = Sink::new(Files::new(&arguments), head(&arguments)).unwrap();
+        let interrupt = Interrupt::listen().unwrap();
+        let files = Files::new(&arguments, &interrupt);
+        let mut sink = Sink::new(files, head(&arguments, Target::Disk)).unwrap();
         let bytes_when_closed = Cell::new(None);
         let source = Source { file: &path, bytes_when_closed: &bytes_when_closed };
-        record(source, &mut sink, &arguments, Interrupt::listen().unwrap()).unwrap();
+        record(source, &mut sink, &arguments, interrupt).unwrap();
         let bytes = fs::metadata(&path).unwrap().len();
         fs::remove_file(&path).unwrap();
         assert_eq!(sink.written.packets, 1);

@@ -5,16 +5,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy::capture::Block;
-use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
+use nocopy::filter::Program;
+use nocopy::integration::disk::Sectors;
 use nocopy::integration::{Contents, PcapngLayout};
 use nocopy::{Capture, Cause, Evidence, Stats};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
-use super::gather::{BUFFER_BYTES, Gather};
+use super::gather::Gather;
 use super::progress::Progress;
-use super::sink::{Amount, Piece, Sink};
+use super::sink::{Amount, BUFFER_BYTES, Piece, Sink};
 use super::summary::Loss;
+use super::target::Target;
 use super::{Description, Recording};
 use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
@@ -22,8 +24,6 @@ use nocopy_report::boot_clock::BootInstant;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 
-/// How long a packet may wait in a block that is not full.
-const BLOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// The longest sleep while a write is in progress.
 const GLANCE: Duration = Duration::from_millis(2);
 /// The longest wait: Ctrl-C and the live line are looked after in between.
@@ -35,6 +35,7 @@ const COUNTS_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Passive {
     blocks: Capture,
     snap_bytes: u32,
+    target: Target,
     wanted: u64,
     taken: Taken,
     counted: Instant,
@@ -54,32 +55,37 @@ struct Taken {
     moved: u64,
 }
 
-pub(super) fn open(arguments: &RecordArguments) -> Result<Capture, Failure> {
-    let small = arguments.rotate_size.map_or(1 << 20, |bytes| (bytes / 8).clamp(1 << 17, 1 << 20));
+pub(super) fn open(
+    arguments: &RecordArguments,
+    filter: Option<&Program>,
+    target: Target,
+) -> Result<Capture, Failure> {
+    let most = target.block_bytes_max();
+    let small = arguments.rotate_size.map_or(most, |bytes| (bytes / 8).clamp(1 << 17, most));
     let block_bytes = 1_u32 << small.min(arguments.buffer / 4).ilog2();
     let block_count = u32::try_from(arguments.buffer / u64::from(block_bytes)).unwrap_or(u32::MAX);
-    let filter = arguments.filter.program()?;
     let outgoing = !arguments.incoming && arguments.interface != LOOPBACK;
     let builder = Capture::builder(&arguments.interface)
         .blocks(block_bytes, block_count)
-        .block_timeout(BLOCK_TIMEOUT)
+        .block_timeout(target.block_timeout())
         .snap(arguments.snap)
         .promiscuous(!arguments.no_promiscuous)
         .outgoing(outgoing)
-        .filter(filter.as_ref());
+        .filter(filter);
     Ok(builder.open()?)
 }
 
 impl Passive {
-    pub(super) fn new(blocks: Capture, arguments: &RecordArguments) -> Self {
+    pub(super) fn new(blocks: Capture, arguments: &RecordArguments, target: Target) -> Self {
         Self {
             blocks,
             snap_bytes: arguments.snap,
+            target,
             wanted: arguments.count.unwrap_or(u64::MAX),
             taken: Taken::default(),
             counted: Instant::now(),
             fresh: None,
-            gather: (arguments.format == RecordFormat::Payload).then(|| Gather::new(arguments)),
+            gather: (arguments.format == RecordFormat::Payload).then(|| Gather::new(arguments, target)),
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64 / 4).max(2) as usize,
             highest_fill: 0.0,
         }
@@ -148,7 +154,7 @@ impl Passive {
             counts: self.fresh.take(),
             snap_bytes: self.snap_bytes,
             packets_max: self.wanted,
-            unit_bytes: SECTOR_BYTES,
+            unit_bytes: self.target.unit_bytes(RecordFormat::Pcapng),
         };
         let piece = block.into_pcapng(&layout);
         let Contents { packets, packet_bytes, unreadable, left_out, moved, .. } = *piece.contents();
@@ -176,7 +182,8 @@ impl Recording for Passive {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
         while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
             self.count(sink)?;
-            let timeout = if sink.is_busy() { Duration::ZERO } else { WAIT };
+            let wait = self.gather.as_ref().map_or(WAIT, |gather| gather.wait(WAIT));
+            let timeout = if sink.is_busy() { Duration::ZERO } else { wait };
             self.take_all(sink, timeout)?;
             if let Some(gather) = &mut self.gather {
                 gather.flush_old(sink)?;
@@ -194,7 +201,7 @@ impl Recording for Passive {
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
         self.blocks.stop()?;
         // Counted in polls, not in time: while the machine stood still there were none.
-        let looks_max = (3 * BLOCK_TIMEOUT + WAIT).as_micros() / GLANCE.as_micros();
+        let looks_max = (3 * Target::Disk.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
         let mut stats = self.blocks.stats()?;
         let (mut missing, mut looks) = (u64::MAX, 0);
         while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {

@@ -24,6 +24,10 @@ impl Progress {
         Self { interrupt, start, end, line: LiveLine::default(), shown: Amount::default() }
     }
 
+    pub(super) fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
     /// Whether the user has interrupted the recording, or its time is over.
     pub(super) fn is_over(&self) -> bool {
         self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 use nocopy_proto::pcapng::{self, Counts};
@@ -11,6 +11,7 @@ use nocopy_report::boot_clock::BootInstant;
 use super::files::Files;
 use super::guard::Guard;
 use crate::Failure;
+use nocopy_report::Interrupt;
 use nocopy_report::wall_clock::now_ns;
 
 /// The most pieces of memory in a write.
@@ -20,6 +21,12 @@ const PIECES_MAX: usize = libc::UIO_MAXIOV as usize;
 const WRITE_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a write through the page cache: the processor's caches still have the latest.
 const COPIED_BYTES_MAX: usize = 1 << 20;
+
+/// Memory for collecting packets.
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
+
+/// How long the reader of a pipe may read nothing after the user has interrupted.
+const READER_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amount {
@@ -79,7 +86,7 @@ enum State {
 impl Sink {
     pub(super) fn new(mut files: Files, head: Vec<u8>) -> Result<Self, Failure> {
         let writer = files.first(now_ns())?;
-        Ok(Self {
+        let mut sink = Self {
             writer,
             files,
             head,
@@ -93,21 +100,25 @@ impl Sink {
             not_written: Amount::default(),
             failed: None,
             spare: Vec::new(),
-        })
+        };
+        if sink.writer.is_in_order() {
+            sink.start(); // its reader waits for the head
+        }
+        Ok(sink)
     }
 
     pub(super) fn writer(&self) -> &Writer {
         &self.writer
     }
 
-    /// Memory for collecting, always of the same length.
-    pub(super) fn buffer(&mut self, bytes: usize) -> io::Result<SectorBuffer> {
+    /// Memory for collecting.
+    pub(super) fn buffer(&mut self) -> io::Result<SectorBuffer> {
         match self.spare.pop() {
             Some(mut buffer) => {
                 buffer.restore();
                 Ok(buffer)
             }
-            None => SectorBuffer::new(bytes),
+            None => SectorBuffer::new(BUFFER_BYTES),
         }
     }
 
@@ -139,7 +150,12 @@ impl Sink {
         if self.writer.is_busy() || self.failed.is_some() {
             return;
         }
-        let Some(next) = self.waiting.front() else { return };
+        let Some(next) = self.waiting.front() else {
+            if self.writer.has_no_reader() {
+                self.fail(io::ErrorKind::BrokenPipe.into());
+            }
+            return;
+        };
         if self.fits(next, 0) {
             return self.start();
         }
@@ -154,11 +170,18 @@ impl Sink {
         }
     }
 
-    /// Writes all waiting data, and ends the file.
-    pub(super) fn finish(&mut self) {
+    /// Whether what read the stream has ended, or reads no more.
+    pub(super) fn has_lost_reader(&self) -> bool {
+        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        self.writer.is_in_order() && self.failed.as_ref().is_some_and(is_gone)
+    }
+
+    /// Writes all waiting data, and ends the file. After an interrupt a stream whose reader does not read is given up.
+    pub(super) fn finish(&mut self, interrupt: &Interrupt) {
+        let mut progress = (self.writer.bytes_so_far(), Instant::now());
         while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
             self.turn();
-            self.settle_wait();
+            self.settle_wait(interrupt, &mut progress);
         }
         if self.state == State::Nothing {
             self.start(); // a file without packets is one all the same
@@ -167,13 +190,22 @@ impl Sink {
             if let Some(written) = self.writer.poll() {
                 self.settle(written);
             }
-            self.settle_wait();
+            self.settle_wait(interrupt, &mut progress);
         }
     }
 
-    fn settle_wait(&mut self) {
+    fn settle_wait(&mut self, interrupt: &Interrupt, progress: &mut (u64, Instant)) {
         if let Err(error) = self.wait(Duration::from_millis(100)) {
             self.fail(error);
+        }
+        let bytes = self.writer.bytes_so_far();
+        if bytes > progress.0 || !interrupt.came() {
+            *progress = (bytes, Instant::now());
+        } else if self.writer.is_in_order() && progress.1.elapsed() >= READER_PATIENCE {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "its reader does not read");
+            if let Some(written) = self.writer.give_up(error) {
+                self.settle(written);
+            }
         }
     }
 
@@ -226,7 +258,8 @@ impl Sink {
 
     /// Reports the whole pieces to the guard before more is written. Payloads are never incomplete.
     fn watch(&mut self) {
-        if self.writer.method().direct || self.head.is_empty() || self.unguarded.is_some() {
+        let is_whole = self.writer.method().direct || self.writer.is_in_order();
+        if is_whole || self.head.is_empty() || self.unguarded.is_some() {
             return;
         }
         let told = match &mut self.guard {
@@ -244,7 +277,8 @@ impl Sink {
         if self.state == State::Closed || self.head.is_empty() {
             return true;
         }
-        let mut sector = [0; SECTOR_BYTES];
+        let bytes = if self.writer.is_in_order() { pcapng::STATISTICS_BYTES } else { SECTOR_BYTES };
+        let mut sector = vec![0; bytes];
         let (counts, rest) = sector.split_at_mut(pcapng::STATISTICS_BYTES);
         pcapng::statistics(counts, &self.counts);
         pcapng::filler(rest);
@@ -291,7 +325,7 @@ impl Sink {
         (file.bytes, file.packets) = (self.writer.file_bytes(), file.packets + packets);
         for sectors in sectors {
             match sectors {
-                Sectors::Memory(buffer) if buffer.capacity() > self.head.len() => self.spare.push(buffer),
+                Sectors::Memory(buffer) if buffer.capacity() >= BUFFER_BYTES => self.spare.push(buffer),
                 _ => {}
             }
         }

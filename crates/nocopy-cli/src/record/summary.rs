@@ -97,7 +97,9 @@ struct File {
 impl Summary<'_> {
     /// Whether every packet that was to be recorded is.
     fn is_without_loss(&self) -> bool {
-        let lost = self.loss.dropped() + self.not_written.packets;
+        // What read the stream has read enough.
+        let not_written = if self.ended == Ended::ByReceiver { 0 } else { self.not_written.packets };
+        let lost = self.loss.dropped() + not_written;
         lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
     }
 

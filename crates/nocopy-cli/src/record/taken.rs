@@ -4,16 +4,18 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nocopy::filter::Program;
 use nocopy::metadata::Clock;
 use nocopy::port::Queues;
 use nocopy::{Chain, Packet as Received, Port};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
-use super::gather::{BUFFER_BYTES, Gather};
+use super::gather::Gather;
 use super::progress::Progress;
-use super::sink::Sink;
+use super::sink::{BUFFER_BYTES, Sink};
 use super::summary::Loss;
+use super::target::Target;
 use super::{Description, Recording};
 use crate::arguments::RecordArguments;
 use crate::{Failure, taking};
@@ -39,14 +41,13 @@ pub(super) struct Taken {
     joined: Vec<u8>,
 }
 
-pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
-    let filter = arguments.filter.program()?;
+pub(super) fn open(arguments: &RecordArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let builder = Port::builder(&arguments.interface)
         .frame_count(FRAMES, 64)
         .ring_sizes(FRAMES, 64)
         .promiscuous(!arguments.no_promiscuous)
         .receive_metadata(true);
-    let builder = match &filter {
+    let builder = match filter {
         Some(filter) => builder.filter(filter),
         None => builder,
     };
@@ -54,10 +55,10 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
 }
 
 impl Taken {
-    pub(super) fn new(queues: Queues, arguments: &RecordArguments) -> Self {
+    pub(super) fn new(queues: Queues, arguments: &RecordArguments, target: Target) -> Self {
         Self {
             queues,
-            gather: Gather::new(arguments),
+            gather: Gather::new(arguments, target),
             wanted: arguments.count.unwrap_or(u64::MAX),
             received: 0,
             left_out: 0,
@@ -107,7 +108,7 @@ impl Recording for Taken {
         while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
             let has_room = sink.backlog() < self.buffers_max;
             if has_room {
-                let timeout = if sink.is_busy() { GLANCE } else { WAIT };
+                let timeout = if sink.is_busy() { GLANCE } else { self.gather.wait(WAIT) };
                 match self.take(sink, timeout) {
                     // It may come up again; until then nothing is received.
                     Err(error) if is_down(&error) => sleep(timeout),

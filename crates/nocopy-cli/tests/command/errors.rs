@@ -32,7 +32,7 @@ const STATE: &str = "--state=DIRECTORY";
 const ERRORS: &[(&[&str], &str)] = &[
     (
         &["report", "/absent.json"],
-        "/absent.json: cannot be read (ENOENT); no such file or directory; name a file that exists and is readable",
+        "/absent.json: cannot be read (ENOENT); no such file or directory; name a file that exists and may be read",
     ),
     (&["man", "brew"], "man: no page for 'brew'; nocopy has no such command; 'nocopy --help' lists them"),
     (&["doctor", "nothing0"], NO_INTERFACE),
@@ -42,7 +42,7 @@ const ERRORS: &[(&[&str], &str)] = &[
     (&["send", "nothing0", "--count=1"], NO_INTERFACE),
     (
         &["sniff", "lo", "--bytecode=/absent"],
-        "/absent: cannot be read (ENOENT); no such file or directory; name a file that exists and is readable",
+        "/absent: cannot be read (ENOENT); no such file or directory; name a file that exists and may be read",
     ),
     (
         &["record", "lo", "-o", "/absent/file"],
@@ -56,6 +56,7 @@ const ERRORS: &[(&[&str], &str)] = &[
         &["send", "lo", "--replay=/absent"],
         "/absent: cannot be replayed; it cannot be read (ENOENT); no such file or directory; name a file that exists and may be read",
     ),
+    (&["send", "lo", "--replay=-"], "standard input: cannot be replayed; it is empty; record it again"),
     (&["send", "lo", "--replay=/dev/null"], "/dev/null: cannot be replayed; it is empty; record it again"),
     (
         &["send", "lo", "--size=41", "--count=1"],
@@ -143,8 +144,12 @@ const ERRORS: &[(&[&str], &str)] = &[
         "--method: nothing to measure; none of the chosen workloads has one of these methods; leave out --method, or name other workloads",
     ),
     (
-        &["record", "lo", "-o", "-"],
-        "standard output: cannot be recorded to; files are written past the page cache, which a pipe does not allow; name a file",
+        &["record", "lo", "-o", "-", "--rotate-size=1MiB"],
+        "--rotate-size, --rotate-time: cannot be used with '-o -'; standard output is one stream; leave them out, or name a file",
+    ),
+    (
+        &["sniff", "lo", "--bytecode=/dev/zero"],
+        "/dev/zero: not read to its end; it is longer than 1 MiB, or has no end; name another file",
     ),
     (
         &["sniff", "lo", "--bytecode=/etc/passwd"],

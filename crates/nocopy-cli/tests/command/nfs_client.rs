@@ -302,6 +302,60 @@ fn with_ganesha(test: impl FnOnce() + Send) {
     namespace.run(test);
 }
 
+/// One that is reported to be empty, and one that is reported to have a page.
+#[test]
+fn files_of_the_kernel_are_copied_to_their_end() {
+    let scene = Scene::new();
+    scene.give_away();
+    let server = scene.serve(0, &["--writable"]);
+    for path in ["/proc/version", "/sys/class/net/lo/address"] {
+        for options in [&["--verify"][..], &["--resume"]] {
+            let url = server.url("/below");
+            let (copied, code) = json(&[&["cp", "--json", path, &url], options].concat());
+            assert_eq!((code, &copied["files"]), (0, &1.into()), "{path} {options:?}: {copied}");
+            let copy = scene.path("exported/below").join(Path::new(path).file_name().unwrap());
+            assert_eq!(text(&fs::read(copy).unwrap()), fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn files_of_the_kernel_are_served_to_their_end() {
+    let scene = Scene::new();
+    for (directory, file) in [("/proc/sys/kernel/random", "boot_id"), ("/sys/class/net/lo", "address")] {
+        let exported = scene.path("exported");
+        let _ = fs::remove_file(&exported).or_else(|_| fs::remove_dir_all(&exported));
+        symlink(directory, &exported).unwrap();
+        let server = scene.serve(0, &[]);
+        let printed = nocopy(&["cat", &server.url(&format!("/{file}"))]).output().unwrap();
+        let expected = fs::read(Path::new(directory).join(file)).unwrap();
+        assert_eq!(text(&printed.stdout), text(&expected), "{}", text(&printed.stderr));
+        assert_eq!(printed.status.code(), Some(0));
+    }
+}
+
+/// A file would take the place of the target.
+#[test]
+fn pipes_are_neither_copied_nor_replaced() {
+    let scene = Scene::new();
+    scene.give_away();
+    fs::write(scene.path("exported/file"), b"content").unwrap();
+    let server = scene.serve(0, &["--writable"]);
+    let fifo = scene.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let fifo = fifo.to_str().unwrap();
+    let (copied, code) = json(&["cp", "--json", fifo, &server.url("/below")]);
+    let said = copied["failed"][0]["error"].as_str().unwrap_or_default();
+    assert!(code == 1 && said.contains("it is a pipe, a socket or a device"), "{copied}");
+    let refused = nocopy(&["cp", &server.url("/file"), fifo]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("it is a pipe, a socket or a device"),
+        "{said}"
+    );
+    assert!(!fs::symlink_metadata(fifo).unwrap().is_file());
+}
+
 /// Data that a foreign server lost when it was killed is sent again, and the file is complete.
 #[test]
 fn a_copy_to_ganesha_survives_its_end() {

@@ -851,8 +851,7 @@ fn what_cannot_be_recorded_is_an_error_of_one_line() {
     let path = path.to_str().unwrap();
     for (arguments, words) in [
         (&["nc1", "-o", path][..], &["file exists", "--force"][..]),
-        (&["nc1", "-o", "-"], &["pipe"]),
-        (&["nc1", "-o", "/dev/null", "--force"], &["/dev/null", "not a regular file"]),
+        (&["nc1", "-o", "-", "--rotate-time", "1s"], &["--rotate-time", "one stream"]),
         (&["nc1", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
         (&["nc-none", "-o", "new"], &["nc-none: no such interface"]),
         (&["nc1", "-o", "new", "--sequence", "0:8:be"], &["--format payload"]),

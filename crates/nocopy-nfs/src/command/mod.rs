@@ -55,6 +55,14 @@ pub enum Failure {
     #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = path.display(), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
+        "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = path.display()
+    )]
+    Special { path: PathBuf },
+    #[error(
+        "{path}: became shorter while it was copied; another program changed it; copy it again", path = path.display()
+    )]
+    Shrunk { path: PathBuf },
+    #[error(
         "{path}: not a directory; several sources are copied, so the target must be one; name a directory that exists"
     )]
     NotDirectory { path: String },
@@ -88,6 +96,8 @@ impl Failure {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             Self::Differs { .. }
+            | Self::Special { .. }
+            | Self::Shrunk { .. }
             | Self::NotDirectory { .. }
             | Self::Replaced { .. }
             | Self::Endless { .. } => false,
@@ -140,7 +150,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let ended = if done.is_err() { Ended::Failed } else { ended };
     let exported = Exported { address, directory, stable: arguments.stable };
     let summary = Summary::of(ended, start.elapsed(), exported, &accounts);
-    print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
+    print::finish(&summary, arguments.json, done.err().map(Failure::Serve))
 }
 
 /// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as these, it does not serve: every

@@ -257,5 +257,5 @@ fn play(
     let failure = rounds.run(exchange).err();
     let failure = failure.map(|source| Error::Exchange { target: arguments.target.clone(), source }.into());
     let summary = Summary::of(arguments, to, &rounds, failure.is_some());
-    print::finish(&summary, arguments.json, false, failure)
+    print::finish(&summary, arguments.json, failure)
 }

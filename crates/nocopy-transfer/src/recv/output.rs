@@ -1,45 +1,85 @@
 //! The output: a file, which is written by offset, or a pipe, which is written in order.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::io::{self, IoSlice, Write};
+use std::path::Path;
+use std::time::Duration;
 
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::pwritev;
 
-use nocopy_report::Failure;
-use nocopy_report::output_file::PrivateFile;
+use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::{Failure, Interrupt};
 
-#[derive(Debug)]
-pub(super) struct Opened {
-    /// For error messages.
-    pub path: PathBuf,
-    pub file: File,
-    /// Whether it can be written at any offset, in any order.
-    pub has_places: bool,
+/// How long to wait for the reader of a pipe before checking for an interrupt.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Written at a time to an output that may wait for its reader: a pipe that can be written to has room for so much.
+pub(super) const WAITING_BYTES: usize = 4096;
+
+pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
+    OutputFile::open(path, making, File::options().write(true), interrupt)
 }
 
-impl Opened {
-    /// Opens a file, or standard output for `-`.
-    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
-        if path == Path::new("-") {
-            let output = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?;
-            return Ok(Self { path: "standard output".into(), file: File::from(output), has_places: false });
-        }
-        let opened = making.open(path, File::options().write(true));
-        let file = opened.map_err(|source| Failure::output(path, source))?;
-        let has_places = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Ok(Self { path: path.into(), file, has_places })
-    }
-}
-
-/// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse the bytes. Pipes have no disk.
+/// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse the bytes. Pipes have no
+/// disk, and neither have files of the kernel.
 pub(super) fn sync(path: &Path, file: &File) -> Result<(), Failure> {
     let synced = match file.metadata() {
         Ok(about) if about.is_file() => file.sync_data(),
         _ => Ok(()),
     };
-    synced.map_err(|source| failure(path, source))
+    match synced {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        synced => synced.map_err(|source| failure(path, source)),
+    }
+}
+
+/// Waits until a pipe has room, but not for long; returns whether it may have.
+pub(super) fn wait_for_room(file: &File) -> io::Result<bool> {
+    Ok(poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(LOOK_INTERVAL))? == Wakeup::Ready)
+}
+
+/// An output that is written in order. The user may interrupt it while its reader does not read.
+#[derive(Debug)]
+pub(super) struct InOrder {
+    file: File,
+    /// Whether writing may wait for the reader.
+    may_wait: bool,
+    interrupt: Interrupt,
+}
+
+impl InOrder {
+    pub(super) fn new(file: File, may_wait: bool, interrupt: Interrupt) -> Self {
+        Self { file, may_wait, interrupt }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Write for InOrder {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let most = if self.may_wait { WAITING_BYTES } else { usize::MAX };
+        let mut has_room = !self.may_wait || wait_for_room(&self.file)?;
+        loop {
+            if !has_room && self.interrupt.came() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "its reader does not read"));
+            }
+            if has_room {
+                match self.file.write(&bytes[..bytes.len().min(most)]) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    written => return written,
+                }
+            }
+            has_room = wait_for_room(&self.file)?;
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub(super) fn failure(path: &Path, source: io::Error) -> Failure {

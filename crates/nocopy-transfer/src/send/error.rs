@@ -11,6 +11,7 @@ use nocopy_proto::wire::UdpFrameError;
 
 use super::replay::damage::Damage;
 use crate::Failure;
+use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,7 +39,7 @@ pub enum Error {
     NoChecksumOnIpv6,
     #[error("{interface}: cannot compute checksums; {source}; use --checksum computed")]
     DeviceChecksum { interface: String, source: Unsupported },
-    #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
     PayloadFile { path: PathBuf, source: io::Error },
     #[error("{path}: too long for a datagram; one carries up to {bytes_max} bytes; name a shorter file", path = path.display())]
     LongPayload { path: PathBuf, bytes_max: usize },

@@ -1,8 +1,7 @@
-//! The input for a recording: a file, or a pipe, which may be empty for now.
+//! Input that is sent: a file, or a pipe, which may be empty for now.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use nocopy_report::Interrupt;
+use nocopy_report::input_file::{self, Kind, became_shorter};
 
 /// How long to wait for a pipe before checking for an interrupt; a signal ends the wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -18,10 +18,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(in crate::send) struct Input {
     file: File,
-    /// Whether more input may follow later.
-    may_pause: bool,
+    /// If it is a file with a length: that, and where it is read. Of everything else more may follow later.
+    stored: Option<Stored>,
     /// What ends a wait for input; `None` if reading does not wait.
     patience: Option<Interrupt>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    bytes: u64,
+    at: u64,
 }
 
 impl Input {
@@ -30,30 +36,27 @@ impl Input {
         Ok(Self { patience: Some(interrupt.clone()), ..input })
     }
 
-    /// Opens it, to be read without waiting, as after [`Self::wait_no_more`].
+    /// Opens a file, or standard input for `-`, to be read without waiting, as after [`Self::wait_no_more`].
     pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
-        // A named pipe can be opened at once, even if no program writes to it.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        Self::of_file(file)
+        let mut file = match input_file::is_standard(path) {
+            // Other processes share it, so it must not be made non-blocking; it is only read when it is readable.
+            true => input_file::open(path)?,
+            // A named pipe can be opened at once, even if no program writes to it.
+            false => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?,
+        };
+        let stored = match input_file::kind(&file)? {
+            Kind::Stored { bytes } => Some(Stored { bytes, at: file.stream_position()? }),
+            Kind::Stream => None,
+        };
+        Ok(Self { stored, file, patience: None })
     }
 
-    /// Standard input, to be read without waiting. Other processes share it, so it must not be made non-blocking; it is only read when it
-    /// is readable.
-    pub(in crate::send) fn of_standard_input() -> io::Result<Self> {
-        Self::of_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))
-    }
-
-    fn of_file(file: File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
+    /// The file and its length, or the input itself if it has none.
+    pub(in crate::send) fn into_file(self) -> Result<(File, u64), Self> {
+        match self.stored {
+            Some(Stored { bytes, .. }) => Ok((self.file, bytes)),
+            None => Err(self),
         }
-        Ok(Self { may_pause: !metadata.is_file(), file, patience: None })
-    }
-
-    /// The file, or the input itself if it is a pipe.
-    pub(in crate::send) fn into_file(self) -> Result<File, Self> {
-        if self.may_pause { Err(self) } else { Ok(self.file) }
     }
 
     /// From now on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender can do other work.
@@ -77,22 +80,70 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.may_pause && !self.is_ready()? {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.file.read(buffer)
+        self.read_vectored(&mut [IoSliceMut::new(buffer)])
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.may_pause && !self.is_ready()? {
+        if self.stored.is_none() && !self.is_ready()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.file.read_vectored(buffers)
+        let count = self.file.read_vectored(buffers)?;
+        match &mut self.stored {
+            // A longer one is read to its end.
+            Some(stored) if count == 0 && stored.at < stored.bytes => Err(became_shorter()),
+            Some(stored) => {
+                stored.at += count as u64;
+                Ok(count)
+            }
+            None => Ok(count),
+        }
     }
 }
 
 impl Seek for Input {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
+        let at = self.file.seek(to)?;
+        self.stored = self.stored.map(|stored| Stored { at, ..stored });
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_may_grow_while_it_is_read_and_must_not_shrink() {
+        let path = std::env::temp_dir().join(format!("nocopy-send-input-{}", std::process::id()));
+        let read_after = |change: fn(&File)| {
+            fs::write(&path, [7; 1000]).unwrap();
+            let file = OpenOptions::new().append(true).open(&path).unwrap();
+            let mut input = Input::open_at_once(&path).unwrap();
+            input.read_exact(&mut [0; 500]).unwrap();
+            change(&file);
+            let mut rest = Vec::new();
+            let read = input.read_to_end(&mut rest).map_err(|error| error.kind());
+            let again =
+                input.rewind().and_then(|()| input.read_to_end(&mut rest)).map_err(|error| error.kind());
+            (read, again)
+        };
+        let grown = read_after(|file| io::Write::write_all(&mut &*file, &[8; 100]).unwrap());
+        let shrunk = read_after(|file| file.set_len(700).unwrap());
+        fs::remove_file(&path).unwrap();
+        assert_eq!(grown, (Ok(600), Ok(1100)));
+        let refused = Err(io::ErrorKind::UnexpectedEof);
+        assert_eq!(shrunk, (refused, refused));
+    }
+
+    #[test]
+    fn a_file_whose_length_is_not_that_of_its_content_is_read_to_its_end() {
+        let path = Path::new("/sys/class/net/lo/address"); // reported with 4096 bytes
+        let input = Input::open_at_once(path).unwrap();
+        let mut text = String::new();
+        let mut input = input.into_file().unwrap_err();
+        input.read_to_string(&mut text).unwrap();
+        assert_eq!(text, fs::read_to_string(path).unwrap());
     }
 }

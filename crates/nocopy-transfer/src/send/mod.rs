@@ -18,10 +18,8 @@ mod template;
 mod transmitter;
 mod udp;
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -42,7 +40,7 @@ use crate::arguments::{
 use error::Error;
 use kernel::KernelTransmitter;
 use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Outcome, capability, input_file, print};
 use pacer::Pace;
 use queue::{Goal, Queue, Schedule, longest_frame};
 use replay::Replay;
@@ -65,10 +63,12 @@ const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - UDP_HEADER_BYTES;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
+    // Before signals are caught: it may be a pipe that nothing is written to. It is opened with the rights of the user.
+    let payload = load(arguments.frames.payload.as_ref())?;
     let interrupt = Interrupt::listen()?;
     let SendTarget { target, udp, tcp } = &arguments.target;
     match (target, udp, tcp) {
-        (Some(interface), ..) => run_on(interface, arguments, interrupt),
+        (Some(interface), ..) => run_on(interface, arguments, payload, interrupt),
         (_, Some(endpoint), _) => udp::run(endpoint, arguments, interrupt),
         (.., Some(endpoint)) => tcp::run(endpoint, arguments, interrupt),
         (None, None, None) => unreachable!("clap requires one of them"),
@@ -82,7 +82,12 @@ fn run_number() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
+fn run_on(
+    interface: &str,
+    arguments: &SendArguments,
+    payload: Option<Payload>,
+    interrupt: Interrupt,
+) -> Result<Outcome, Failure> {
     let pace = pace(arguments)?;
     // Files are opened with the rights of the user, before capabilities are dropped.
     match (&arguments.frames.replay, arguments.frames.generator) {
@@ -95,7 +100,6 @@ fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> R
             if generator == GeneratorName::Kernel {
                 kernel::check(arguments)?;
             }
-            let payload = load(arguments.frames.payload.as_ref())?;
             let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
             match generator {
                 GeneratorName::Program => sending.generate(payload),
@@ -122,20 +126,14 @@ fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
         Some(PayloadArgument::Zeros) => Some(Payload::Bytes(Vec::new())),
         Some(PayloadArgument::Bytes(bytes)) => Some(Payload::Bytes(bytes.clone())),
         Some(PayloadArgument::File(path)) => {
-            let bytes = read(path).map_err(|source| Error::PayloadFile { path: path.clone(), source })?;
-            if bytes.len() > PAYLOAD_BYTES_MAX {
-                return Err(Error::LongPayload { path: path.clone(), bytes_max: PAYLOAD_BYTES_MAX });
+            let (name, bytes_max) = (input_file::name(path), PAYLOAD_BYTES_MAX);
+            match input_file::read(path, bytes_max) {
+                Ok(Some(bytes)) => Some(Payload::Bytes(bytes)),
+                Ok(None) => return Err(Error::LongPayload { path: name, bytes_max }),
+                Err(source) => return Err(Error::PayloadFile { path: name, source }),
             }
-            Some(Payload::Bytes(bytes))
         }
     })
-}
-
-/// Reads enough of a file to know whether it is too long.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 struct Sending<'a> {
@@ -254,7 +252,7 @@ impl<'a> Sending<'a> {
         if let Ok(after) = Snapshot::of(&self.interface.name) {
             summary.add_interface(&after.since(before).link);
         }
-        print::finish(&summary, self.arguments.json, false, run.failure)
+        print::finish(&summary, self.arguments.json, run.failure)
     }
 }
 

@@ -99,7 +99,7 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let (served, ended, failure) = serve(arguments, services, program.as_ref(), &interrupt);
     let summary = Summary::of(ended, start.elapsed(), served);
-    print::finish(&summary, arguments.json, false, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 fn check(arguments: &ServeArguments) -> Result<(), Error> {

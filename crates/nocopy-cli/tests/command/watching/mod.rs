@@ -1,8 +1,10 @@
 //! What a process is doing, as the kernel reports it: so no test has to guess how long something takes.
 
 use std::fs;
+use std::os::fd::AsFd;
 
 pub(crate) use nocopy_lab::patience::{uninterrupted, wait_until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Attempts something that has to be done within a number of seconds, with more and more of them: the last is longer than any machine
@@ -41,6 +43,12 @@ pub(crate) fn wait_until_asleep_in(process: u32, call: libc::c_long) {
     wait_until(&format!("system call {call}"), || {
         fs::read_to_string(format!("/proc/{process}/syscall")).is_ok_and(|said| said.starts_with(&start))
     });
+}
+
+/// Whether a descriptor can be read (`IN`) or written (`OUT`) now.
+pub(crate) fn is_ready(descriptor: impl AsFd, events: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&descriptor, events)], Some(&now)).unwrap() > 0
 }
 
 /// Runs a closure while a process is stopped, so that it later finds all effects at once.

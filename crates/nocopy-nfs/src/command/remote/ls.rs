@@ -63,7 +63,7 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
     narrow()?;
     let directories = arguments.urls.iter().map(|url| list(url, arguments)).collect::<Result<_, _>>()?;
     let summary = Summary { directories, is_long: arguments.long };
-    print::finish(&summary, arguments.json, false, None)
+    print::finish(&summary, arguments.json, None)
 }
 
 fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {

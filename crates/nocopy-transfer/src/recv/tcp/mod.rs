@@ -62,13 +62,16 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let socket = Bound::new(arguments)?;
     // With the user's own rights only.
     capability::drop_all_but(capability::NONE)?;
-    let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.making())).transpose()?;
+    let sink = arguments
+        .output
+        .as_deref()
+        .map(|path| Sink::open(path, arguments.making(), &interrupt))
+        .transpose()?;
     let listener = socket.receive_questions(arguments)?;
-    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let address = listener.local_addr().map_err(Error::Address)?;
     super::announce(arguments, address);
     let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
-    print::finish(&summary, arguments.json, to_stdout, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 /// A socket that is bound and does not listen yet.

@@ -1,39 +1,26 @@
 //! The output of streams: each at its offset in a file, or one after the other into a pipe.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use nocopy::integration::poll;
 use nocopy::tcp::MappedBytes;
-use rustix::event::{PollFd, PollFlags};
 
 use crate::Failure;
-use crate::recv::output::{self, Opened};
-use nocopy_report::output_file::PrivateFile;
-
-/// How long to wait for the reader of a pipe before checking for an interrupt.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+use crate::recv::output;
+use nocopy_report::Interrupt;
+use nocopy_report::output_file::{OutputFile, PrivateFile};
 
 /// All streams write to it at the same time.
 #[derive(Debug)]
 pub(super) struct Sink {
-    opened: Opened,
+    opened: OutputFile,
     written_bytes: AtomicU64,
 }
 
 impl Sink {
-    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
-        let mut opened = Opened::open(path, making)?;
-        if !opened.has_places
-            && let Ok(own) = without_waiting(&opened.file)
-        {
-            opened.file = own;
-        }
+    pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<Self, Failure> {
+        let opened = output::open(path, making, interrupt)?;
         Ok(Self { opened, written_bytes: AtomicU64::new(0) })
     }
 
@@ -58,12 +45,14 @@ impl Sink {
     }
 
     fn write_all(&self, offset: u64, bytes: MappedBytes<'_>, stop: &AtomicBool) -> io::Result<usize> {
-        let Opened { file, has_places, .. } = &self.opened;
+        let OutputFile { file, has_places, may_wait, .. } = &self.opened;
+        let most = if *may_wait { output::WAITING_BYTES } else { usize::MAX };
         let mut written = 0;
         while written < bytes.len() {
-            let rest = bytes.slice(written..bytes.len());
+            let next = bytes.slice(written..bytes.len().min(written.saturating_add(most)));
             let place = has_places.then_some(offset + written as u64);
-            match rest.write_to(file, place) {
+            let has_room = !may_wait || output::wait_for_room(file)?;
+            match if has_room { next.write_to(file, place) } else { Err(io::ErrorKind::WouldBlock.into()) } {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => written += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -72,7 +61,7 @@ impl Sink {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    wait_for_room(file)?;
+                    output::wait_for_room(file)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -91,18 +80,4 @@ impl Sink {
             if self.has_places() { "each where it belongs; what did not come is a hole" } else { "in order" };
         format!("{}: {bytes} bytes, {how}", self.opened.path.display())
     }
-}
-
-/// The same pipe, opened again so that writing never waits: the given descriptor is shared with other processes, and remains unchanged.
-/// Other outputs are used as they are (a file has its own position, a socket cannot be opened).
-fn without_waiting(pipe: &File) -> io::Result<File> {
-    if !pipe.metadata()?.file_type().is_fifo() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
-    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)
-}
-
-fn wait_for_room(file: &File) -> io::Result<()> {
-    poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(LOOK_INTERVAL)).map(drop)
 }

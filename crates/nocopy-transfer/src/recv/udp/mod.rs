@@ -67,15 +67,17 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let socket = bind(arguments)?;
     capability::drop_all_but(capability::NONE)?;
     // With the user's own rights only. An existing file is kept if nothing can be received.
-    let output =
-        arguments.output.as_deref().map(|path| Output::open(path, arguments.making())).transpose()?;
-    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let output = arguments
+        .output
+        .as_deref()
+        .map(|path| Output::open(path, arguments.making(), &interrupt))
+        .transpose()?;
     let address = socket.local_address().map_err(Error::Address)?;
     super::announce(arguments, address);
     let mut reception = Reception::new(arguments, socket, output, interrupt);
     let failure = reception.run().err();
     let summary = reception.summary(address, failure.is_some());
-    print::finish(&summary, arguments.json, to_stdout, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 /// At the first address of the host that this machine has.

@@ -5,9 +5,9 @@ use std::io::{self, BufWriter, IoSlice};
 use std::path::{Path, PathBuf};
 
 use super::order::Order;
-use crate::recv::output::{Opened, sync, write_all_at};
-use nocopy_report::Failure;
-use nocopy_report::output_file::PrivateFile;
+use crate::recv::output::{self, InOrder, sync, write_all_at};
+use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::{Failure, Interrupt};
 
 /// The most pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
@@ -37,16 +37,18 @@ pub(super) struct Output {
 enum Way {
     /// Pieces are written at their offsets, in any order; missing ones are holes.
     Placed(File),
-    InOrder(Order<BufWriter<File>>),
+    InOrder(Order<BufWriter<InOrder>>),
 }
 
 impl Output {
     /// Opens a file, or standard output for `-`.
-    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
-        let Opened { path, file, has_places } = Opened::open(path, making)?;
+    pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<Self, Failure> {
+        let OutputFile { path, file, has_places, may_wait } = output::open(path, making, interrupt)?;
+        let in_order =
+            |file| BufWriter::with_capacity(256 << 10, InOrder::new(file, may_wait, interrupt.clone()));
         let way = match has_places {
             true => Way::Placed(file),
-            false => Way::InOrder(Order::new(BufWriter::with_capacity(256 << 10, file))),
+            false => Way::InOrder(Order::new(in_order(file))),
         };
         Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
     }
@@ -100,7 +102,7 @@ impl Output {
         self.give_up()?;
         match &self.way {
             Way::Placed(file) => sync(&self.path, file),
-            Way::InOrder(order) => sync(&self.path, order.output().get_ref()),
+            Way::InOrder(order) => sync(&self.path, order.output().get_ref().file()),
         }
     }
 
@@ -110,7 +112,7 @@ impl Output {
     }
 
     fn failure(&self, source: io::Error) -> Failure {
-        crate::recv::output::failure(&self.path, source)
+        output::failure(&self.path, source)
     }
 
     pub(super) fn words(&self) -> String {
@@ -165,7 +167,8 @@ mod tests {
     use super::*;
 
     fn open(path: &Path) -> Result<Output, Failure> {
-        Output::open(path, PrivateFile { force: false, permissions: None })
+        let making = PrivateFile { force: false, permissions: None };
+        Output::open(path, making, &Interrupt::listen().unwrap())
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Errors in a capture file, with packet and byte.
 
 use nocopy_proto::errno::Why;
+use nocopy_report::input_advice;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    #[error("it cannot be read{cause}; name a file that exists and may be read", cause = Why(.0))]
+    #[error("it cannot be read{cause}; {}", input_advice(.0), cause = Why(.0))]
     Read(#[source] io::Error),
     #[error(
         "nothing was read before the interrupt, so nothing was sent; it is a pipe to which no packet was written; start the program that writes to it"

@@ -22,10 +22,11 @@ use super::source::{Ahead, Source, Upcoming};
 use crate::Failure;
 use crate::arguments::Rounds;
 use nocopy_report::Interrupt;
+use nocopy_report::input_file::name;
 
 pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
     Input::open(path, interrupt)
-        .map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
+        .map_err(|source| Error::Replay { path: name(path), source: Damage::Read(source) })
 }
 
 #[derive(Debug)]
@@ -38,9 +39,9 @@ impl Replay {
     /// Reads the first packet of an open file.
     pub(super) fn new(path: &Path, input: Input, rounds: Rounds) -> Result<Self, Error> {
         let mut playback =
-            Playback::new(input, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
+            Playback::new(input, rounds).map_err(|source| Error::Replay { path: name(path), source })?;
         playback.capture.input().wait_no_more();
-        Ok(Self { path: path.into(), playback })
+        Ok(Self { path: name(path), playback })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -10,6 +10,7 @@ use nocopy::tcp::{OpenError, PublishError};
 use crate::Failure;
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::Refusal;
+use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -18,11 +19,11 @@ pub(super) enum Error {
     #[error("--size: pieces of {bytes} bytes are too long; {bytes_max} is the most; give less")]
     Size { bytes: u64, bytes_max: u64 },
     #[error(
-        "--streams: cannot be used here; it needs a file or a pattern, and a pipe is one stream; leave it out"
+        "--streams: cannot be used here; it needs a pattern, or a file whose length is known, and a pipe, a device or a file of the kernel is one stream; leave it out"
     )]
     OneStream,
     #[error(
-        "--method sendfile: cannot be used here; it needs a --file that is not a pipe; leave it out, or name such a file"
+        "--method sendfile: cannot be used here; it needs a --file whose length is known, so not a pipe, a device or a file of the kernel; leave it out, or name such a file"
     )]
     NotAFile,
     #[error(
@@ -31,7 +32,7 @@ pub(super) enum Error {
     NotAPattern,
     #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
     Random(#[source] io::Error),
-    #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
         "--congestion '{name}': cannot be used{cause}; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control", cause = Why(.source))]

@@ -52,8 +52,11 @@ pub(super) fn run(
         None => (Vec::new(), Ended::Interrupted),
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
+    // Once the receiver has reported: until then a shorter file may have changed what was sent.
+    let failure = failure.or_else(|| transmission.plan.check_length().err().map(Failure::from));
+    let ended = if failure.is_some() { Ended::Failed } else { ended };
     let summary = transmission.summary(&ends, ended, start);
-    print::finish(&summary, arguments.json, false, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 struct Transmission<'a> {

@@ -19,6 +19,7 @@ use crate::send::pattern::Pattern;
 use crate::send::queue::{Goal, Schedule};
 use crate::transfer::stream::cut;
 use nocopy_report::capability;
+use nocopy_report::input_file::{self, became_shorter};
 use nocopy_report::quantity::Rate;
 
 /// Default length of pieces, small enough to stay in the processor's cache.
@@ -53,7 +54,8 @@ pub(super) struct Plan {
 enum Source {
     Pattern(Arc<Pattern>),
     Published(Arc<Pattern>, Published),
-    File(Arc<File>, FileWay),
+    /// A file, and its length.
+    File(Arc<File>, u64, FileWay),
     /// The input, until its stream takes it.
     Input(Option<Input>),
 }
@@ -71,11 +73,7 @@ impl Plan {
         let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
         let total = match &source {
             Source::Pattern(_) | Source::Published(..) => counted,
-            Source::File(file, _) => {
-                let length =
-                    file.metadata().map_err(|source| Error::Input { path: path.clone(), source })?.len();
-                Some(counted.map_or(length, |counted| counted.min(length)))
-            }
+            Source::File(_, length, _) => Some(counted.map_or(*length, |counted| counted.min(*length))),
             Source::Input(_) => None,
         };
         let ranges = match total {
@@ -110,13 +108,30 @@ impl Plan {
         self.path.clone()
     }
 
+    /// Errors: the file became shorter than what was to be sent. Bytes that were sent by reference may have become zeros.
+    pub(super) fn check_length(&self) -> Result<(), Error> {
+        let Source::File(file, ..) = &self.source else { return Ok(()) };
+        let length = file.metadata().map(|about| about.len());
+        match length {
+            Ok(length) if self.total.is_some_and(|total| length < total) => {
+                Err(self.unreadable(became_shorter()))
+            }
+            Ok(_) => Ok(()),
+            Err(source) => Err(self.unreadable(source)),
+        }
+    }
+
+    fn unreadable(&self, source: io::Error) -> Error {
+        Error::Input { path: self.path(), source }
+    }
+
     pub(super) fn content(&mut self) -> Content {
         match &mut self.source {
             Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
             Source::Published(pattern, published) => {
                 Content::Published(Arc::clone(pattern), published.clone())
             }
-            Source::File(file, way) => Content::File(Arc::clone(file), *way),
+            Source::File(file, _, way) => Content::File(Arc::clone(file), *way),
             Source::Input(input) => match input.take() {
                 Some(input) => Content::Input(input),
                 None => unreachable!("an input has one stream"),
@@ -181,7 +196,7 @@ fn is_referred(arguments: &HostArguments) -> bool {
 
 fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
     let (source, path) = match &arguments.file {
-        Some(path) if path != Path::new("-") => {
+        Some(path) if !input_file::is_standard(path) => {
             let failed = |source| Error::Input { path: path.clone(), source };
             (open_file(path, arguments.method).map_err(failed)?, path.clone())
         }
@@ -199,8 +214,8 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
             (source, PathBuf::new())
         }
         _ => {
-            let path = PathBuf::from("standard input");
-            let input = Input::of_standard_input();
+            let path = input_file::name(Path::new("-"));
+            let input = Input::open_at_once(Path::new("-"));
             let input = input.map_err(|source| Error::Input { path: path.clone(), source })?;
             (Source::Input(Some(input)), path)
         }
@@ -217,12 +232,12 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
 fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
     let input = Input::open_at_once(path)?;
     Ok(match input.into_file() {
-        Ok(file) => {
+        Ok((file, bytes)) => {
             let way = match method {
                 MethodName::Auto | MethodName::Sendfile => FileWay::Refer,
                 _ => FileWay::Read,
             };
-            Source::File(Arc::new(file), way)
+            Source::File(Arc::new(file), bytes, way)
         }
         Err(pipe) => Source::Input(Some(pipe)),
     })

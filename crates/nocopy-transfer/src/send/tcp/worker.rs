@@ -19,6 +19,7 @@ use crate::send::pattern::Pattern;
 use crate::send::queue::{Schedule, Step};
 use crate::send::{PATIENCE, pause};
 use crate::transfer::stream::Count;
+use nocopy_report::input_file::became_shorter;
 
 #[derive(Debug)]
 pub(super) enum Content {
@@ -173,7 +174,7 @@ impl Worker {
     /// Hands over the rest, unless the other end does not accept it, and ends the stream.
     fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
         let asked = Instant::now();
-        while !self.connection.advance().map_err(Stop::Connection)? {
+        while !self.connection.advance().map_err(|error| self.stop(error))? {
             // Relaxed: as above.
             if asked.elapsed() > PATIENCE || progress.is_in_vain.load(Ordering::Relaxed) {
                 return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
@@ -230,7 +231,10 @@ impl Worker {
                 pattern.write(room, self.piece);
                 Ok(bytes)
             }
-            Content::File(file, _) => file.read_at(room, offset),
+            Content::File(file, _) => match file.read_at(room, offset) {
+                Ok(0) => Err(became_shorter()),
+                read => read,
+            },
             Content::Input(input) => input.read(room),
         };
         match read {
@@ -257,7 +261,7 @@ impl Worker {
         }
         if self.count.crc32c.is_some() {
             self.read.resize(bytes, 0);
-            file.read_exact_at(&mut self.read, offset).map_err(|error| self.unreadable(error))?;
+            file.read_exact_at(&mut self.read, offset).map_err(|error| self.stop_reading(error))?;
         }
         let referred = self.connection.refer_file(file, offset..offset + bytes as u64);
         referred.map_err(|error| self.stop(error))?;
@@ -284,9 +288,14 @@ impl Worker {
     fn stop(&self, error: io::Error) -> Stop {
         match error.kind() {
             // The error is of the file, not of the connection.
-            io::ErrorKind::UnexpectedEof => self.unreadable(error),
+            io::ErrorKind::UnexpectedEof => self.unreadable(became_shorter()),
             _ => Stop::Connection(error),
         }
+    }
+
+    fn stop_reading(&self, error: io::Error) -> Stop {
+        let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
+        self.unreadable(if is_short { became_shorter() } else { error })
     }
 
     fn unreadable(&self, source: io::Error) -> Stop {

@@ -10,6 +10,7 @@ use nocopy::udp::OpenError;
 
 use crate::Failure;
 use crate::endpoint::Endpoint;
+use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -37,7 +38,7 @@ pub(super) enum Error {
     Connect { to: SocketAddr, source: io::Error },
     #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
     Random(#[source] io::Error),
-    #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
         "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw"

@@ -34,7 +34,7 @@ use by_port::ByPort;
 use by_socket::BySocket;
 use dropped::Dropped;
 use error::Error;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
 use payload::{Payload, Shape};
 use session::Session;
 use summary::Summary;
@@ -84,7 +84,7 @@ pub(super) fn run(
     let whom = (target.to_string(), to);
     let summary = Summary::new(arguments, whom, &mut transmitter, (pace, &run, ended), used)
         .with_lines(Dropped::now().since(&dropped));
-    print::finish(&summary, arguments.json, false, run.failure)
+    print::finish(&summary, arguments.json, run.failure)
 }
 
 fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
@@ -100,19 +100,16 @@ fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
 
 fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), Error> {
     let path = match &arguments.file {
-        Some(path) if path != Path::new("-") => path.clone(),
+        Some(path) => path.as_path(),
         None if !arguments.stdin => {
             let pattern = Pattern::new(shape.datagram_bytes - shape.header_bytes);
             return Ok((PathBuf::new(), Payload::Pattern(pattern)));
         }
-        _ => PathBuf::from("standard input"),
+        None => Path::new("-"),
     };
-    let opened = match &arguments.file {
-        Some(file) if *file == path => Input::open_at_once(file),
-        _ => Input::of_standard_input(),
-    };
-    let input = opened.map_err(|source| Error::Input { path: path.clone(), source })?;
-    Ok((path, Payload::Stream(input)))
+    let name = input_file::name(path);
+    let input = Input::open_at_once(path).map_err(|source| Error::Input { path: name.clone(), source })?;
+    Ok((name, Payload::Stream(input)))
 }
 
 fn open_session(

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use nocopy_report::input_file::ends_at;
+
 use super::super::{Failure, cat};
 use super::{Copying, local};
 use crate::client::Client;
@@ -31,5 +33,5 @@ pub(super) fn compare(
         if copying.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
     })?;
     copying.counts.verified_bytes += at;
-    if at == length { Ok(()) } else { Err(differs(at)) }
+    if ends_at(file, at) { Ok(()) } else { Err(differs(at)) }
 }

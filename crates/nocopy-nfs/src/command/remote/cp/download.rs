@@ -37,6 +37,9 @@ pub(super) fn run(
     clients: &mut Clients,
 ) -> Result<(), Failure> {
     let is_directory = to.is_dir();
+    if to.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+        return Err(Failure::Special { path: to.into() }); // a file would take its place
+    }
     if from.len() > 1 && !is_directory {
         return Err(Failure::NotDirectory { path: to.display().to_string() });
     }

@@ -118,7 +118,7 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     }
     let summary = Summary::of(ended, start.elapsed(), counts, failures, &clients);
     let failure = done.err().filter(|failure| !matches!(failure, Failure::Interrupted));
-    print::finish(&summary, arguments.json, false, failure)
+    print::finish(&summary, arguments.json, failure)
 }
 
 fn is_remote(path: &OsStr) -> bool {

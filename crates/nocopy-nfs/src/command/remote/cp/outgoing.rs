@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use nocopy::Pool;
+use nocopy_report::input_file::{Kind, ends_at, kind_of};
 
 use super::super::Failure;
 use super::compare::compare;
@@ -141,7 +142,8 @@ impl Outgoing {
         let key = |time: Time| (time.seconds, time.nanoseconds);
         Ok(self.find(&self.names.whole, client)?.is_some_and(|found| {
             let is_newer = key(found.attributes.modified) >= key(self.modified());
-            found.is_regular() && found.attributes.size == self.about.len() && is_newer
+            let size = found.attributes.size;
+            found.is_regular() && size == self.about.len() && is_newer && ends_at(&self.file, size)
         }))
     }
 
@@ -269,7 +271,12 @@ impl Outgoing {
         let mut count = 0;
         while count < memory.len() {
             match self.file.read(&mut memory[count..]) {
-                Ok(0) => break,
+                Ok(0) => match self.offset + (count as u64) < self.about.len() {
+                    true if kind_of(&self.file, &self.about) != Kind::Stream => {
+                        return Err(Failure::Shrunk { path: self.from.clone() });
+                    }
+                    _ => break,
+                },
                 Ok(more) => count += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error)),
@@ -302,6 +309,29 @@ mod tests {
     use crate::server::core::Callers;
     use crate::server::{Server, Settings};
 
+    fn job(around: &std::path::Path, directory: FileHandle) -> Job {
+        let from = Rc::new(Directory::open(around).unwrap());
+        Job { from, source: "source".into(), directory, name: "file".into() }
+    }
+
+    #[test]
+    fn a_file_may_grow_while_it_is_read_and_must_not_shrink() {
+        let around = tempfile::tempdir().unwrap();
+        let source = around.path().join("source");
+        let fill_after = |bytes: u64| {
+            std::fs::write(&source, [7; 1000]).unwrap();
+            let mut outgoing = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
+            assert_eq!(outgoing.fill(&mut [0; 500]).unwrap(), 500);
+            outgoing.offset = 500;
+            File::options().write(true).open(&source).unwrap().set_len(bytes).unwrap();
+            outgoing.fill(&mut [0; 4096])
+        };
+        assert_eq!(fill_after(1100).unwrap(), 600);
+        for shorter in [0, 300, 700] {
+            assert!(matches!(fill_after(shorter), Err(Failure::Shrunk { .. })), "{shorter}");
+        }
+    }
+
     #[test]
     fn a_record_waits_for_room_among_writes_of_other_files() {
         let around = tempfile::tempdir().unwrap();
@@ -328,9 +358,7 @@ mod tests {
             let root = client.root();
             let names = [&b"file"[..], b"record", b"other"];
             let [file, record, other] = names.map(|name| client.create(root, name, EMPTY).unwrap());
-            let from = Rc::new(Directory::open(around.path()).unwrap());
-            let job = Job { from, source: "source".into(), directory: root, name: "file".into() };
-            let mut outgoing = Outgoing::open(job).unwrap();
+            let mut outgoing = Outgoing::open(job(around.path(), root)).unwrap();
             outgoing.begin(file);
             outgoing.record = Some(record.file);
             let mut buffer = client.buffer().unwrap();

@@ -30,6 +30,10 @@ pub(super) fn run(
     }
     let mut left = Vec::new();
     for path in from.iter().rev().map(Path::new) {
+        if path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+            copying.fail(path.display().to_string(), Failure::Special { path: path.into() })?;
+            continue;
+        }
         let own = path.canonicalize().map_err(|error| local(path, error))?;
         let own = own.file_name().unwrap_or(OsStr::new("root")).to_owned();
         let (from, source) = named(path).map_err(|error| local(path, error))?;
