@@ -1,5 +1,6 @@
 //! The command line; manual page and completions are made from the same definitions.
 
+pub(crate) mod habits;
 mod run;
 mod serve;
 mod target;
@@ -41,15 +42,21 @@ impl Arguments {
 
     fn try_read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
         let mut all = Self::command();
-        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-        let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-        let as_options: Vec<OsString> = match all.find_subcommand(name) {
-            Some(command) => words.iter().map(|word| target::as_option(word, command)).collect(),
-            None => words.clone(),
+        let typed: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let name = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+        let Some(command) = all.find_subcommand(name) else {
+            let matches = all.try_get_matches_from_mut(&typed).map_err(habits::with_program)?;
+            return Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all));
         };
+        let translated = habits::translate(&typed, command);
+        let as_options: Vec<OsString> =
+            translated.words.iter().map(|word| target::as_option(word, command)).collect();
         let matches = all.try_get_matches_from_mut(&as_options);
         let matches = matches.map_err(|error| match all.find_subcommand(name) {
-            Some(command) => target::with_tip(error, command, &as_options),
+            Some(command) => {
+                let error = target::with_tip(error, command, &as_options);
+                habits::with_hint(error, command, &typed, &translated)
+            }
             None => error,
         })?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))
@@ -300,7 +307,7 @@ impl FilterArguments {
 #[derive(Debug, Args)]
 pub(crate) struct SniffArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE")]
+    #[arg(value_name = "INTERFACE", value_parser = captured)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
@@ -366,7 +373,7 @@ pub(crate) enum TimeFormat {
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE")]
+    #[arg(value_name = "INTERFACE", value_parser = captured)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
@@ -430,6 +437,16 @@ pub(crate) enum RecordFormat {
     Payload,
 }
 
+/// An interface whose packets are captured.
+fn captured(name: &str) -> Result<String, String> {
+    match name {
+        "any" => {
+            Err("all interfaces together are not captured: name one, or start one command for each".into())
+        }
+        name => Ok(name.into()),
+    }
+}
+
 /// The modes in which packets are taken from the host.
 fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
     let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
@@ -463,18 +480,18 @@ mod tests {
         let (datagrams, stream) = ("datagrams to a host", "streams to a host");
         for (line, words) in [
             ("send udp://a:9 --flows=2", &["--flows", "--udp", frames][..]),
-            ("send udp://a:9 --replay=x", &["--replay", "--udp", frames]),
-            ("send --payload=zeros udp://a:9", &["--payload", "--udp", frames]),
+            ("send udp://a:9 --replay=x", &["--replay", "--udp", "--file FILE"]),
+            ("send --payload=zeros udp://a:9", &["--payload", "--udp", "--file FILE"]),
             ("send tcp://a:9 --vlan=3", &["--vlan", "--tcp", frames]),
             ("send tcp://a:9 --queue=0", &["--queue", "--tcp", frames]),
             ("send tcp://a:9 --source-port=7", &["--source-port", "--tcp", frames]),
-            ("send eth0 --stdin", &["--stdin", "INTERFACE", host]),
-            ("send eth0 --file=x", &["--file", "INTERFACE", host]),
+            ("send eth0 --stdin", &["--stdin", "INTERFACE", "--replay FILE"]),
+            ("send eth0 --file=x", &["--file", "INTERFACE", "--replay FILE"]),
             ("send eth0 --method=zerocopy", &["--method", "INTERFACE", host]),
             ("send eth0 --verify", &["--verify", "INTERFACE", host]),
             ("send eth0 --raw", &["--raw", "INTERFACE", host]),
             ("send eth0 --connect-timeout=1s", &["--connect-timeout", "INTERFACE", host]),
-            ("send eth0 --interface=x", &["--interface", "INTERFACE", datagrams]),
+            ("send eth0 --interface=x", &["--interface", "INTERFACE", "leave it out"]),
             ("send tcp://a:9 --interface=x", &["--interface", "--tcp", datagrams]),
             ("send udp://a:9 --streams=2", &["--streams", "--udp", stream]),
             ("send eth0 --congestion=cubic", &["--congestion", "INTERFACE", stream]),
@@ -483,10 +500,7 @@ mod tests {
             ("recv tcp://:9 --interface=x", &["--interface", "--tcp", "datagrams"]),
         ] {
             let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
-            assert!(
-                said.contains("cannot be used with '") && said.contains("leave it out"),
-                "{line}: {said}"
-            );
+            assert!(said.contains("cannot be used with '") && said.contains("tip: "), "{line}: {said}");
             assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
         }
     }

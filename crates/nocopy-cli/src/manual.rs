@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use nocopy_report::Outcome;
 
 use crate::Failure;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, habits};
 
 pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     let all = definitions();
@@ -39,7 +39,7 @@ pub(crate) fn write_pages(directory: &Path) -> Result<Outcome, Failure> {
 pub(crate) fn print_completions(shell: Shell) -> Result<Outcome, Failure> {
     // Into memory first: clap_complete panics when its writer fails, and a closed pipe is no reason to.
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "nocopy", &mut text);
+    clap_complete::generate(shell, &mut habits::with_synonyms(Arguments::command()), "nocopy", &mut text);
     print(&text)
 }
 
@@ -69,6 +69,7 @@ fn find<'a>(parent: &'a Command, name: &str) -> Option<&'a Command> {
 fn page(command: &Command) -> Vec<u8> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text).expect("memory takes all that is written");
+    text.extend(habits::manual(command.get_name()).bytes());
     text
 }
 
@@ -115,8 +116,8 @@ mod tests {
 
     /// Whether clap knows the commands and the options of a line; values are the reader's.
     fn check(line: &str) -> Result<(), String> {
-        let mut command = &definitions();
-        let definitions = command;
+        let definitions = &habits::with_synonyms(definitions());
+        let mut command = definitions;
         let mut words = line.split_whitespace().peekable();
         while let Some(below) = words.peek().and_then(|word| command.find_subcommand(word)) {
             command = below;

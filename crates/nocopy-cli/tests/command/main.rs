@@ -7,6 +7,7 @@ mod capability;
 mod errors;
 mod file_lengths;
 mod founding;
+mod habits;
 mod listening;
 mod nfs;
 mod nfs_client;

@@ -25,20 +25,20 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so")
 }
 
-fn run(options: &[&str], words: &[&str]) -> Command {
+pub(crate) fn run(options: &[&str], words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.arg("run").arg("--library").arg(library()).args(options).arg("--").args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A command that is watched, and killed if the test fails before it ends.
-struct Watched {
-    child: Child,
+pub(crate) struct Watched {
+    pub(crate) child: Child,
     lines: Receiver<String>,
     errors: Receiver<String>,
 }
@@ -51,7 +51,7 @@ impl Watched {
         Self { child, lines, errors }
     }
 
-    fn on(end: &End, command: Command) -> Self {
+    pub(crate) fn on(end: &End, command: Command) -> Self {
         end.namespace().run(move || Self::start(command))
     }
 
@@ -61,7 +61,7 @@ impl Watched {
     }
 
     /// The next line of standard error with these words.
-    fn expect_error(&self, words: &str) -> String {
+    pub(crate) fn expect_error(&self, words: &str) -> String {
         expect(&self.errors, words)
     }
 
@@ -82,7 +82,7 @@ impl Watched {
     }
 
     /// Its exit status, and its further output.
-    fn end(mut self) -> (ExitStatus, String, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String, String) {
         let status = wait_for(|| self.child.try_wait().unwrap());
         let rest = |lines: &Receiver<String>| lines.iter().map(|line| line + "\n").collect::<String>();
         (status, rest(&self.lines), rest(&self.errors))
@@ -137,7 +137,7 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Ends within patience, or the test fails.
-fn output(mut command: Command) -> Output {
+pub(crate) fn output(mut command: Command) -> Output {
     let child = command.spawn().unwrap();
     let pid = Pid::from_child(&child);
     let (done, is_done) = mpsc::channel::<()>();
@@ -386,7 +386,7 @@ fn a_key_that_interrupts_is_the_commands() {
 }
 
 /// Sends datagrams from `lab`'s left end to port 9000 of its right one until they are wanted no more.
-fn send_until(lab: &Lab, is_done: impl FnMut() -> bool) {
+pub(crate) fn send_until(lab: &Lab, is_done: impl FnMut() -> bool) {
     send_to_until(lab, 9000, is_done);
 }
 
@@ -516,7 +516,7 @@ fn what_the_systems_library_does_is_told_with_its_reason() {
 }
 
 /// The report, which follows tcpdump's output.
-fn json_in(said: &str) -> Value {
+pub(crate) fn json_in(said: &str) -> Value {
     let start = said.find("{\n").unwrap_or_else(|| panic!("no JSON: {said}"));
     serde_json::from_str(&said[start..]).unwrap_or_else(|error| panic!("{error}: {said}"))
 }

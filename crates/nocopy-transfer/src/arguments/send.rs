@@ -294,7 +294,8 @@ pub enum Rounds {
 }
 
 fn interface(text: &str) -> Result<String, String> {
-    match text.contains("://") {
+    // No interface has a colon in its name.
+    match text.contains(':') {
         true => Err("not an interface; a host is udp://HOST:PORT or tcp://HOST:PORT".into()),
         false => Ok(text.into()),
     }

@@ -1,0 +1,425 @@
+//! Options of other programs: the same thing is a synonym of ours, for anything else the error says what to use.
+//!
+//! Synonyms are replaced before clap reads the command line, so they are neither in `--help` nor in the definitions, and an option of ours
+//! always means what it says there. `table` has all of them.
+
+mod pages;
+mod table;
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
+
+pub(crate) use pages::{manual, with_synonyms};
+use table::{HABITS, PROGRAMS};
+
+/// An option of another program.
+struct Habit {
+    /// The commands that it is typed with, and the programs that have it, as people read them.
+    commands: &'static str,
+    programs: &'static str,
+    /// Its spellings, separated by blanks, and the name of its value, if it has one.
+    typed: &'static str,
+    value: &'static str,
+    on: On,
+    means: Means,
+}
+
+/// The kind of target that a command line has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum On {
+    Any,
+    Interface,
+    Host,
+}
+
+enum Means {
+    /// This option, with the same value.
+    Option(&'static str),
+    /// What the function makes of the value and the other words; described by the text.
+    Value(&'static str, fn(&str, &[&str]) -> Meant),
+    /// This word.
+    Words(&'static str),
+    /// Nothing: it is so without.
+    Already(&'static str),
+    /// The interface, which we have without an option.
+    Target,
+    /// The port to listen at, and that datagrams are received there: both are in the target.
+    Port,
+    Datagrams,
+    /// What to do instead.
+    Hint(&'static str),
+}
+
+/// What a value means here.
+enum Meant {
+    Word(String),
+    Nothing,
+    Hint(&'static str),
+}
+
+impl Habit {
+    fn is_for(&self, command: &str, on: On) -> bool {
+        let is_on = self.on == On::Any || on == On::Any || self.on == on;
+        is_on && self.commands.split(' ').any(|name| name == command)
+    }
+
+    fn spellings(&self) -> impl Iterator<Item = &'static str> {
+        self.typed.split(' ')
+    }
+
+    /// What to write, as people read it; `None` if it is not accepted.
+    fn accepted(&self) -> Option<String> {
+        Some(match self.means {
+            Means::Option(option) => format!("{option} {}", self.value),
+            Means::Value(text, _) => text.to_owned(),
+            Means::Words(word) => word.to_owned(),
+            Means::Already(why) => format!("left out: {why}"),
+            Means::Target => self.value.to_owned(),
+            Means::Port => "the port of the target".into(),
+            Means::Datagrams => "udp://".into(),
+            Means::Hint(_) => return None,
+        })
+    }
+}
+
+fn find(command: &str, typed: &str, on: On) -> Option<&'static Habit> {
+    HABITS
+        .iter()
+        .find(|habit| habit.is_for(command, on) && habit.spellings().any(|spelling| spelling == typed))
+}
+
+/// A command line in our own words, and what is to be said about it if clap refuses it.
+pub(super) struct Translated {
+    pub(super) words: Vec<OsString>,
+    hint: Option<String>,
+}
+
+/// Replaces the synonyms in a command line of `command`, whose name is its second word.
+pub(super) fn translate(words: &[OsString], command: &Command) -> Translated {
+    let (head, rest) = words.split_at(words.len().min(2));
+    let text: Vec<&str> = rest.iter().filter_map(|word| word.to_str()).collect();
+    let mut translator = Translator {
+        command,
+        on: on(command.get_name(), &text),
+        text,
+        words: Vec::new(),
+        targets: Vec::new(),
+        listening: Listening::default(),
+        hint: None,
+    };
+    translator.translate(rest);
+    let Translator { words, targets, hint, .. } = translator;
+    Translated { words: [head, &targets, &words].concat(), hint }
+}
+
+/// The kind of target of a line: `send` is the one command that has several.
+fn on(command: &str, words: &[&str]) -> On {
+    let is_url = |word: &str| {
+        word.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(char::is_alphabetic))
+    };
+    let is_host = |word: &&str| is_url(word) || word.starts_with("--udp") || word.starts_with("--tcp");
+    let names_host = |pair: &[&str]| {
+        matches!(pair[0], "-c" | "--client") && !pair[1].starts_with(|first: char| first.is_ascii_digit())
+            || pair[0] == "-c" && pair[1].matches('.').count() == 3
+    };
+    match command {
+        "send" if words.iter().any(is_host) || words.windows(2).any(names_host) => On::Host,
+        "send" => On::Interface,
+        _ => On::Any,
+    }
+}
+
+struct Translator<'a> {
+    command: &'a Command,
+    on: On,
+    text: Vec<&'a str>,
+    words: Vec<OsString>,
+    /// What comes first.
+    targets: Vec<OsString>,
+    listening: Listening,
+    hint: Option<String>,
+}
+
+/// What is said of the address to listen at.
+#[derive(Default)]
+struct Listening {
+    is_asked: bool,
+    is_udp: bool,
+    port: Option<String>,
+}
+
+impl Translator<'_> {
+    fn translate(&mut self, words: &[OsString]) {
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            match word.to_str() {
+                Some("--") => {
+                    self.words.push(word.clone());
+                    self.words.extend(rest.by_ref().cloned());
+                }
+                Some(text) if text.starts_with("--") => self.long(text, &mut rest),
+                Some(text) if text.starts_with('-') && text.len() > 1 => self.short(text, &mut rest),
+                Some(text) if self.command.find_subcommand(text).is_some() => {
+                    self.words.push(word.clone());
+                    self.words.extend(rest.by_ref().cloned());
+                }
+                // The program of `run` and `profile`, as after env(1) and strace(1).
+                _ if self.command.get_positionals().last().is_some_and(Arg::is_last_set) => {
+                    self.words.extend(["--".into(), word.clone()]);
+                    self.words.extend(rest.by_ref().cloned());
+                }
+                _ => self.words.push(word.clone()),
+            }
+        }
+        self.listen();
+        self.replay();
+    }
+
+    /// `--name`, `--name=value` or `--name value`.
+    fn long<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let own = self.command.get_arguments().find(|own| own.get_long() == Some(&name[2..]));
+        if let Some(habit) = self.habit(name, own.is_some()) {
+            let value = match value {
+                _ if habit.value.is_empty() => None,
+                Some(value) => Some(value.to_owned()),
+                None => rest.next().map(|value| value.to_string_lossy().into_owned()),
+            };
+            return self.apply(habit, name, value);
+        }
+        self.words.push(text.into());
+        if own.is_some_and(takes_next) && value.is_none() {
+            self.words.extend(rest.next().cloned());
+        }
+    }
+
+    /// `-x`, `-xyz`, `-xVALUE`, `-x VALUE`: the same letter more than once is one option, as in `-nn`.
+    fn short<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
+        let mut letters = &text[1..];
+        while let Some(letter) = letters.chars().next() {
+            let own = self.command.get_arguments().find(|own| own.get_short() == Some(letter));
+            let run = letters.len() - letters.trim_start_matches(letter).len();
+            let all = format!("-{}", &letters[..run]);
+            let one = format!("-{letter}");
+            let found = self.habit(&all, own.is_some()).map(|habit| (habit, &all, run));
+            let found = found.or_else(|| Some((self.habit(&one, own.is_some())?, &one, letter.len_utf8())));
+            let after = |used: usize| letters[used..].strip_prefix('=').unwrap_or(&letters[used..]);
+            match (found, own) {
+                (Some((habit, typed, used)), _) if habit.value.is_empty() => {
+                    self.apply(habit, typed, None);
+                    letters = &letters[used..];
+                }
+                (Some((habit, typed, used)), _) => {
+                    let value = match after(used) {
+                        "" => rest.next().map(|value| value.to_string_lossy().into_owned()),
+                        value => Some(value.to_owned()),
+                    };
+                    return self.apply(habit, typed, value);
+                }
+                (None, Some(own)) if !own.get_action().takes_values() => {
+                    // As a synonym of it would be written.
+                    self.push_once(&own.get_long().map_or(one, |long| format!("--{long}")));
+                    letters = &letters[run..];
+                }
+                (None, own) => {
+                    self.words.push(format!("-{letters}").into());
+                    if own.is_some_and(takes_next) && letters.len() == letter.len_utf8() {
+                        self.words.extend(rest.next().cloned());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The synonym of that spelling. What we have ourselves is ours: only its values may be others'.
+    fn habit(&self, typed: &str, is_own: bool) -> Option<&'static Habit> {
+        let found = find(self.command.get_name(), typed, self.on);
+        found.filter(|habit| match habit.means {
+            Means::Hint(_) => false,
+            Means::Value(..) => true,
+            _ => !is_own,
+        })
+    }
+
+    fn apply(&mut self, habit: &Habit, typed: &str, value: Option<String>) {
+        let Some(value) = value.or_else(|| habit.value.is_empty().then(String::new)) else {
+            // Its value is missing: clap says so of our option, or of none.
+            let option = match habit.means {
+                Means::Option(option) => option,
+                _ => typed,
+            };
+            self.hint.get_or_insert_with(|| format!("{typed} needs a value: {typed} {}", habit.value));
+            return self.words.push(option.into());
+        };
+        match habit.means {
+            Means::Option(option) => self.words.push(format!("{option}={value}").into()),
+            Means::Value(_, meaning) => match meaning(&value, &self.text) {
+                Meant::Word(word) => self.words.push(word.into()),
+                Meant::Nothing => {}
+                Meant::Hint(hint) => {
+                    self.hint.get_or_insert_with(|| hint.into());
+                    self.words.push(typed.into());
+                }
+            },
+            Means::Words(word) => self.push_once(word),
+            Means::Already(_) => self.listening.is_asked = true,
+            Means::Target => self.targets.push(value.into()),
+            Means::Port => self.listening.port = Some(value),
+            Means::Datagrams => self.listening.is_udp = true,
+            Means::Hint(_) => {}
+        }
+    }
+
+    fn push_once(&mut self, word: &str) {
+        if !self.words.iter().any(|before| before == word) {
+            self.words.push(word.into());
+        }
+    }
+
+    /// The address to listen at, from `-u -p PORT`, `-l PORT` or `-l ADDRESS PORT`.
+    fn listen(&mut self) {
+        let Listening { is_asked, is_udp, port } = std::mem::take(&mut self.listening);
+        if !(is_asked || is_udp || port.is_some()) || !matches!(self.command.get_name(), "recv" | "serve") {
+            return;
+        }
+        let is_plain =
+            |word: &OsString| word.to_str().is_some_and(|word| !word.starts_with('-') && !word.contains(':'));
+        let mut at = self.values();
+        at.retain(|at| is_plain(&self.words[*at]));
+        let mut plain: Vec<String> =
+            at.iter().rev().map(|at| self.words.remove(*at).to_string_lossy().into_owned()).collect();
+        let Some(port) = port.or_else(|| (!plain.is_empty()).then(|| plain.remove(0))) else { return };
+        let place = format!("{}:{port}", plain.pop().unwrap_or_default());
+        self.words.push(match (self.command.get_name(), is_udp) {
+            ("serve", _) => place.into(),
+            (_, true) => format!("--udp={place}").into(),
+            (_, false) => format!("--tcp={place}").into(),
+        });
+    }
+
+    /// tcpreplay's file follows its options, and the interface is one of these.
+    fn replay(&mut self) {
+        if self.command.get_name() != "send" || self.targets.is_empty() {
+            return;
+        }
+        if let [file] = self.values()[..] {
+            let mut option = OsString::from("--replay=");
+            option.push(&self.words[file]);
+            self.words[file] = option;
+        }
+    }
+
+    /// Which words are neither options nor their values.
+    fn values(&self) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut is_value = false;
+        for (at, word) in self.words.iter().enumerate() {
+            let text = word.to_str().unwrap_or_default();
+            if !text.starts_with('-') && !is_value {
+                found.push(at);
+            }
+            let own = self.command.get_arguments().find(|own| {
+                own.get_long().is_some_and(|long| text.strip_prefix("--") == Some(long))
+                    || own.get_short().is_some_and(|short| text == format!("-{short}"))
+            });
+            is_value = own.is_some_and(takes_next);
+        }
+        found
+    }
+}
+
+/// Whether the next word is its value.
+fn takes_next(option: &Arg) -> bool {
+    option.get_action().takes_values() && !option.is_require_equals_set()
+}
+
+/// Adds advice to an error for what other programs call otherwise. `words` are those that were translated.
+pub(super) fn with_hint(
+    mut error: clap::Error,
+    command: &Command,
+    words: &[OsString],
+    said: &Translated,
+) -> clap::Error {
+    let text: Vec<&str> = words.iter().skip(2).filter_map(|word| word.to_str()).collect();
+    let wrong = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(wrong)) => wrong.clone(),
+        Some(ContextValue::Strings(all)) => all.join(" "),
+        _ => return error,
+    };
+    let on = on(command.get_name(), &text);
+    let own = command.get_arguments().find(|own| own.to_string() == wrong);
+    let own = own.into_iter().flat_map(|own| {
+        [own.get_short().map(|short| format!("-{short}")), own.get_long().map(|long| format!("--{long}"))]
+    });
+    let advice = |typed: &str| match find(command.get_name(), typed, on).map(|habit| &habit.means) {
+        Some(Means::Hint(hint)) => Some((*hint).to_owned()),
+        _ => None,
+    };
+    let spellings = own.flatten().chain([wrong.clone()]);
+    let hint = match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let advice = advice(&wrong).or_else(|| said.hint.clone());
+            advice.or_else(|| of_word(command.get_name(), &wrong, &text))
+        }
+        ErrorKind::MissingRequiredArgument => of_missing(command.get_name(), &wrong, &text),
+        ErrorKind::ArgumentConflict | ErrorKind::ValueValidation => {
+            spellings.into_iter().find_map(|typed| advice(&typed))
+        }
+        ErrorKind::InvalidValue => said.hint.clone(),
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    error
+}
+
+/// Advice for a word that is no option.
+fn of_word(command: &str, wrong: &str, words: &[&str]) -> Option<String> {
+    let is_port = wrong.parse::<u16>().is_ok();
+    match command {
+        _ if wrong.starts_with('-') => None,
+        "send" => match capture(words) {
+            Some(file) => Some(format!("the packets of a file are sent with --replay {file}")),
+            None => is_port.then(|| format!("a host is tcp://HOST:{wrong} or udp://HOST:{wrong}")),
+        },
+        "recv" if is_port => Some(format!("write tcp://:{wrong} or udp://:{wrong}")),
+        "recv" if wrong.contains(':') => Some(format!("write tcp://{wrong} or udp://{wrong}")),
+        "stats" if is_port => Some(format!("use --interval {wrong}")),
+        _ => None,
+    }
+}
+
+/// Advice for what is missing.
+fn of_missing(command: &str, missing: &str, words: &[&str]) -> Option<String> {
+    match command {
+        "record" if missing.contains("--output") => capture(words).map(|file| format!("use --output {file}")),
+        "sniff" | "record" if missing.contains("INTERFACE") => {
+            Some("'nocopy doctor' lists the interfaces".into())
+        }
+        _ => None,
+    }
+}
+
+/// The first word that names a capture file.
+fn capture<'a>(words: &[&'a str]) -> Option<&'a str> {
+    words.iter().find(|word| [".pcap", ".pcapng", ".cap"].iter().any(|end| word.ends_with(end))).copied()
+}
+
+/// Adds advice to the error for a command that is none of ours.
+pub(super) fn with_program(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let found = PROGRAMS.iter().find(|(names, _)| names.split(' ').any(|known| known == name));
+    if let Some((_, advice)) = found {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*advice).into()]));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests;
