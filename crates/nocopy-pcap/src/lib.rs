@@ -1,5 +1,5 @@
 //! libpcap's interface over nocopy: a shared library with the name and the functions of `libpcap.so.0.8`, for programs that were
-//! linked with it.
+//! linked with it, or with the `libpcap.so.1` of other distributions, or that open it by dlopen(3).
 //!
 //! ```text
 //!            a program, unchanged
@@ -18,7 +18,8 @@
 //! handle's own buffer.
 //!
 //! * `exports`: the functions that programs call.
-//! * `system`: finding and loading the system's libpcap.
+//! * `system`: the functions of the system's libpcap.
+//! * `loader`: finding the system's libpcap, and being found in its place.
 //! * `table`, `handle`: our state for each `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: stops panics at the library's boundary, and lets a thread end only where a call holds nothing.
@@ -35,6 +36,7 @@
 //! report  guard
 //! text
 //! system
+//! loader
 //! environment  abi  patience
 //! ```
 #![allow(unsafe_code)]
@@ -46,6 +48,7 @@ mod exports;
 mod guard;
 mod handle;
 mod injection;
+mod loader;
 mod patience;
 mod report;
 mod system;

@@ -1,30 +1,13 @@
-//! The system's libpcap: found and loaded with this library, as the loader would have done with the program, and never unloaded.
+//! The system's libpcap, which is loaded with this library, as the loader would have done with the program, and never unloaded.
 
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::io::Write as _;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use nocopy_proto::filter::Instruction;
 
 use crate::abi::{BpfProgram, Handler, Opaque, PacketHeader, Pcap, Statistics};
-use crate::environment;
-
-/// The file's name in every directory.
-const FILE: &str = "libpcap.so.0.8";
-
-/// The directories that loaders search, with Debian's directory of each architecture first (ld.so(8)).
-const DIRECTORIES: [&str; 7] =
-    [MULTIARCH[0], MULTIARCH[1], "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib"];
-
-/// Debian's directories of the architecture.
-const MULTIARCH: [&str; 2] = if cfg!(target_arch = "aarch64") {
-    ["/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu"]
-} else {
-    ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
-};
+use crate::loader::Library;
 
 /// Functions of the library, by name: a pointer to each, or to one that ends the program and names the missing function.
 macro_rules! functions {
@@ -173,6 +156,11 @@ pub(crate) fn system() -> &'static System {
     SYSTEM.get().unwrap_or_else(load)
 }
 
+/// Whether there is one: a program that can do without libpcap finds none otherwise.
+pub(crate) fn is_loaded() -> bool {
+    SYSTEM.get().is_some()
+}
+
 #[cold]
 fn load() -> &'static System {
     // A program's call must not change errno if libpcap would not.
@@ -190,95 +178,4 @@ fn load() -> &'static System {
 fn end(reason: &str) -> ! {
     let _ = writeln!(std::io::stderr(), "nocopy: {reason}");
     std::process::exit(127)
-}
-
-/// A loaded library, which is never closed.
-#[derive(Debug, Clone, Copy)]
-struct Library(NonNull<c_void>);
-
-impl Library {
-    /// Opens the library that the environment names, or the first that is found.
-    fn open() -> Result<Self, String> {
-        if let Some(named) = environment::variable(environment::SYSTEM_LIBPCAP) {
-            return Self::open_named(&named);
-        }
-        let paths: Vec<PathBuf> =
-            DIRECTORIES.iter().map(|directory| Path::new(directory).join(FILE)).collect();
-        let ours = own_file();
-        let is_other = |path: &&PathBuf| path.exists() && path.canonicalize().ok() != ours;
-        let mut refusal = None;
-        for path in paths.iter().filter(is_other) {
-            match Self::open_at(path) {
-                Ok(library) => return Ok(library),
-                Err(reason) => refusal = Some(reason),
-            }
-        }
-        Err(refusal.unwrap_or_else(|| {
-            let directories = DIRECTORIES.join(", ");
-            format!(
-                "{FILE}: not found; the system's libpcap, which compiles filters and reads files, is in none of {directories}; \
-                 'apt install libpcap0.8', or name its path in {}",
-                environment::SYSTEM_LIBPCAP
-            )
-        }))
-    }
-
-    fn open_named(path: &OsString) -> Result<Self, String> {
-        let path = Path::new(path);
-        let variable = environment::SYSTEM_LIBPCAP;
-        if path.canonicalize().ok().is_some_and(|file| Some(file) == own_file()) {
-            let path = path.display();
-            return Err(format!(
-                "{path}: cannot be the system's libpcap; it is this library itself; name another in {variable}"
-            ));
-        }
-        Self::open_at(path).map_err(|reason| format!("{reason}; name the system's libpcap in {variable}"))
-    }
-
-    fn open_at(path: &Path) -> Result<Self, String> {
-        let file = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| format!("{}: cannot be loaded; its path has a zero byte", path.display()))?;
-        // Its internal calls use its own functions, not those that programs find first: ours.
-        // The address sanitizer does not allow that; its tests use a libpcap that was linked so.
-        let own = if cfg!(nocopy_sanitizer) { 0 } else { libc::RTLD_DEEPBIND };
-        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | own;
-        // SAFETY: opening a library runs its initialisers; those of libpcap and what it needs do nothing that matters here.
-        let library = unsafe { libc::dlopen(file.as_ptr(), flags) };
-        let library = NonNull::new(library).map(Self);
-        library.ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_words()))
-    }
-
-    /// The address of a symbol of the library; the name ends with a zero byte.
-    fn symbol(self, name: &str) -> Option<*mut c_void> {
-        debug_assert!(name.ends_with('\0'));
-        // SAFETY: the library is open, and stays so; the name ends with a zero.
-        let found = unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr().cast()) };
-        (!found.is_null()).then_some(found)
-    }
-}
-
-/// The file that contains this code.
-fn own_file() -> Option<PathBuf> {
-    let mut found = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
-    // SAFETY: any address may be asked for; what is found is written to `found`.
-    let is_found = unsafe { libc::dladdr(own_file as *const c_void, &raw mut found) } != 0;
-    let name = NonNull::new(found.dli_fname.cast_mut()).filter(|_| is_found)?;
-    // SAFETY: ends with a zero, and stays as long as this code does.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
-}
-
-fn loader_words() -> String {
-    // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
-    let words = unsafe { libc::dlerror() };
-    match NonNull::new(words) {
-        // SAFETY: ends with a zero, and is copied at once.
-        Some(words) => unsafe { CStr::from_ptr(words.as_ptr()) }.to_string_lossy().into_owned(),
-        None => "the loader gives no reason".into(),
-    }
 }

@@ -5,6 +5,7 @@
 //!
 //! * [`describe`]: one line of text for a packet.
 //! * [`discipline`]: what queueing disciplines do with packets.
+//! * [`distribution`]: what distributions call libpcap.
 //! * [`ebpf`]: the instructions of XDP programs.
 //! * [`errno`]: errors of the kernel, as messages say them.
 //! * [`filter`]: packet filters, checked, run and translated.
@@ -19,13 +20,14 @@
 //! ```text
 //! describe  message  run
 //! filter  pcapng
-//! discipline  ebpf  errno  quantity  wire
+//! discipline  distribution  ebpf  errno  quantity  wire
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod describe;
 pub mod discipline;
+pub mod distribution;
 pub mod ebpf;
 pub mod errno;
 pub mod filter;

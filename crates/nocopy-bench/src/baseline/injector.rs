@@ -17,7 +17,8 @@ use nocopy_report::Outcome;
 
 const COMMAND: &str = "bench-inject";
 
-const LIBRARY: &CStr = c"libpcap.so.0.8";
+/// Debian's name, and that of others.
+const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// `PCAP_ERRBUF_SIZE`
 const ERROR_BYTES: usize = 256;
@@ -103,10 +104,9 @@ struct Functions {
 impl Functions {
     fn find() -> Result<Self, String> {
         // SAFETY: a string that ends with a zero; the library stays loaded.
-        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
-        if library.is_null() {
-            return Err(format!("{}: not found", LIBRARY.to_string_lossy()));
-        }
+        let open = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        let library = LIBRARIES.into_iter().map(open).find(|library| !library.is_null());
+        let library = library.ok_or("libpcap: not found")?;
         let function = |name: &CStr| {
             // SAFETY: an open library, and a string that ends with a zero.
             let found = unsafe { libc::dlsym(library, name.as_ptr()) };

@@ -2,12 +2,13 @@
 
 use nocopy_proto::errno::Why;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nocopy_report::Failure;
 
 use super::kind::Kind;
+use super::program::Program;
 
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -38,6 +39,11 @@ pub(crate) enum Error {
         "{program}: not found; there is no such program at that path, or in the directories of PATH; check the name, or give its path"
     )]
     NotFound { program: String },
+    #[error(
+        "{program}: cannot be run; {loader}, which is to load or interpret it, is not there; the program is for another C library, or needs a \
+         package; install that, or a build of the program for this system", loader = loader.display()
+    )]
+    NoLoader { program: String, loader: PathBuf },
     #[error("{program}: cannot be run{cause}; name a program that this user may run", cause = Why(.source))]
     NotExecutable { program: String, source: io::Error },
     #[error(
@@ -59,11 +65,13 @@ pub(crate) enum Error {
 
 impl Error {
     /// The error for a program that could not be started.
-    pub(super) fn start(program: &str, source: io::Error) -> Self {
-        let program = program.to_owned();
-        match source.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => Self::NotFound { program },
-            Some(libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::EISDIR | libc::ELOOP) => {
+    pub(super) fn start(program: &Program, source: io::Error) -> Self {
+        let missing = program.missing_loader().map(Path::to_owned);
+        let program = program.name().to_owned();
+        match (source.raw_os_error(), missing) {
+            (Some(libc::ENOENT), Some(loader)) => Self::NoLoader { program, loader },
+            (Some(libc::ENOENT | libc::ENOTDIR), _) => Self::NotFound { program },
+            (Some(libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::EISDIR | libc::ELOOP), _) => {
                 Self::NotExecutable { program, source }
             }
             _ => Self::Start { program, source },
@@ -73,7 +81,7 @@ impl Error {
     pub(super) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::NotFound { .. } => NOT_FOUND,
-            Self::NotExecutable { .. } => NOT_EXECUTABLE,
+            Self::NotExecutable { .. } | Self::NoLoader { .. } => NOT_EXECUTABLE,
             _ => OWN_FAILURE,
         })
     }

@@ -4,9 +4,28 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
 
-use object::elf::{DT_NEEDED, FileHeader32, FileHeader64, PT_INTERP};
+use object::elf::{
+    DT_NEEDED, EM_386, EM_AARCH64, EM_ARM, EM_PPC64, EM_RISCV, EM_S390, EM_X86_64, FileHeader32,
+    FileHeader64, PT_INTERP,
+};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef};
+
+/// A library of the one cannot be loaded by the loader of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CLibrary {
+    Glibc,
+    Musl,
+}
+
+impl CLibrary {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+        }
+    }
+}
 
 /// What the headers of an ELF file say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +33,8 @@ pub(super) struct Executable {
     /// 32 or 64.
     bits: u32,
     machine: u16,
-    /// Whether it asks for a loader; libraries do not.
-    pub(super) has_loader: bool,
+    /// The loader that it asks for; libraries and statically linked programs have none.
+    pub(super) loader: Option<String>,
     /// The libraries it asks for itself.
     pub(super) libraries: Vec<String>,
 }
@@ -43,12 +62,37 @@ impl Executable {
         let header = H::parse(file)?;
         let endian = header.endian()?;
         let segments = header.program_headers(endian, file)?;
-        let has_loader = segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP);
-        Ok(Self {
-            bits,
-            machine: header.e_machine(endian),
-            has_loader,
-            libraries: needed(header, endian, file)?,
+        let mut loaders = segments.iter().filter(|segment| segment.p_type(endian) == PT_INTERP);
+        let loader = loaders.find_map(|segment| segment.data(endian, file).ok());
+        let loader = loader.map(|path| String::from_utf8_lossy(path).trim_end_matches('\0').to_owned());
+        let libraries = needed(header, endian, file)?;
+        Ok(Self { bits, machine: header.e_machine(endian), loader, libraries })
+    }
+
+    /// What its processor is called.
+    pub(super) fn processor(&self) -> &'static str {
+        match (self.machine, self.bits) {
+            (EM_X86_64, 64) => "x86-64",
+            (EM_X86_64, _) => "x32",
+            (EM_386, _) => "32-bit x86",
+            (EM_AARCH64, _) => "AArch64",
+            (EM_ARM, _) => "32-bit ARM",
+            (EM_RISCV, _) => "RISC-V",
+            (EM_PPC64, _) => "POWER",
+            (EM_S390, _) => "s390x",
+            _ => "another processor",
+        }
+    }
+
+    /// The C library that it was built for, as far as that is recognised.
+    pub(super) fn c_library(&self) -> Option<CLibrary> {
+        let loader = self.loader.iter().filter_map(|path| path.rsplit('/').next());
+        loader.chain(self.libraries.iter().map(String::as_str)).find_map(|name| match name {
+            "libc.so.6" => Some(CLibrary::Glibc),
+            "libc.so" => Some(CLibrary::Musl),
+            _ if name.starts_with("ld-linux") || name.starts_with("ld64.so") => Some(CLibrary::Glibc),
+            _ if name.starts_with("ld-musl-") || name.starts_with("libc.musl-") => Some(CLibrary::Musl),
+            _ => None,
         })
     }
 
@@ -85,8 +129,23 @@ mod tests {
     #[test]
     fn this_program_is_dynamic_and_does_not_need_libpcap() {
         let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
-        assert!(own.has_loader && own.is_native() && !own.needs_libpcap());
+        assert!(own.loader.is_some() && own.is_native() && !own.needs_libpcap());
         assert!(own.libraries.iter().any(|name| name.starts_with("libc.so")), "{own:?}");
+    }
+
+    #[test]
+    fn the_c_library_is_recognised_by_the_loader_or_the_libraries() {
+        let of = |loader: Option<&str>, libraries: &[&str]| {
+            let (loader, libraries) =
+                (loader.map(str::to_owned), libraries.iter().map(|name| (*name).to_owned()).collect());
+            Executable { bits: 64, machine: EM_X86_64, loader, libraries }.c_library()
+        };
+        assert_eq!(of(Some("/lib64/ld-linux-x86-64.so.2"), &["libc.so.6"]), Some(CLibrary::Glibc));
+        assert_eq!(of(Some("/lib/ld-linux-aarch64.so.1"), &[]), Some(CLibrary::Glibc));
+        assert_eq!(of(Some("/lib/ld-musl-x86_64.so.1"), &["libpcap.so.1"]), Some(CLibrary::Musl));
+        assert_eq!(of(None, &["libm.so.6", "libc.so.6"]), Some(CLibrary::Glibc));
+        assert_eq!(of(None, &["libc.musl-x86_64.so.1"]), Some(CLibrary::Musl));
+        assert_eq!((of(None, &["libc.so"]), of(None, &[])), (Some(CLibrary::Musl), None));
     }
 
     #[test]

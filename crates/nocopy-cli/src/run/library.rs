@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use nocopy_proto::errno::Why;
 
 use super::Error;
-use super::executable::Executable;
+use super::executable::{CLibrary, Executable};
 use super::kind::Kind;
 
 /// Directories relative to this program: the build's own, cargo's for dependencies, and installed ones.
-const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];
-const INSTALLED: [&str; 2] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy"];
+const BESIDE: [&str; 5] = ["", "deps", "../lib/nocopy", "../lib64/nocopy", "../lib"];
+const INSTALLED: [&str; 3] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy", "/usr/lib64/nocopy"];
 
 /// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
 pub(crate) fn find(kind: Kind, named: Option<&Path>) -> Result<PathBuf, Error> {
@@ -25,6 +25,11 @@ pub(crate) fn find(kind: Kind, named: Option<&Path>) -> Result<PathBuf, Error> {
     };
     check(kind, &path)?;
     Ok(path.canonicalize().unwrap_or(path))
+}
+
+/// The C library that it was built for.
+pub(super) fn c_library(library: &Path) -> Option<CLibrary> {
+    Executable::read(library).ok().flatten()?.c_library()
 }
 
 /// Finds it in the usual places; returns its name in `LD_PRELOAD`.

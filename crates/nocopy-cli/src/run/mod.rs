@@ -83,15 +83,18 @@ impl<'a> Run<'a> {
             _ => None,
         };
         let program = Program::look_at(&arguments.command[0]);
-        let obstacle = program.obstacle(kind);
-        if let Some(obstacle) = &obstacle {
-            print::say(format_args!("nocopy: warning: {obstacle}"));
+        let obstacle = program.obstacle(kind, library::c_library(&library));
+        let lacks = if kind == Kind::Pcap { program.lacks_libpcap() } else { None };
+        for warning in obstacle.iter().map(|obstacle| &obstacle.text).chain(&lacks) {
+            print::say(format_args!("nocopy: warning: {warning}"));
         }
+        let preloaded =
+            Some(preloaded).filter(|_| !obstacle.as_ref().is_some_and(|obstacle| obstacle.is_fatal));
         let (listener, theirs) = Listener::new().map_err(Error::Socket)?;
         let counts = arguments.batch_udp.then(Counts::new).transpose().map_err(Error::Counts)?;
         let early = Early::catch()?;
-        let child = spawn(arguments, &preloaded, &theirs, counts.as_ref())
-            .map_err(|source| Error::start(program.name(), source))?;
+        let child = spawn(arguments, preloaded.as_deref(), &theirs, counts.as_ref())
+            .map_err(|source| Error::start(&program, source))?;
         drop(theirs);
         let signals = match early.wait_for_more() {
             Ok(signals) => signals,
@@ -102,6 +105,7 @@ impl<'a> Run<'a> {
         if let Err(error) = capability::drop_all_but(CAPABILITIES) {
             return Err(stop(child, error.into()));
         }
+        let obstacle = obstacle.map(|obstacle| obstacle.text);
         Ok(Self { arguments, library, program, obstacle, file, listener, counts, child, signals })
     }
 
@@ -162,14 +166,16 @@ impl<'a> Run<'a> {
 
 fn spawn(
     arguments: &RunArguments,
-    library: &Path,
+    library: Option<&Path>,
     theirs: &Theirs,
     counts: Option<&Counts>,
 ) -> io::Result<Child> {
     let before = std::env::var_os("LD_PRELOAD");
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
-    command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
+    }
     command.env("NOCOPY_RUN_SOCKET", theirs.variable()?);
     match arguments.take {
         true => command.env("NOCOPY_TAKE", "1"),

@@ -1,14 +1,18 @@
 //! Programs into which nothing is preloaded.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nocopy::filter::{self, CompileError};
+use nocopy_proto::distribution::libpcap_install;
 use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
-use super::executable::Executable;
+use super::executable::{CLibrary, Executable};
 use super::kind::Kind;
 
 const SET_USER: u32 = libc::S_ISUID;
@@ -19,36 +23,85 @@ const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
 pub(super) struct Program {
     name: String,
     path: Option<PathBuf>,
-    /// `None` for scripts, and unreadable files.
+    /// `None` for unreadable files.
     executable: Option<Executable>,
+    /// Of a script, as it names it; path and executable are the interpreter's, if that is found.
+    interpreter: Option<PathBuf>,
+}
+
+/// Why nothing can be preloaded into a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    pub(super) text: String,
+    /// Whether the library would end the program: musl's loader ends one whose preloaded library it cannot load.
+    pub(super) is_fatal: bool,
 }
 
 impl Program {
     pub(super) fn look_at(word: &OsStr) -> Self {
-        let path = find(word, std::env::var_os("PATH").as_deref());
+        let variable = std::env::var_os("PATH");
+        let path = find(word, variable.as_deref());
+        let interpreter = path.as_deref().and_then(interpreter);
+        let path = interpreter.as_deref().and_then(|word| find(word, variable.as_deref())).or(path);
         let executable = path.as_deref().and_then(|path| Executable::read(path).ok().flatten());
-        Self { name: word.to_string_lossy().into_owned(), path, executable }
+        let interpreter = interpreter.map(PathBuf::from);
+        Self { name: word.to_string_lossy().into_owned(), path, executable, interpreter }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn obstacle(&self, kind: Kind) -> Option<String> {
-        let why = self.privileges().or_else(|| {
-            let executable = self.executable.as_ref()?;
-            match executable {
-                _ if !executable.has_loader => Some(match kind {
-                    Kind::Pcap => "the program is statically linked; use a build that loads libpcap.so.0.8",
-                    Kind::Sockets => "the program is statically linked; use a build that loads the C library",
-                }),
-                _ if !executable.is_native() => Some(
-                    "the program is for another architecture than the library; use one for this architecture",
-                ),
-                _ => None,
+    /// Why a library for this C library cannot be preloaded.
+    pub(super) fn obstacle(&self, kind: Kind, library: Option<CLibrary>) -> Option<Obstacle> {
+        let what = match &self.interpreter {
+            Some(path) => format!("its interpreter {}", path.display()),
+            None => "the program".into(),
+        };
+        let executable = self.executable.as_ref();
+        let other = executable.and_then(Executable::c_library).zip(library).filter(|(its, ours)| its != ours);
+        let linked = match kind {
+            Kind::Pcap => "libpcap",
+            Kind::Sockets => "the C library",
+        };
+        let why = self.privileges().map(str::to_owned).or_else(|| match (executable?, other) {
+            (executable, _) if executable.loader.is_none() => {
+                Some(format!("{what} is statically linked; use a build that loads {linked}"))
             }
+            (executable, _) if !executable.is_native() => Some(format!(
+                "{what} is for another architecture ({}) than the library; use one for this architecture",
+                executable.processor()
+            )),
+            (_, Some((its, ours))) => {
+                let (its, ours) = (its.name(), ours.name());
+                Some(format!(
+                    "{what} is for {its}, the library for {ours}; use a nocopy that was built for {its}"
+                ))
+            }
+            _ => None,
         })?;
-        Some(format!("{}: nothing can be preloaded into it; {why}", self.name))
+        let text = format!("{}: nothing can be preloaded into it; {why}", self.name);
+        Some(Obstacle { text, is_fatal: other.is_some() })
+    }
+
+    /// What to install if the program needs libpcap, and there is none.
+    pub(super) fn lacks_libpcap(&self) -> Option<String> {
+        let needs_it = self.executable.as_ref().is_some_and(Executable::needs_libpcap);
+        match needs_it.then(|| filter::compile("ip")) {
+            Some(Err(CompileError::NoLibrary { .. })) => Some(format!(
+                "{}: needs libpcap, which this system lacks; nocopy compiles filters and reads files by it, too; install it ({})",
+                self.name,
+                libpcap_install(|path| std::fs::read_to_string(path).ok())
+            )),
+            _ => None,
+        }
+    }
+
+    /// The loader or the interpreter that the program asks for, if that is not there: the kernel says of such a program that it does not exist.
+    pub(super) fn missing_loader(&self) -> Option<&Path> {
+        let loader =
+            self.executable.as_ref().and_then(|executable| executable.loader.as_deref()).map(Path::new);
+        self.interpreter.as_deref().into_iter().chain(loader).find(|path| !path.exists())
     }
 
     /// Whether the program would get privileges when it is started: the loader preloads no library into such a process. Returns the error text.
@@ -79,11 +132,14 @@ impl Program {
 
     /// Why no handle may have been opened, once it has ended without any.
     pub(super) fn silence(&self) -> String {
-        let own = self.executable.as_ref().filter(|executable| !executable.needs_libpcap());
+        let own = self
+            .executable
+            .as_ref()
+            .filter(|executable| self.interpreter.is_none() && !executable.needs_libpcap());
         let why = match own {
             Some(_) => {
-                "the program does not load libpcap.so.0.8: libpcap may be built in, or another program captures that does not load the \
-                 library; see docs/run.md"
+                "the program does not load libpcap: it may be built in, or another program captures that does not load the library; see \
+                 docs/run.md"
             }
             None => {
                 "the program opened none, or closed the descriptors that it inherited and is in another network namespace; see docs/run.md"
@@ -102,6 +158,19 @@ fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(word)).find(|file| is_executable(file))
 }
 
+/// The interpreter of a script, as execve(2) and env(1) find it.
+fn interpreter(path: &Path) -> Option<OsString> {
+    let mut line = Vec::new();
+    BufReader::new(File::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
+    let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let word = match first.ends_with(b"/env") {
+        true => words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?,
+        false => first,
+    };
+    Some(OsStr::from_bytes(word).into())
+}
+
 fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, Access::EXEC_OK).is_ok()
 }
@@ -118,22 +187,71 @@ mod tests {
         assert_eq!(find(OsStr::new("./here"), path), Some("./here".into()));
     }
 
+    fn obstacle(program: &Program, kind: Kind) -> Option<String> {
+        program.obstacle(kind, Some(CLibrary::Glibc)).map(|obstacle| obstacle.text)
+    }
+
     #[test]
     fn a_plain_program_has_no_obstacle() {
-        assert_eq!(Program::look_at(OsStr::new("env")).obstacle(Kind::Sockets), None);
-        assert_eq!(Program::look_at(OsStr::new("no-such-program")).obstacle(Kind::Sockets), None);
+        assert_eq!(obstacle(&Program::look_at(OsStr::new("env")), Kind::Sockets), None);
+        assert_eq!(obstacle(&Program::look_at(OsStr::new("no-such-program")), Kind::Sockets), None);
     }
 
     #[test]
     fn an_obstacle_says_what_failed_and_what_to_do() {
-        let mut loaderless = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
-        loaderless.has_loader = false;
-        let program = Program { name: "tool".into(), path: None, executable: Some(loaderless) };
+        let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
+        let with = |loader: Option<&str>, interpreter: Option<&str>| {
+            let mut executable = own.clone();
+            executable.loader = loader.map(str::to_owned);
+            let interpreter = interpreter.map(PathBuf::from);
+            Program { name: "tool".into(), path: None, executable: Some(executable), interpreter }
+        };
+        let program = with(None, None);
         assert_eq!(
-            program.obstacle(Kind::Sockets).unwrap(),
+            obstacle(&program, Kind::Sockets).unwrap(),
             "tool: nothing can be preloaded into it; the program is statically linked; use a build that loads the C library"
         );
-        assert!(program.obstacle(Kind::Pcap).unwrap().ends_with("use a build that loads libpcap.so.0.8"));
-        assert!(program.silence().starts_with("tool: no capture handle was reported; the program does"));
+        assert!(obstacle(&program, Kind::Pcap).unwrap().ends_with("use a build that loads libpcap"));
+        assert!(
+            program.silence().starts_with("tool: no capture handle was reported; the program does not load")
+        );
+        let script = with(None, Some("/bin/shell"));
+        assert!(
+            obstacle(&script, Kind::Pcap)
+                .unwrap()
+                .contains("its interpreter /bin/shell is statically linked")
+        );
+        assert_eq!(script.missing_loader(), Some(Path::new("/bin/shell")));
+        assert!(script.silence().contains("the program opened none"));
+        let musl = with(Some("/lib/ld-musl-nowhere.so.1"), None);
+        let refused = musl.obstacle(Kind::Pcap, Some(CLibrary::Glibc)).unwrap();
+        assert!(refused.is_fatal && musl.obstacle(Kind::Pcap, Some(CLibrary::Musl)).is_none());
+        assert!(
+            refused.text.ends_with(
+                "the program is for musl, the library for glibc; use a nocopy that was built for musl"
+            ),
+            "{refused:?}"
+        );
+        assert_eq!(musl.missing_loader(), Some(Path::new("/lib/ld-musl-nowhere.so.1")));
+        assert_eq!(with(None, None).missing_loader(), None);
+    }
+
+    #[test]
+    fn the_interpreter_of_a_script_is_its_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("script");
+        for (line, word) in [
+            ("#!/bin/sh\n", Some("/bin/sh")),
+            ("#! /usr/bin/env python3\nprint()", Some("python3")),
+            ("#!/usr/bin/env -S A=1 perl -w\n", Some("perl")),
+            ("#!/bin/busybox sh", Some("/bin/busybox")),
+            ("#!\n", None),
+            ("echo\n", None),
+            ("", None),
+        ] {
+            std::fs::write(&path, line).unwrap();
+            assert_eq!(interpreter(&path).as_deref(), word.map(OsStr::new), "{line:?}");
+        }
+        assert_eq!(interpreter(Path::new("/proc/self/exe")), None);
     }
 }

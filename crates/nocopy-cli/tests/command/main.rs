@@ -23,6 +23,7 @@ mod record_stream;
 mod recording;
 mod report;
 mod run;
+mod run_layouts;
 mod run_udp;
 mod running;
 mod sandbox;

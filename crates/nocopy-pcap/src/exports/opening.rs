@@ -102,7 +102,8 @@ unsafe extern "C-unwind" fn pcap_open_live(
         };
         // SAFETY: the caller guarantees it.
         let handle = unsafe { (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text) };
-        if let Some(why) = why.filter(|_| !handle.is_null()) {
+        // A libpcap whose calls come here (`loader`) has created it by this library's functions, which know it.
+        if let Some(why) = why.filter(|_| !handle.is_null() && table::find(handle).is_none()) {
             ours.is_theirs(&why);
             insert(handle, ours);
         }

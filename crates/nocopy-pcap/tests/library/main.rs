@@ -6,6 +6,7 @@ mod capturing;
 mod common;
 mod exports;
 mod inject;
+mod names;
 mod old_programs;
 mod others;
 mod take;

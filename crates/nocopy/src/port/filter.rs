@@ -25,6 +25,7 @@
 
 use std::ffi::CString;
 
+use nocopy_proto::distribution::libpcap_install;
 use nocopy_proto::filter::InvalidProgram;
 pub use nocopy_proto::filter::Program;
 
@@ -36,8 +37,9 @@ use crate::sys::pcap::{self, Refusal};
 pub enum CompileError {
     /// libpcap was not found.
     #[error(
-        "filter '{expression}': cannot be compiled; libpcap, which compiles filters, cannot be loaded ({reason}); install it ('apt install \
-         libpcap0.8'), or give the filter as bytecode"
+        "filter '{expression}': cannot be compiled; libpcap, which compiles filters, cannot be loaded ({reason}); install it ({}), \
+         or give the filter as bytecode",
+        libpcap_install(|path| std::fs::read_to_string(path).ok())
     )]
     NoLibrary {
         /// The expression.

@@ -67,6 +67,11 @@ impl Drop for Scratch {
 
 /// Compiles a program of `tests/programs`, in C or C++, linked with the system's libpcap as any other.
 pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
+    compile_with(name, scratch, &system_library())
+}
+
+/// As [`compile`], linked with another library, which the program finds in this directory of the test.
+pub(crate) fn compile_with(name: &str, scratch: &Scratch, library: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let program = scratch.path().join(name);
     let (compiler, source) = match source.with_extension("cc") {
@@ -75,7 +80,8 @@ pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     };
     let mut command = Command::new(compiler);
     command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-    let output = command.arg(source).arg(system_library()).output().expect(compiler);
+    command.arg(source).arg(library).arg(format!("-Wl,-rpath,{}", scratch.path().display()));
+    let output = command.output().expect(compiler);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program
 }
