@@ -143,7 +143,7 @@ pub(crate) enum Command {
     /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT or
     /// tcp://HOST:PORT, where 'nocopy recv' receives, both ends print what arrived. Exit code 1 if less was sent than asked for, or arrived than was sent.
     /// Nothing is encrypted: there is no TLS.
-    Send(SendArguments),
+    Send(Box<SendArguments>),
     /// Receive UDP datagrams or a TCP stream from 'nocopy send', or with --raw from any program.
     ///
     /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or

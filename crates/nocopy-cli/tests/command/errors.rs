@@ -177,7 +177,11 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["send", "lo", "--replay=/dev/null", "--speed=2x", "--timing=flat-out"],
-        "--speed: cannot be used with --timing flat-out; it stretches the recorded times, which flat-out ignores; leave one out",
+        "--speed: cannot be used with --timing flat-out; it is about the recorded times, which flat-out ignores; leave one out",
+    ),
+    (
+        &["send", "lo", "--replay=/dev/null", "--max-gap=2s", "--timing=flat-out"],
+        "--max-gap: cannot be used with --timing flat-out; it is about the recorded times, which flat-out ignores; leave one out",
     ),
     (
         &["send", "udp://no.invalid:9", "--count=1"],

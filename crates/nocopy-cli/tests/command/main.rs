@@ -21,6 +21,7 @@ mod profile_sweep;
 mod record;
 mod record_stream;
 mod recording;
+mod replay;
 mod report;
 mod run;
 mod run_layouts;

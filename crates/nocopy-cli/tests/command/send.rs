@@ -28,12 +28,12 @@ fn command(lab: &Lab, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(lab: &Lab, arguments: &[&str]) -> Output {
+pub(crate) fn run(lab: &Lab, arguments: &[&str]) -> Output {
     lab.left().namespace().run(|| command(lab, arguments).output().unwrap())
 }
 
 /// Runs to a good end, and returns the summary.
-fn sent(lab: &Lab, arguments: &[&str]) -> Value {
+pub(crate) fn sent(lab: &Lab, arguments: &[&str]) -> Value {
     let Output { status, stdout, stderr } = run(lab, &[arguments, &["--json"]].concat());
     assert!(status.success(), "{status}: {}{}", text(&stdout), text(&stderr));
     let summary: Value = serde_json::from_slice(&stdout).unwrap();
@@ -41,12 +41,12 @@ fn sent(lab: &Lab, arguments: &[&str]) -> Value {
     summary
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// A receiver with room for everything a test sends, so that it can be emptied afterwards.
-fn receiver(end: &End) -> Port {
+pub(crate) fn receiver(end: &End) -> Port {
     let builder = || {
         Port::builder(end.interface())
             .mode(Mode::XdpCopyNative)
@@ -60,7 +60,7 @@ fn receiver(end: &End) -> Port {
 }
 
 /// That many packets, or more if more arrive, without those that the kernels exchange to resolve each other.
-fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let (mut all, give_up) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
         let (before, is_over) = (all.len(), all.len() >= count || Instant::now() > give_up);
@@ -428,7 +428,12 @@ fn damaged_recordings_end_with_an_error_that_names_the_place() {
         ("empty", b"", 0, &["it is empty", "record it again"]),
         ("text", b"not a capture file at all", 0, &["it is no capture file", "6e 6f 74 20"]),
         ("header", &whole[..24], 0, &["it holds no packets"]),
-        ("link", &pcap(false, false, 113, &packets), 0, &["packet 1 (byte 24)", "link type 113"]),
+        (
+            "link",
+            &pcap(false, false, 105, &packets),
+            0,
+            &["link type 105 (ieee802_11)", "record on an Ethernet"],
+        ),
         ("truncated", &whole[..whole.len() - 5], 9, &["ends inside packet 10", "5 bytes short"]),
         ("huge", &huge, 9, &["packet 10", "claims 4294967295 bytes"]),
         ("corrupt", &torn, 9, &["packet 10", "two lengths of a block differ"]),
@@ -752,6 +757,10 @@ fn wrong_arguments_are_errors_too() {
         &["--replay=x", "--loop=0"],
         &["--replay=x", "--speed=0x"],
         &["--replay=x", "--speed=2x", "--timing=flat-out"],
+        &["--replay=x", "--rate=1pps", "--max-gap=1s"],
+        &["--replay=x", "--max-gap=0"],
+        &["--max-gap=1s"],
+        &["--fix-checksums"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
         let output = command.args(["send", "lo"]).args(arguments).output().unwrap();

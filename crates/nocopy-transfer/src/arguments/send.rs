@@ -50,6 +50,8 @@ pub struct SendArguments {
     pub stream: StreamArguments,
     #[command(flatten)]
     pub frames: FrameArguments,
+    #[command(flatten)]
+    pub replay: ReplayArguments,
 }
 
 impl SendArguments {
@@ -212,10 +214,10 @@ pub struct FrameArguments {
     /// The UDP port the packets are for (9, the discard service).
     #[arg(long, value_name = "PORT", default_value = "9")]
     pub destination_port: u16,
-    /// MAC address that frames come from (default: that of the interface).
+    /// MAC address that frames come from (default: that of the interface; with --replay, the recorded one).
     #[arg(long, value_name = "MAC")]
     pub source_mac: Option<MacAddress>,
-    /// MAC address that frames are for (default: 02:6e:63:0f:ff:ff, which no host has).
+    /// MAC address that frames are for (default: with --replay the recorded one, otherwise 02:6e:63:0f:ff:ff, which no host has).
     #[arg(long, value_name = "MAC")]
     pub destination_mac: Option<MacAddress>,
     /// Content of the packets: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or file:PATH
@@ -234,10 +236,10 @@ pub struct FrameArguments {
     /// What makes the packets.
     #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
     pub generator: GeneratorName,
-    /// Send the packets of a pcap or pcapng file instead.
+    /// Send the packets of a pcap or pcapng file instead, which may be packed with gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "source_mac",
-        "destination_mac", "payload", "checksum",
+        "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "payload",
+        "checksum",
     ])]
     pub replay: Option<PathBuf>,
     /// When the packets of the file are sent.
@@ -249,6 +251,18 @@ pub struct FrameArguments {
     /// How many times to send the file: a number, or 'forever' (default 1).
     #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = rounds)]
     pub rounds: Option<Rounds>,
+}
+
+/// Options for the packets of a file.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Packets of a file (--replay)")]
+pub struct ReplayArguments {
+    /// The longest recorded gap between two packets that is waited for (default 5s). Longer ones are shortened, and counted.
+    #[arg(long, value_name = "TIME", requires = "replay", conflicts_with = "rate", value_parser = quantity::duration)]
+    pub max_gap: Option<Duration>,
+    /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were cut when they were recorded are left as they are.
+    #[arg(long, requires = "replay")]
+    pub fix_checksums: bool,
 }
 
 /// Content of generated packets.

@@ -54,9 +54,9 @@ pub enum Error {
     #[error("{path}: cannot be replayed; {source}", path = path.display())]
     Replay { path: PathBuf, source: Damage },
     #[error(
-        "--speed: cannot be used with --timing flat-out; it stretches the recorded times, which flat-out ignores; leave one out"
+        "{option}: cannot be used with --timing flat-out; it is about the recorded times, which flat-out ignores; leave one out"
     )]
-    SpeedOfFlatOut,
+    NotFlatOut { option: &'static str },
     #[error("send: cannot send; {0}")]
     Rejected(#[from] Reason),
     #[error("{0}")]

@@ -13,7 +13,7 @@ const IPV6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
 /// An address that no host has, so that packets sent by mistake burden no host. Locally administered, unicast.
-const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
+pub(super) const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
 
 const HOP_LIMIT: u8 = 64;
 

@@ -18,6 +18,9 @@ mod template;
 mod transmitter;
 mod udp;
 
+#[cfg(any(feature = "fuzzing", test))]
+pub use replay::oracle::check_file as check_capture;
+
 use std::io;
 use std::panic::resume_unwind;
 use std::thread::{self, sleep};
@@ -29,6 +32,7 @@ use nocopy::integration::statistics::Snapshot;
 use nocopy::integration::xdp::Generator;
 use nocopy::port::Purpose;
 use nocopy_lab::Interface;
+use nocopy_proto::MacAddress;
 use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::CapabilitySet;
@@ -43,7 +47,7 @@ use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, input_file, print};
 use pacer::Pace;
 use queue::{Goal, Queue, Schedule, longest_frame};
-use replay::Replay;
+use replay::{Playing, Replay, Stations};
 use run::Run;
 use source::Source;
 use summary::Summary;
@@ -94,7 +98,7 @@ fn run_on(
         (Some(path), _) => {
             let input = replay::open(path, &interrupt)?;
             let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
-            sending.replay(Replay::new(path, input, arguments.frames.rounds.unwrap_or(Rounds::Times(1)))?)
+            sending.replay(Replay::new(path, input, sending.playing(), &sending.interrupt)?)
         }
         (None, generator) => {
             if generator == GeneratorName::Kernel {
@@ -110,11 +114,14 @@ fn run_on(
 }
 
 fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
-    let speed = arguments.frames.speed;
-    match (arguments.rate, arguments.frames.replay.is_some(), arguments.frames.timing) {
+    let SendArguments { rate, frames, replay, .. } = arguments;
+    match (*rate, frames.replay.is_some(), frames.timing) {
         (Some(rate), ..) => Ok(Pace::Rate(rate)),
-        (None, true, None | Some(TimingName::Recorded)) => Ok(Pace::Recorded { speed: speed.unwrap_or(1.0) }),
-        (None, true, Some(TimingName::FlatOut)) if speed.is_some() => Err(Error::SpeedOfFlatOut),
+        (None, true, None | Some(TimingName::Recorded)) => {
+            Ok(Pace::Recorded { speed: frames.speed.unwrap_or(1.0) })
+        }
+        (None, ..) if frames.speed.is_some() => Err(Error::NotFlatOut { option: "--speed" }),
+        (None, ..) if replay.max_gap.is_some() => Err(Error::NotFlatOut { option: "--max-gap" }),
         (None, ..) => Ok(Pace::FlatOut),
     }
 }
@@ -158,7 +165,23 @@ impl<'a> Sending<'a> {
     fn replay(&self, replay: Replay) -> Result<Outcome, Failure> {
         let port = self.open(false)?;
         let transmitter = PortTransmitter::new(port, self.queue(replay), usize::MAX, None);
-        self.send(transmitter, |summary, replay| summary.add_replay(replay))
+        let is_timed = matches!(self.pace, Pace::Recorded { .. });
+        self.send(transmitter, |summary, replay| summary.add_replay(replay, is_timed))
+    }
+
+    fn playing(&self) -> Playing {
+        let SendArguments { frames, replay, .. } = self.arguments;
+        Playing {
+            rounds: frames.rounds.unwrap_or(Rounds::Times(1)),
+            gap_max: replay.max_gap.unwrap_or(replay::GAP_MAX),
+            stations: Stations {
+                source: frames.source_mac,
+                destination: frames.destination_mac,
+                own: MacAddress(self.interface.mac),
+                absent: flow::NOBODY,
+            },
+            fix_checksums: replay.fix_checksums,
+        }
     }
 
     fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {

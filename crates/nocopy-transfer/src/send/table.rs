@@ -1,6 +1,6 @@
 //! The summary as text, and whether it is a success.
 
-use super::summary::{Counts, Rates, Summary};
+use super::summary::{ChecksumsRow, Counts, Rates, ReplayRow, Summary, TimesRow};
 use nocopy_report::quantity::{in_time, short, time};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
@@ -46,12 +46,15 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         rows.push(("asked for".into(), asked));
     }
     if let Some(replay) = &summary.replay {
-        let cut = match replay.cut {
-            0 => String::new(),
-            cut => format!(", {cut} packets cut when recorded and sent as they are"),
-        };
-        let said = format!("{} ({}), {} round(s) done{cut}", replay.file, replay.format, replay.rounds);
-        rows.push(("replayed".into(), said));
+        rows.push(("replayed".into(), replayed(replay)));
+        rows.extend(replay.times.as_ref().and_then(skipped));
+        if let Some(ChecksumsRow { checksums_fixed, checksums_left }) = replay.checksums {
+            let left = match checksums_left {
+                0 => String::new(),
+                left => format!(", of {left} left as they are (cut, or without sense)"),
+            };
+            rows.push(("checksums".into(), format!("of {checksums_fixed} packets fixed{left}")));
+        }
     }
     rows.extend(behind(&summary.rates));
     rows.push(("not sent".into(), list(&summary.not_sent)));
@@ -64,6 +67,27 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         rows.push(("balance".into(), balance.words.clone()));
     }
     rows
+}
+
+fn replayed(replay: &ReplayRow) -> String {
+    let ReplayRow { file, format, rounds, .. } = replay;
+    let packing = replay.packing.map(|packing| format!(", {packing}")).unwrap_or_default();
+    let cut = match replay.cut {
+        0 => String::new(),
+        cut => format!(", {cut} packets cut when recorded and sent as they are"),
+    };
+    format!("{file} ({format}{packing}), {rounds} round(s) done{cut}")
+}
+
+/// What was not waited for of the recorded times, if anything.
+fn skipped(times: &TimesRow) -> Option<(String, String)> {
+    let TimesRow { gaps_shortened, skipped_seconds, steps_back, gap_max } = times;
+    let (longest, skipped) = (time(gap_max.as_secs_f64()), time(*skipped_seconds));
+    let gaps = (*gaps_shortened > 0)
+        .then(|| format!("{skipped}: {gaps_shortened} gap(s) longer than {longest} (--max-gap)"));
+    let steps = (*steps_back > 0).then(|| format!("{steps_back} step(s) back in time ignored"));
+    let all: Vec<_> = [gaps, steps].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| ("not waited for".into(), all.join("; ")))
 }
 
 fn place(summary: &Summary) -> String {

@@ -2,7 +2,9 @@
 
 use nocopy_proto::errno::Why;
 use nocopy_report::input_advice;
-use std::io;
+use std::io::{self, ErrorKind};
+
+use super::framing::name_of;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
@@ -18,17 +20,21 @@ pub enum Damage {
     Empty,
     #[error("it holds no packets; record it again")]
     NoPackets,
-    #[error("it is no capture file (it begins with {}); give a pcap or pcapng file that is not compressed", hex(.0))]
+    #[error("it is no capture file (it begins with {}){}", hex(.0), advice(.0))]
     NotACapture(Vec<u8>),
     #[error(
         "it is of version {major} of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
     )]
     Version { major: u16 },
     #[error(
-        "packet {packet} (byte {byte}) is of link type {link_type}, not Ethernet (1), and an Ethernet interface cannot send it; record \
-         on an Ethernet interface"
+        "its packets are of link type {_0}{name}, and an Ethernet interface cannot send them; record on an Ethernet interface",
+        name = name_of(*_0).map(|name| format!(" ({name})")).unwrap_or_default()
     )]
-    LinkType { packet: u64, byte: u64, link_type: i64 },
+    LinkType(u16),
+    #[error(
+        "none of its {packets} packets can be sent on an Ethernet interface ({counts}); record on an Ethernet interface"
+    )]
+    Unsendable { packets: u64, counts: String },
     #[error(
         "it ends inside packet {packet} (byte {byte}), {bytes_missing} bytes short; the program that wrote it was stopped; the packets before are complete ('editcap' can save them)"
     )]
@@ -42,21 +48,67 @@ pub enum Damage {
     )]
     Corrupt { packet: u64, byte: u64, what: &'static str },
     #[error(
-        "packet {packet} (byte {byte}) is in a block of the obsolete type 2; convert the file with 'editcap'"
+        "packet {packet} (byte {byte} of what was packed): its {packing} data {words}; unpack it with '{packing} -dc' to see more",
+        words = packed(.source)
     )]
-    Obsolete { packet: u64, byte: u64 },
+    Packed { packet: u64, byte: u64, packing: &'static str, source: io::Error },
+}
+
+impl Damage {
+    /// As many of a file's first bytes as tell what it is.
+    pub(super) const BEGIN_BYTES: usize = 8;
+
+    /// For an error while packet `place.0` was read, at byte `place.1`.
+    pub(super) fn of_reading(
+        source: io::Error,
+        packing: Option<&'static str>,
+        (packet, byte): (u64, u64),
+    ) -> Self {
+        match packing {
+            Some(packing) if source.kind() != ErrorKind::WouldBlock && source.raw_os_error().is_none() => {
+                Self::Packed { packet, byte, packing, source }
+            }
+            _ => source.into(),
+        }
+    }
 }
 
 impl From<io::Error> for Damage {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::WouldBlock => Damage::Silence,
+            ErrorKind::WouldBlock => Damage::Silence,
             _ => Damage::Read(error),
         }
     }
 }
 
+/// What is wrong with packed data.
+fn packed(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => "end too early",
+        ErrorKind::FileTooLarge => "need more than 128 MiB of memory (a window)",
+        ErrorKind::NotFound => "need a dictionary",
+        _ => "are damaged",
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
-    let pairs: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let pairs: Vec<_> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     pairs.join(" ")
+}
+
+/// What to do with a file of another kind.
+fn advice(begin: &[u8]) -> &'static str {
+    match begin {
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => "; it is packed with xz; unpack it with 'xz -dc'",
+        [b'B', b'Z', b'h', ..] => "; it is packed with bzip2; unpack it with 'bzip2 -dc'",
+        [0x04, 0x22, 0x4d, 0x18, ..] => "; it is packed with lz4; unpack it with 'lz4 -dc'",
+        [b'P', b'K', 3, 4, ..] => "; it is packed with zip; unpack it with 'unzip'",
+        [0x1f, 0x9d, ..] => "; it is packed with compress; unpack it with 'gzip -dc'",
+        [b's', b'n', b'o', b'o', b'p', ..] => "; it is of snoop; convert it with 'editcap -F pcapng'",
+        [b'G', b'M', b'B', b'U', ..] | [b'R', b'T', b'S', b'S', ..] => {
+            "; it is of Network Monitor; convert it with 'editcap -F pcapng'"
+        }
+        _ => "; give a pcap or pcapng file, which may be packed with gzip or zstd",
+    }
 }

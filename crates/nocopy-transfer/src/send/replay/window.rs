@@ -1,6 +1,6 @@
 //! The part of a file in memory, so that files larger than memory can be read.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 /// Initial size: many packets per read.
 const BYTES: usize = 256 << 10;
@@ -20,6 +20,12 @@ impl<R: Read> Window<R> {
         Self { input, buffer: vec![0; BYTES], start: 0, end: 0, offset: 0 }
     }
 
+    /// The same bytes, read on from what `wrap` makes of the input.
+    pub(super) fn map<S>(self, wrap: impl FnOnce(R) -> S) -> Window<S> {
+        let Self { input, buffer, start, end, offset } = self;
+        Window { input: wrap(input), buffer, start, end, offset }
+    }
+
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -34,6 +40,11 @@ impl<R: Read> Window<R> {
     /// A part of the bytes of the last `look`.
     pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
         &self.buffer[self.start + from..][..bytes]
+    }
+
+    /// The next bytes that are in memory.
+    pub(super) fn present(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
     }
 
     /// Advances past the next `bytes` bytes, which were looked at.
@@ -66,8 +77,33 @@ impl<R: Read> Window<R> {
         (self.start, self.end, self.offset) = (0, 0, 0);
     }
 
-    pub(super) fn input(&mut self) -> &mut R {
+    pub(super) fn input(&self) -> &R {
+        &self.input
+    }
+
+    pub(super) fn input_mut(&mut self) -> &mut R {
         &mut self.input
+    }
+}
+
+impl<R: Read> Read for Window<R> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(target)?;
+        self.skip(count);
+        Ok(count)
+    }
+}
+
+impl<R: Read> BufRead for Window<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.start == self.end {
+            self.read_more(1)?; // 0 at the end
+        }
+        Ok(self.present())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.skip(bytes);
     }
 }
 

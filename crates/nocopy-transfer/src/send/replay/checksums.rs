@@ -1,0 +1,147 @@
+//! Corrects the checksums of a frame: IPv4, and what it and IPv6 carry of TCP, UDP, ICMP and ICMPv6.
+
+use std::net::Ipv6Addr;
+use std::ops::Range;
+
+use nocopy_proto::wire::checksum::Sum;
+use nocopy_proto::wire::ethernet::EtherType;
+use nocopy_proto::wire::{ipv4, ipv6};
+use nocopy_proto::{IpAddresses, IpProtocol};
+
+const PPPOE_SESSION: u16 = 0x8864;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Correction {
+    /// All are right, or there are none.
+    None,
+    Made,
+    /// The packet is incomplete, or its headers make no sense.
+    Impossible,
+}
+
+/// Corrects what is wrong. A UDP checksum of 0 means that there is none, and stays.
+pub(super) fn correct(frame: &mut [u8]) -> Correction {
+    match network_layer(frame) {
+        Some((EtherType::IPV4, at)) => correct_ipv4(frame, at),
+        Some((EtherType::IPV6, at)) => correct_ipv6(frame, at),
+        _ => Correction::None,
+    }
+}
+
+/// The type of a frame, and where its payload begins: after tags, and after the header of a PPPoE session.
+fn network_layer(frame: &[u8]) -> Option<(EtherType, usize)> {
+    let number = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+    let mut at = 12;
+    while EtherType(number(at)?).is_vlan() {
+        at += 4;
+    }
+    match number(at)? {
+        PPPOE_SESSION => match number(at + 8)? {
+            0x0021 => Some((EtherType::IPV4, at + 10)),
+            0x0057 => Some((EtherType::IPV6, at + 10)),
+            _ => None,
+        },
+        other => Some((EtherType(other), at + 2)),
+    }
+}
+
+fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
+    let Ok(packet) = ipv4::Packet::parse_cut(&frame[at..]) else { return Correction::Impossible };
+    let (header_bytes, total_bytes) = (packet.header_bytes(), usize::from(packet.total_bytes()));
+    let (protocol, addresses) = (packet.protocol(), packet.addresses());
+    let (is_fragment, is_right) = (packet.fragmentation().is_fragment(), packet.checksum_is_valid());
+    let header = if is_right {
+        Correction::None
+    } else {
+        complete(&mut frame[at..at + header_bytes], 10, Sum::new());
+        Correction::Made
+    };
+    if is_fragment {
+        return header;
+    }
+    let upper = match frame.get(at + header_bytes..at + total_bytes) {
+        Some(_) => correct_upper(frame, at + header_bytes..at + total_bytes, protocol, addresses),
+        None => Correction::Impossible,
+    };
+    if upper == Correction::None { header } else { upper }
+}
+
+fn correct_ipv6(frame: &mut [u8], at: usize) -> Correction {
+    let Ok(packet) = ipv6::Packet::parse(&frame[at..]) else { return Correction::Impossible };
+    let Ok(upper) = packet.upper_layer() else { return Correction::Impossible };
+    if upper.fragmentation().is_some_and(|part| part.offset_bytes > 0 || part.more_fragments) {
+        return Correction::None;
+    }
+    let destination = match upper.extensions().find(|one| one.protocol() == IpProtocol::IPV6_ROUTING) {
+        Some(routing) => final_destination(routing.bytes(), packet.destination()),
+        None => Some(packet.destination()),
+    };
+    let Some(destination) = destination else { return Correction::Impossible };
+    let addresses = IpAddresses::V6 { source: packet.source(), destination };
+    let end = at + ipv6::HEADER_BYTES + packet.payload().len();
+    let (protocol, bytes) = (upper.protocol(), upper.payload().len());
+    correct_upper(frame, end - bytes..end, protocol, addresses)
+}
+
+/// Where a packet with a routing header ends its way, which is the destination of its checksum (RFC 8200, section 8.1); `None` if the
+/// header is of an unknown type.
+fn final_destination(routing: &[u8], next: Ipv6Addr) -> Option<Ipv6Addr> {
+    let at = match (routing[2], routing[3]) {
+        (_, 0) => return Some(next),
+        (0, _) => routing.len().saturating_sub(16), // RFC 2460: the last address
+        (2, _) | (4, _) => 8, // RFC 6275; RFC 8754: the first, which is the last segment
+        _ => return None,
+    };
+    (at >= 8).then_some(())?;
+    routing.get(at..)?.first_chunk().map(|&octets| Ipv6Addr::from(octets))
+}
+
+fn correct_upper(
+    frame: &mut [u8],
+    mut place: Range<usize>,
+    protocol: IpProtocol,
+    addresses: IpAddresses,
+) -> Correction {
+    let is_ipv4 = matches!(addresses, IpAddresses::V4 { .. });
+    let (at, bytes_min) = match protocol {
+        IpProtocol::ICMP if is_ipv4 => (2, 4),
+        IpProtocol::ICMPV6 if !is_ipv4 => (2, 4),
+        IpProtocol::TCP => (16, 20),
+        IpProtocol::UDP => (6, 8),
+        _ => return Correction::None,
+    };
+    if place.len() < bytes_min {
+        return Correction::Impossible;
+    }
+    if protocol == IpProtocol::UDP {
+        let [.., high, low, a, b] = frame[place.start..place.start + 8] else { unreachable!("8 bytes") };
+        let bytes = usize::from(u16::from_be_bytes([high, low]));
+        if [a, b] == [0, 0] {
+            return Correction::None;
+        }
+        if !(8..=place.len()).contains(&bytes) {
+            return Correction::Impossible;
+        }
+        place.end = place.start + bytes;
+    }
+    let pseudo_header = match protocol {
+        IpProtocol::ICMP => Sum::new(),
+        _ => addresses.pseudo_header_sum(protocol, place.len() as u32),
+    };
+    let segment = &mut frame[place];
+    if pseudo_header.with(segment).is_valid() {
+        return Correction::None;
+    }
+    complete(segment, at, pseudo_header);
+    if protocol == IpProtocol::UDP && segment[6..8] == [0, 0] {
+        segment[6..8].fill(0xff);
+    }
+    Correction::Made
+}
+
+/// Writes the checksum of `bytes` into their field at `at`.
+fn complete(bytes: &mut [u8], at: usize, pseudo_header: Sum) {
+    bytes[at..at + 2].fill(0);
+    let checksum = pseudo_header.with(bytes).checksum();
+    bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}

@@ -1,0 +1,47 @@
+//! What must hold of any bytes that are read as a capture file. A property test and a fuzz target run it.
+
+use std::io::Cursor;
+use std::time::Duration;
+
+use nocopy_proto::MacAddress;
+
+use super::checksums::{self, Correction};
+use super::playback::{Playback, Playing};
+use super::{GAP_MAX, Stations};
+use crate::arguments::Rounds;
+use crate::send::source::Ahead;
+
+/// The most packets to look at: a short file may hold many.
+const PACKETS_MAX: u64 = 10_000;
+
+/// Reads a file to an end or an error; each frame has the length that was announced, and its checksums are corrected once.
+///
+/// # Panics
+/// If one of this does not hold.
+pub fn check_file(bytes: &[u8]) {
+    let stations = Stations {
+        source: bytes.first().is_some_and(|first| first % 3 == 0).then_some(MacAddress([2; 6])),
+        destination: None,
+        own: MacAddress([4; 6]),
+        absent: MacAddress([6; 6]),
+    };
+    let playing = Playing { rounds: Rounds::Times(2), gap_max: GAP_MAX, stations, fix_checksums: true };
+    let Ok(mut playback) = Playback::new(Cursor::new(bytes), playing, || false) else { return };
+    let (mut before_ns, mut packets) = (0, 0);
+    while let Ok(ahead @ (Ahead::Packet(_) | Ahead::Silence)) = playback.ahead() {
+        if let Ahead::Packet(upcoming) = ahead {
+            let gap_ns = upcoming.recorded_ns.checked_sub(before_ns).expect("times do not step back");
+            assert!(Duration::from_nanos(gap_ns) <= GAP_MAX, "{gap_ns} ns");
+            before_ns = upcoming.recorded_ns;
+            let mut frame = vec![0; upcoming.bytes];
+            playback.write(&mut frame);
+            checksums::correct(&mut frame);
+            assert_ne!(checksums::correct(&mut frame), Correction::Made, "twice");
+            playback.advance();
+        }
+        packets += 1;
+        if packets == PACKETS_MAX {
+            return;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What becomes of packets that were not recorded as Ethernet frames.
+
+use super::*;
+use crate::send::replay::framing::Unsendable;
+
+const OWN: [u8; 6] = STATIONS.own.0;
+const ABSENT: [u8; 6] = STATIONS.absent.0;
+const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
+const IPV4: [u8; 2] = [8, 0];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+
+/// The only frame of a file with one packet, or why there is none.
+fn framed(link_type: u32, packet: &[u8], stations: Stations) -> Result<Vec<u8>, Unsendable> {
+    let packet = Packet::new(SECOND_NS, packet.to_vec());
+    let playing = Playing { rounds: Rounds::Times(1), gap_max: GAP_MAX, stations, fix_checksums: false };
+    let file = pcapng(
+        false,
+        &[Interface { link_type: link_type as u16, ..ETHERNET }, ETHERNET],
+        &[packet, Packet { interface: 1, ..packets(1).remove(0) }],
+    );
+    let mut playback = Playback::new(Cursor::new(file), playing, || true).unwrap();
+    let Ahead::Packet(upcoming) = playback.ahead().unwrap() else { panic!("no packet") };
+    let mut frame = vec![0; upcoming.bytes];
+    playback.write(&mut frame);
+    match playback.unsendable().first_key_value() {
+        Some((cause, _)) => Err(*cause),
+        None => Ok(frame),
+    }
+}
+
+fn frame(destination: [u8; 6], source: [u8; 6], ether_type: [u8; 2], payload: &[u8]) -> Vec<u8> {
+    [&destination[..], &source, &ether_type, payload].concat()
+}
+
+fn sll(hardware: u16, address: &[u8], protocol: u16, payload: &[u8]) -> Vec<u8> {
+    let mut padded = address.to_vec();
+    padded.resize(8, 0xee);
+    let words = [4, hardware, address.len() as u16].map(u16::to_be_bytes);
+    [words.as_flattened(), &padded, &protocol.to_be_bytes(), payload].concat()
+}
+
+fn sll2(hardware: u16, address: &[u8], protocol: u16, payload: &[u8]) -> Vec<u8> {
+    let mut padded = address.to_vec();
+    padded.resize(8, 0xee);
+    let words = [protocol, 0, 0, 7, hardware].map(u16::to_be_bytes);
+    [words.as_flattened(), &[4, address.len() as u8], &padded, payload].concat()
+}
+
+#[test]
+fn ip_packets_get_an_ethernet_header() {
+    let (four, six) = ([&[0x45][..], &[9; 40]].concat(), [&[0x60][..], &[9; 40]].concat());
+    for (link_type, head, packet, ether_type) in [
+        (101, &[][..], &four, IPV4),
+        (101, &[], &six, IPV6),
+        (12, &[], &four, IPV4),
+        (14, &[], &six, IPV6),
+        (228, &[], &four, IPV4),
+        (229, &[], &six, IPV6),
+        (0, &[2, 0, 0, 0], &four, IPV4),
+        (0, &[0, 0, 0, 2], &four, IPV4),
+        (0, &[10, 0, 0, 0], &six, IPV6),
+        (0, &[24, 0, 0, 0], &six, IPV6),
+        (0, &[0, 0, 0, 28], &six, IPV6),
+        (0, &[30, 0, 0, 0], &six, IPV6),
+        (108, &[0, 0, 0, 2], &four, IPV4),
+        (108, &[0, 0, 0, 24], &six, IPV6),
+    ] {
+        let expected = frame(ABSENT, OWN, ether_type, packet);
+        assert_eq!(
+            framed(link_type, &[head, packet].concat(), STATIONS),
+            Ok(expected),
+            "{link_type} {head:?}"
+        );
+    }
+}
+
+#[test]
+fn linux_headers_become_ethernet_headers() {
+    type Cooked = fn(u16, &[u8], u16, &[u8]) -> Vec<u8>;
+    for (link_type, cooked) in [(113, sll as Cooked), (276, sll2)] {
+        let payload = [5; 50];
+        for (packet, expected) in [
+            (cooked(1, &SENDER, 0x0806, &payload), frame(ABSENT, SENDER, [8, 6], &payload)),
+            (cooked(1, &SENDER, 0x8100, &payload), frame(ABSENT, SENDER, [0x81, 0], &payload)),
+            // Of an interface without addresses, of lo, of a group.
+            (cooked(65_534, &[], 0x0800, &payload), frame(ABSENT, OWN, IPV4, &payload)),
+            (cooked(772, &[0; 6], 0x86dd, &payload), frame(ABSENT, OWN, IPV6, &payload)),
+            (cooked(1, &[1, 0, 0x5e, 0, 0, 1], 0x0800, &payload), frame(ABSENT, OWN, IPV4, &payload)),
+            (cooked(32, &[3; 8], 0x0800, &payload), frame(ABSENT, OWN, IPV4, &payload)),
+            // 802.2, with a length.
+            (cooked(1, &SENDER, 4, &payload), frame(ABSENT, SENDER, [0, 50], &payload)),
+            (cooked(1, &SENDER, 0x0800, &[]), frame(ABSENT, SENDER, IPV4, &[])),
+        ] {
+            assert_eq!(framed(link_type, &packet, STATIONS), Ok(expected), "{link_type}");
+        }
+        for (packet, expected) in [
+            (cooked(280, &[], 0x000c, &payload), Unsendable::NoEtherType), // CAN
+            (cooked(824, &[], 0x0800, &payload), Unsendable::NoEtherType), // netlink
+            (cooked(1, &SENDER, 4, &[0; 1536]), Unsendable::NoEtherType),
+            (cooked(1, &SENDER, 0x0800, &[])[..15].to_vec(), Unsendable::TooShort),
+        ] {
+            assert_eq!(framed(link_type, &packet, STATIONS), Err(expected), "{link_type}");
+        }
+    }
+}
+
+#[test]
+fn what_no_frame_can_be_made_of_is_counted() {
+    for (link_type, packet, expected) in [
+        (101, &[][..], Unsendable::TooShort),
+        (101, &[0x15, 0], Unsendable::NoEtherType),
+        (0, &[2, 0, 0], Unsendable::TooShort),
+        (0, &[7, 0, 0, 0], Unsendable::NoEtherType),
+        (105, &[0; 60], Unsendable::LinkType(105)),
+    ] {
+        assert_eq!(framed(link_type, packet, STATIONS), Err(expected), "{link_type}");
+    }
+}
+
+#[test]
+fn given_addresses_replace_the_recorded_ones() {
+    let (source, destination) = ([2, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2]);
+    let stations =
+        Stations { source: Some(MacAddress(source)), destination: Some(MacAddress(destination)), ..STATIONS };
+    let payload = [5; 50];
+    let ethernet = frame([9; 6], [8; 6], IPV4, &payload);
+    let expected = frame(destination, source, IPV4, &payload);
+    assert_eq!(framed(1, &ethernet, stations), Ok(expected.clone()));
+    assert_eq!(framed(113, &sll(1, &SENDER, 0x0800, &payload), stations), Ok(expected));
+    let only_source = Stations { destination: None, ..stations };
+    assert_eq!(framed(1, &ethernet, only_source), Ok(frame([9; 6], source, IPV4, &payload)));
+    for bytes in 0..14 {
+        assert_eq!(framed(1, &ethernet[..bytes], stations).unwrap().len(), bytes, "not sent, but not amiss");
+    }
+}

@@ -1,0 +1,167 @@
+//! Compressed files: whole, in parts, cut off and damaged.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use super::*;
+
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub(super) fn zstd(bytes: &[u8]) -> Vec<u8> {
+    compress_to_vec(bytes, CompressionLevel::Fastest)
+}
+
+/// Several frames, each of one block.
+fn zstd_frames(bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks(5000).flat_map(zstd).collect()
+}
+
+/// A frame that contains no data.
+fn skippable(bytes: u32) -> Vec<u8> {
+    [&0x184d_2a53_u32.to_le_bytes()[..], &bytes.to_le_bytes(), &vec![7; bytes as usize]].concat()
+}
+
+/// A zstd frame of blocks that each repeat a byte, without a checksum; its window is 2 to the power of `window`.
+fn repeats(window: u8, blocks: &[(u8, u32)]) -> Vec<u8> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
+    for (number, (byte, count)) in blocks.iter().enumerate() {
+        let is_last = u32::from(number + 1 == blocks.len());
+        frame.extend(&(count << 3 | 1 << 1 | is_last).to_le_bytes()[..3]);
+        frame.push(*byte);
+    }
+    frame
+}
+
+#[test]
+fn packed_files_are_read_as_often_as_asked() {
+    let packets = packets(400);
+    for big_endian in [false, true] {
+        let file = pcapng(big_endian, &[ETHERNET], &packets);
+        let (one, two) = file.split_at(file.len() / 3);
+        for packed in [
+            gzip(&file),
+            [gzip(one), gzip(two)].concat(),
+            [gzip(one), gzip(b""), gzip(two), vec![0; 3000]].concat(),
+            zstd(&file),
+            [skippable(0), zstd(one), skippable(3_000_000), zstd(b""), zstd(two), skippable(9)].concat(),
+        ] {
+            assert_reads(&packed, &packets, 1);
+            let mut playback = playback(Cursor::new(&packed), Rounds::Times(3)).unwrap();
+            let mut sent = 0;
+            while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
+                assert_eq!(upcoming.bytes, packets[sent % packets.len()].bytes.len());
+                sent += 1;
+                playback.advance();
+            }
+            assert_eq!((sent, playback.rounds_done()), (3 * packets.len(), 3));
+        }
+    }
+}
+
+/// Everything that can be unpacked is read, and then the damage is reported.
+#[test]
+fn packed_files_may_end_anywhere() {
+    let packets = packets(60);
+    let file = pcap(false, true, 1, &packets);
+    let whole = read(&file).0;
+    for (packing, packed) in [("gzip", gzip(&file)), ("zstd", zstd_frames(&file))] {
+        let mut most = 0;
+        for bytes in (4..packed.len()).step_by(61).chain([packed.len() - 1]) {
+            let (found, damage) = read(&packed[..bytes]);
+            assert_eq!(found, whole[..found.len()], "{bytes}");
+            most = most.max(found.len());
+            let words = damage.map(|damage| damage.to_string()).unwrap_or_default();
+            let expected = format!("its {packing} data end too early; unpack it with '{packing} -dc'");
+            // Two frames are two files: the first one alone is a pcap file that ends.
+            assert!(words.contains(&expected) || words.contains("it ends inside packet"), "{bytes}: {words}");
+        }
+        assert!(most > 50, "{packing}: {most}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_packed_data_is_said() {
+    let packets = packets(60);
+    let file = pcap(false, true, 1, &packets);
+    let mut damaged = gzip(&file);
+    let sum_at = damaged.len() - 8;
+    damaged[sum_at] ^= 1;
+    let (found, damage) = read(&damaged);
+    assert_eq!(found.len(), packets.len(), "a wrong sum is noticed at the end");
+    assert!(damage.unwrap().to_string().contains("its gzip data are damaged"));
+    let mut damaged = zstd(&file);
+    let sum_at = damaged.len() - 1;
+    damaged[sum_at] ^= 1;
+    let (found, damage) = read(&damaged);
+    assert_eq!(found.len(), packets.len());
+    assert!(damage.unwrap().to_string().contains("its zstd data are damaged"));
+    assert!(said(&[gzip(&file), b"tail".to_vec()].concat()).contains("its gzip data are damaged"));
+    assert!(said(&[zstd(&file), b"tail".to_vec()].concat()).contains("its zstd data are damaged"));
+    assert!(said(&repeats(28, &[(0, 1)])).contains("need more than 128 MiB of memory"));
+    assert!(said(&[0x28, 0xb5, 0x2f, 0xfd, 1, 0x48, 5]).contains("need a dictionary"));
+    assert_eq!(said(&gzip(b"")), "it is empty; record it again");
+    assert!(said(&gzip(&gzip(&file))).starts_with("it is no capture file (it begins with 1f 8b"));
+}
+
+/// The memory is that of the window, whatever a frame claims and however much it holds.
+#[test]
+fn a_window_that_is_claimed_costs_nothing() {
+    let zeros = repeats(20, &[(0, 128 << 10); 64]);
+    let mut unpacked = 0;
+    let mut content = content::Content::open(&zeros[..]).unwrap();
+    while let bytes @ 1.. = content.look(100_000).unwrap().len() {
+        assert!(content.part(0, bytes).iter().all(|byte| *byte == 0));
+        content.skip(bytes);
+        unpacked += bytes;
+    }
+    assert_eq!(unpacked, 8 << 20);
+    assert!(said(&repeats(27, &[(0, 1), (0, 1)])).contains("it is no capture file"));
+}
+
+/// A pipe that has a few bytes now and then.
+struct Drops<'a> {
+    bytes: &'a [u8],
+    turn: usize,
+}
+
+impl Read for Drops<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.turn += 1;
+        if self.turn.is_multiple_of(2) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let drop = buffer.len().min(1 + self.turn % 41);
+        (&mut self.bytes).take(drop as u64).read(buffer)
+    }
+}
+
+#[test]
+fn a_pipe_may_be_silent_anywhere() {
+    let packets = packets(400);
+    for file in [pcap(true, true, 1, &packets), pcapng(false, &[ETHERNET], &packets)] {
+        for packed in [file.clone(), gzip(&file), [skippable(90), zstd_frames(&file)].concat()] {
+            let mut pipe = Drops { bytes: &packed, turn: 0 };
+            // The beginning is waited for.
+            let (begin, rest) = packed.split_at(packed.len() / 2);
+            pipe.bytes = rest;
+            let mut capture = Capture::open(begin.chain(pipe)).unwrap();
+            let mut found = Vec::new();
+            loop {
+                match capture.next() {
+                    Ok(Some(_)) => found.push(capture.packet().to_vec()),
+                    Ok(None) => break,
+                    Err(Damage::Silence) => {}
+                    Err(damage) => panic!("{damage}"),
+                }
+            }
+            assert!(found.iter().eq(packets.iter().map(|packet| &packet.bytes)), "{}", found.len());
+        }
+    }
+}
