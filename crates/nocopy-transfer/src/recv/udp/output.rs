@@ -106,9 +106,13 @@ impl Output {
         }
     }
 
-    /// Whether pieces arrived that were not written.
+    /// Whether pieces are missing in the output, although all may have arrived.
     pub(super) fn has_left_out(&self) -> bool {
-        self.left_out_bytes > 0
+        let skipped = match &self.way {
+            Way::Placed(_) => 0,
+            Way::InOrder(order) => order.gaps().0,
+        };
+        self.left_out_bytes > 0 || skipped > 0
     }
 
     fn failure(&self, source: io::Error) -> Failure {
@@ -169,6 +173,26 @@ mod tests {
     fn open(path: &Path) -> Result<Output, Failure> {
         let making = PrivateFile { force: false, permissions: None };
         Output::open(path, making, &Interrupt::listen().unwrap())
+    }
+
+    /// A pipe cannot take them any more: the stream in it is not whole.
+    #[test]
+    fn bytes_that_came_too_late_for_a_pipe_are_left_out() {
+        let file = File::options().write(true).open("/dev/null").unwrap();
+        let way = Way::InOrder(Order::new(BufWriter::new(file)));
+        let mut output = Output {
+            path: "-".into(),
+            way,
+            written_bytes: 0,
+            left_out_bytes: 0,
+            disk_bytes: 0,
+            last_block: 0,
+        };
+        output.write(vec![(0, b"ab"), (4, b"ef")]).unwrap();
+        assert!(!output.has_left_out());
+        output.give_up().unwrap();
+        output.write(vec![(2, b"cd")]).unwrap();
+        assert!(output.has_left_out(), "{}", output.words());
     }
 
     #[test]
