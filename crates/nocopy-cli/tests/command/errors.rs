@@ -889,7 +889,7 @@ const PAIRS: &[Pair] = &[
             &[],
             &["cp", "nfs://127.0.0.1/etc/hostname?nfsport=7000&mountport=7000", "/proc/absent"],
             Some(
-                "/proc/absent: /proc/absent.nocopy-part: cannot be read or written (ENOENT); no such file or directory; check the path and the permissions",
+                "nfs://127.0.0.1:7000/etc/hostname: /proc/absent.nocopy-part: cannot be read or written (ENOENT); no such file or directory; check the path and the permissions",
             ),
         ),
     ],

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,8 @@ use nocopy_nfs::client::{Client, Place, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
 use nocopy_nfs::wire::nfs3::{
     Attributes, CommitResult, Created, Entry, FileHandle, FileSystemInformation, FileType, LookupResult,
-    NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, Refusal, Renamed, Stability, Status, Time,
-    WeakCacheConsistency, WriteHead, WriteResult,
+    NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, ReadLinkResult, Refusal, Renamed, Stability,
+    Status, Time, WeakCacheConsistency, WriteHead, WriteResult,
 };
 use nocopy_nfs::wire::rpc::{Call, Reply};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
@@ -110,7 +110,8 @@ fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
                 xdr::put_opaque(&mut out, name);
                 (arguments.cookie + number as u64 + 1).encode(&mut out);
                 let size = if handle == b"long" { 8 << 20 } else { 7 };
-                Some(Attributes { size, ..attributes(*file_type) }).encode(&mut out);
+                let mode = if handle == b"all rights" { 0o6755 } else { 0o755 };
+                Some(Attributes { size, mode, ..attributes(*file_type) }).encode(&mut out);
                 FileHandle::new(handle).encode(&mut out);
                 out
             };
@@ -121,6 +122,12 @@ fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
                 out.extend(entry);
             }
             (false, is_end).encode(out);
+        }
+        // A link leads where its handle says.
+        (nfs3::PROGRAM, Some(Procedure::ReadLink)) => {
+            let target = handle().unwrap();
+            let link = ReadLinkResult { attributes: None, path: mount::Text(target.as_bytes()) };
+            NfsResult::<_, ()>::Ok(link).encode(out);
         }
         (nfs3::PROGRAM, Some(Procedure::Read)) if handle() == FileHandle::new(b"broken") => {
             let refusal = Refusal { status: Status::Io, rest: None::<Attributes> };
@@ -286,22 +293,57 @@ fn names_that_lead_elsewhere_are_refused() {
     assert_eq!(copy(&url, around.path()), (0, String::new()));
 }
 
-/// A link, and then a file and a directory behind it, all by the same name.
+/// A link, and then a file and a directory behind it, all by the same name: in one listing, in a later copy, and from another source.
 #[test]
-fn a_link_of_the_server_is_not_made_and_not_followed() {
+fn a_link_of_the_server_is_not_followed() {
     let around = tempfile::tempdir().unwrap();
-    let url = serve(|at, _| match at {
-        b"top" => {
-            let types = [FileType::SymbolicLink, FileType::Regular, FileType::Directory];
-            (types.map(|file_type| entry(b"name", b"name", file_type)).to_vec(), true)
+    let [to, outside] = ["to", "outside"].map(|name| around.path().join(name));
+    fs::create_dir(&to).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let link = |name: &[u8]| entry(name, b"../outside", FileType::SymbolicLink);
+    let behind = |types: &[FileType]| {
+        let all: Vec<_> = types.iter().map(|file_type| entry(b"name", b"behind", *file_type)).collect();
+        move |at: &[u8], first: &[(Vec<u8>, Vec<u8>, FileType)]| match at {
+            b"top" => ([first, &*all].concat(), true),
+            _ => (vec![entry(b"file", b"file", FileType::Regular)], true),
         }
-        _ => (vec![entry(b"file", b"file", FileType::Regular)], true),
+    };
+    let (all, first) = (behind(&[FileType::Regular, FileType::Directory]), [link(b"name")]);
+    let url = serve(move |at, _| all(at, &first));
+    let (code, said) = copy(&url, &to);
+    assert_eq!((code, said.matches("the server lists this name twice").count()), (1, 2), "{said}");
+    assert_eq!(fs::read_link(to.join("name")).unwrap(), Path::new("../outside"));
+    // A directory does not take the place of the link, and a file replaces it.
+    let directory = behind(&[FileType::Directory]);
+    let url = serve(move |at, _| directory(at, &[]));
+    let (code, said) = copy(&url, &to);
+    assert!(code == 1 && said.contains("name: cannot be read or written (ENOTDIR)"), "{said}");
+    let file = behind(&[FileType::Regular]);
+    let url = serve(move |at, _| file(at, &[]));
+    assert_eq!(copy(&url, &to), (0, String::new()));
+    assert_eq!(fs::read(to.join("name")).unwrap(), b"content");
+    assert_eq!((files(&to), files(&outside)), (1, 0));
+}
+
+/// A server decides what is behind a device, and which program runs as its owner.
+#[test]
+fn devices_and_programs_of_the_server_are_for_their_owner_only() {
+    let around = tempfile::tempdir().unwrap();
+    let url = serve(|_, _| {
+        let device = entry(b"device", b"device", FileType::CharacterDevice);
+        (vec![device, entry(b"program", b"all rights", FileType::Regular)], true)
     });
     let (code, said) = copy(&url, around.path());
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("name: cannot be read or written (ENOTDIR)"), "{said}");
-    assert_eq!(fs::read(around.path().join("name")).unwrap(), b"content");
-    assert_eq!(files(around.path()), 1);
+    assert_eq!((code, said.lines().count()), (1, 2), "{said}");
+    assert!(said.contains("/program: copied without set-user-ID and set-group-ID"), "{said}");
+    let mode = |name: &str| fs::symlink_metadata(around.path().join(name)).map(|about| about.mode() & 0o7777);
+    assert_eq!(mode("program").unwrap(), 0o755);
+    match mode("device") {
+        Ok(mode) => {
+            assert!(mode == 0o600 && said.contains("/device: copied with the permissions 600"), "{said}")
+        }
+        Err(_) => assert!(said.contains("/device: left out; a device"), "{said}"),
+    }
 }
 
 /// The end of the first file is known while reads behind it are in flight; these are given up, and return with the reads of the next one.
@@ -399,10 +441,14 @@ fn names_do_not_control_the_terminal() {
         let has_own_line = printed.lines().any(|line| line.starts_with("nocopy: all is well"));
         assert!(!controls && !has_own_line, "{words:?}: {printed:?}");
     }
-    for words in [&["ls", "--json", &url][..], &["cp", "-r", "--json", &url, to]] {
+    for (words, expected) in [
+        (&["ls", "--json", &url][..], "\\r\\nnocopy: all is well\\ttoo"),
+        (&["ls", "--json", &url], "%0D%0Anocopy: all is well%09too%E2%80%AE"),
+        (&["cp", "-r", "--json", &url, to], "%0D%0Anocopy: all is well%09too%E2%80%AE"),
+    ] {
         let output = nocopy(words).output().unwrap();
         let parsed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(parsed.to_string().contains("\\r\\nnocopy: all is well\\ttoo"), "{parsed}");
+        assert!(parsed.to_string().contains(expected), "{parsed}");
         assert!(!text(&output.stdout).chars().any(|c| c.is_control() && c != '\n'));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::core::{BadReply, CallError, ProcedureNumber};
-use super::files::shown;
+use super::url::escaped;
 use super::{Client, ClientError, Found, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -132,7 +132,7 @@ impl Client {
         let ticket = self.core().call(ProcedureNumber::from(procedure), arguments, SHORT_BYTES_MAX);
         let subject = match name {
             [] => self.export.clone(),
-            name => format!("{}: {}", self.export, shown(name)),
+            name => format!("{}: {}", self.export, escaped(name)),
         };
         self.begun.calls.insert(ticket, Call { kind, subject, what });
         ticket

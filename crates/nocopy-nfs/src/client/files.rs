@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use nocopy_report::print;
-
 use super::core::BadReply;
+use super::url::escaped;
 use super::{Client, ClientError};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    Attributes, CreateArguments, Created, Entry as At, FileHandle, FileType, HowToCreate, LookupResult,
-    MakeDirectoryArguments, NewAttributes, Procedure, ReadLinkResult, RenameArguments, Renamed,
-    SetAttributesArguments, WeakCacheConsistency,
+    Attributes, CreateArguments, Created, Entry as At, FileHandle, FileType, HowToCreate, LinkArguments,
+    Linked, LookupResult, MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, Procedure,
+    ReadLinkResult, RenameArguments, Renamed, SetAttributesArguments, SymbolicLinkArguments,
+    WeakCacheConsistency,
 };
 use crate::wire::xdr;
 
@@ -37,7 +37,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
-        let subject = shown(name);
+        let subject = escaped(name);
         let asked = At { directory, name: Text(name) };
         let found: LookupResult =
             self.ask::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
@@ -92,7 +92,7 @@ impl Client {
         how: HowToCreate,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = shown(name);
+        let subject = escaped(name);
         let made = self.ask::<Created, WeakCacheConsistency>(
             Procedure::Create,
             &CreateArguments { at, how },
@@ -112,13 +112,62 @@ impl Client {
         attributes: NewAttributes,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = shown(name);
+        let subject = escaped(name);
         let made = self.ask::<Created, WeakCacheConsistency>(
             Procedure::MakeDirectory,
             &MakeDirectoryArguments { at, attributes },
             (&subject, "made"),
         )?;
         self.made(made, directory, name)
+    }
+
+    /// Makes a symbolic link with any target.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn make_link(
+        &mut self,
+        directory: FileHandle,
+        name: &[u8],
+        target: &[u8],
+        attributes: NewAttributes,
+    ) -> Result<Found, ClientError> {
+        let at = At { directory, name: Text(name) };
+        let subject = escaped(name);
+        let asked = SymbolicLinkArguments { at, attributes, path: Text(target) };
+        let made =
+            self.ask::<Created, WeakCacheConsistency>(Procedure::SymbolicLink, &asked, (&subject, "made"))?;
+        self.made(made, directory, name)
+    }
+
+    /// Makes a FIFO, a socket or a device.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn make_node(
+        &mut self,
+        directory: FileHandle,
+        name: &[u8],
+        node: NewNode,
+    ) -> Result<Found, ClientError> {
+        let at = At { directory, name: Text(name) };
+        let subject = escaped(name);
+        let made = self.ask::<Created, WeakCacheConsistency>(
+            Procedure::MakeNode,
+            &MakeNodeArguments { at, node },
+            (&subject, "made"),
+        )?;
+        self.made(made, directory, name)
+    }
+
+    /// Gives a file one more name (a hard link).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn link(&mut self, file: FileHandle, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
+        let subject = escaped(name);
+        let asked = LinkArguments { file, at: At { directory, name: Text(name) } };
+        self.ask::<Linked, Linked>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
     }
 
     fn made(&mut self, made: Created, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
@@ -151,7 +200,7 @@ impl Client {
         directory: FileHandle,
         name: &[u8],
     ) -> Result<(), ClientError> {
-        let subject = shown(name);
+        let subject = escaped(name);
         let at = At { directory, name: Text(name) };
         self.ask::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
             .map(drop)
@@ -166,7 +215,7 @@ impl Client {
         (from_directory, from): (FileHandle, &[u8]),
         (to_directory, to): (FileHandle, &[u8]),
     ) -> Result<(), ClientError> {
-        let subject = shown(from);
+        let subject = escaped(from);
         let asked = RenameArguments {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
@@ -174,20 +223,20 @@ impl Client {
         self.ask::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
     }
 
-    /// Changes permissions, owner, length or times.
+    /// Changes permissions, owner, length or times. Returns the attributes after that, if the server reports them.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn set_attributes(&mut self, file: FileHandle, new: NewAttributes) -> Result<(), ClientError> {
+    pub fn set_attributes(
+        &mut self,
+        file: FileHandle,
+        new: NewAttributes,
+    ) -> Result<Option<Attributes>, ClientError> {
         let asked = SetAttributesArguments { file, new, guard: None };
-        self.ask::<WeakCacheConsistency, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))
-            .map(drop)
+        let changed: WeakCacheConsistency =
+            self.ask::<_, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))?;
+        Ok(changed.after)
     }
-}
-
-/// A name in an error, without control characters: it may be the server's.
-pub(super) fn shown(name: &[u8]) -> String {
-    print::one_line(&String::from_utf8_lossy(name))
 }
 
 /// Checks that a name from the server has no slash, so that a program that makes such a file cannot make it in another directory.

@@ -44,7 +44,7 @@ pub use files::Found;
 pub use moving::Filled;
 use nocopy::Pool;
 pub use transport::TransportError;
-pub use url::{Url, UrlError, is_url};
+pub use url::{Url, UrlError, escaped, is_printed, is_url, unescaped};
 
 use self::core::{Core, Done, Limits, ProcedureNumber};
 use half::Watch;

@@ -1,8 +1,8 @@
 //! URLs of libnfs: `nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT]`.
 
-use std::ffi::OsString;
-use std::fmt;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Write as _};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -40,11 +40,15 @@ pub enum UrlError {
         "{url}: not a URL of NFS; two hexadecimal digits must follow '%'; write '%25' for the character '%'"
     )]
     Escape { url: String },
+    #[error(
+        "{url}: not a usable path; two hexadecimal digits must follow '%'; write '%25' for the character '%'"
+    )]
+    File { url: String },
 }
 
 /// Whether a word begins like such a URL, valid or not.
-pub fn is_url(word: &str) -> bool {
-    word.starts_with("nfs://")
+pub fn is_url(word: &OsStr) -> bool {
+    word.as_bytes().starts_with(b"nfs://")
 }
 
 impl FromStr for Url {
@@ -67,7 +71,7 @@ impl FromStr for Url {
             return Err(UrlError::Host { url: url() });
         }
         let (host, nfs_port) = (host.parse().map_err(wrong)?, word.map(port).transpose()?);
-        let bytes = unescaped(path).ok_or_else(|| UrlError::Escape { url: url() })?;
+        let bytes = unescaped(path.as_bytes()).ok_or_else(|| UrlError::Escape { url: url() })?;
         let path = PathBuf::from(OsString::from_vec(bytes));
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(UrlError::Upward { url: url() });
@@ -86,6 +90,19 @@ impl FromStr for Url {
 }
 
 impl Url {
+    /// As [`from_str`](Self::from_str), of a word that need not be UTF-8: its other bytes stand for themselves.
+    ///
+    /// # Errors
+    /// It is not such a URL.
+    pub fn of(word: &OsStr) -> Result<Self, UrlError> {
+        let mut text = String::new();
+        for chunk in word.as_bytes().utf8_chunks() {
+            text += chunk.valid();
+            escape(chunk.invalid(), &mut text);
+        }
+        text.parse()
+    }
+
     #[must_use]
     pub fn join(&self, below: &Path) -> Self {
         Self { path: self.path.join(below), ..self.clone() }
@@ -94,21 +111,64 @@ impl Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, nfs_port, path, .. } = self;
+        let Self { host, nfs_port, mount_port, path } = self;
         write!(f, "nfs://{host}")?;
         nfs_port.iter().try_for_each(|port| write!(f, ":{port}"))?;
-        write!(f, "{}", path.display())
+        f.write_str(&escaped(path.as_os_str().as_bytes()))?;
+        // MOUNT is looked for at the same port first.
+        let other = mount_port.filter(|_| mount_port != nfs_port);
+        other.iter().try_for_each(|port| write!(f, "?mountport={port}"))
     }
 }
 
-/// Decodes `%` and two hexadecimal digits to a byte.
-fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut pieces = text.split('%');
-    let mut out = pieces.next().unwrap_or_default().as_bytes().to_vec();
+/// A name or a path as part of a URL, on one line: with `%` and two hexadecimal digits for each byte that is not of a character in UTF-8, that a
+/// terminal would not print as a character, or that means something else in a URL, and for spaces at either end of a name. [`unescaped`]
+/// returns the same bytes.
+pub fn escaped(path: &[u8]) -> String {
+    let mut out = String::with_capacity(path.len());
+    for (number, name) in path.split(|byte| *byte == b'/').enumerate() {
+        out.extend((number > 0).then_some('/'));
+        let inner = name.trim_ascii();
+        let begin = inner.as_ptr().addr() - name.as_ptr().addr();
+        escape(&name[..begin], &mut out);
+        escape_name(inner, &mut out);
+        escape(&name[begin + inner.len()..], &mut out);
+    }
+    out
+}
+
+fn escape_name(name: &[u8], out: &mut String) {
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match matches!(character, '%' | '?') || !is_printed(character) {
+                true => escape(character.encode_utf8(&mut [0; 4]).as_bytes(), out),
+                false => out.push(character),
+            }
+        }
+        escape(chunk.invalid(), out);
+    }
+}
+
+fn escape(bytes: &[u8], out: &mut String) {
+    bytes.iter().for_each(|byte| write!(out, "%{byte:02X}").expect("memory"));
+}
+
+/// Whether a character is printed where it stands, on the same line: no control character, no other end of a line, no change of direction.
+pub fn is_printed(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Decodes `%` and two hexadecimal digits to a byte; `None`: a `%` without them.
+pub fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let mut pieces = text.split(|byte| *byte == b'%');
+    let mut out = pieces.next().unwrap_or_default().to_vec();
     for piece in pieces {
-        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        let (digits, rest) = piece.split_at_checked(2)?;
+        let digits =
+            str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|it| it.is_ascii_hexdigit()))?;
         out.push(u8::from_str_radix(digits, 16).ok()?);
-        out.extend_from_slice(&piece.as_bytes()[2..]);
+        out.extend_from_slice(rest);
     }
     Some(out)
 }
@@ -136,6 +196,43 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         assert_eq!("nfs://[fd00::1]:7/srv".parse::<Url>().unwrap().to_string(), "nfs://[fd00::1]:7/srv");
+    }
+
+    #[test]
+    fn names_of_any_bytes_are_on_one_line_and_return_from_it() {
+        for (name, expected) in [
+            (&b"plain name-1.txt"[..], "plain name-1.txt"),
+            ("caf\u{e9} \u{4f60}".as_bytes(), "caf\u{e9} \u{4f60}"),
+            (b"caf\xe9", "caf%E9"),
+            (b"two\nlines\r\t\x1b\x7f", "two%0Alines%0D%09%1B%7F"),
+            (b"100% sure?#", "100%25 sure%3F#"),
+            ("\u{9b}\u{2028}\u{202e}".as_bytes(), "%C2%9B%E2%80%A8%E2%80%AE"),
+            (b"\xe2\x80", "%E2%80"),
+            (b"%E9", "%25E9"),
+            (b"/ a b /  /c", "/%20a b%20/%20%20/c"),
+        ] {
+            assert_eq!(escaped(name), expected);
+        }
+        let all: Vec<u8> =
+            (1..=255).chain("\u{85}\u{2029}\u{1f600}".bytes()).filter(|byte| *byte != b'/').collect();
+        let text = escaped(&all);
+        assert_eq!(unescaped(text.as_bytes()), Some(all.clone()));
+        assert_eq!(text.lines().count(), 1);
+        let path = PathBuf::from(OsString::from_vec([b"/", &*all].concat()));
+        let whole = Url { mount_port: Some(7), path, ..url("h", [Some(9), None], "/") };
+        assert_eq!(whole.to_string().parse(), Ok(whole));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stand_for_themselves() {
+        let path = PathBuf::from(OsString::from_vec(b"/caf\xe9/\xc3\xa9".to_vec()));
+        let expected = Url { path, ..url("h", [None, None], "/") };
+        assert_eq!(
+            Url::of(OsStr::from_bytes(b"nfs://h/caf\xe9/%C3\xc3\xa9")).unwrap().path.as_os_str().as_bytes(),
+            b"/caf\xe9/\xc3\xc3\xa9"
+        );
+        assert_eq!(Url::of(OsStr::from_bytes(b"nfs://h/caf\xe9/\xc3\xa9")), Ok(expected));
+        assert!(is_url(OsStr::from_bytes(b"nfs://h/\xff")) && !is_url(OsStr::new("/nfs://h/")));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 mod arguments;
 mod exposure;
 mod live;
+mod local_path;
 mod remote;
 mod summary;
 
 use nocopy_proto::errno::Why;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -23,7 +25,7 @@ use live::Live;
 pub use remote::{CatArguments, CpArguments, LsArguments, cat, cp, ls};
 use summary::{Export as Exported, Summary};
 
-use crate::client::ClientError;
+use crate::client::{ClientError, escaped};
 use crate::export::{ActError, Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
@@ -52,7 +54,7 @@ pub enum Failure {
     Client(#[from] ClientError),
     #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = Why(.0))]
     Memory(#[source] io::Error),
-    #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = local_path::text(path), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
         "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = path.display()
@@ -83,11 +85,26 @@ pub enum Failure {
         remote::DEPTH_MAX
     )]
     Endless { path: String },
+    #[error(
+        "{path}: not followed; more than {} symbolic links follow each other, or they lead to themselves; name the file itself",
+        remote::LINKS_MAX
+    )]
+    Links { path: String },
+    #[error("{path}: not copied; its copy would be inside it, or itself; copy it to another directory")]
+    IntoItself { path: String },
     #[error("copy: interrupted; a signal arrived; start it again")]
     Interrupted,
 }
 
 impl Failure {
+    /// Whether the server has answered about one file, and may have others.
+    fn concerns_one(&self) -> bool {
+        match self {
+            Self::Client(error) => error.status().is_some(),
+            failure => matches!(failure, Self::Links { .. }),
+        }
+    }
+
     /// Whether every other file would fail in the same way.
     fn concerns_all(&self) -> bool {
         match self {
@@ -100,6 +117,8 @@ impl Failure {
             | Self::Shrunk { .. }
             | Self::NotDirectory { .. }
             | Self::Replaced { .. }
+            | Self::Links { .. }
+            | Self::IntoItself { .. }
             | Self::Endless { .. } => false,
             _ => true,
         }
@@ -114,7 +133,8 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     if callers != Callers::Server {
         Caller::check_acting()?;
     }
-    let directory = export.path().display().to_string();
+    let path = export.path().to_owned();
+    let directory = local_path::text(&path);
     let handles_end = export.handles_end();
     let addresses = arguments.listen.local_addrs();
     let addresses =
@@ -135,7 +155,10 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(needed(callers, arguments.writable))?;
     let (address, addresses) = (server.address(), server.addresses());
     addresses.iter().for_each(|address| {
-        print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
+        print::say(format_args!(
+            "nocopy: serving at nfs://{address}{}",
+            escaped(path.as_os_str().as_bytes())
+        ));
     });
     let is_local = addresses.iter().all(|address| address.ip().is_loopback());
     if let Some(sentence) = exposure::sentence(&settings, is_local, geteuid().as_raw()) {

@@ -1,13 +1,17 @@
 //! The summary of a server: the JSON schema `nocopy.serve-nfs/1` (docs/nfs.md).
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 use serde::Serialize;
 
+use super::local_path;
+use crate::client::escaped;
 use crate::server::{Accounts, Copied, Counts};
 
 #[derive(Debug, Serialize)]
@@ -136,7 +140,9 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let Export { address, directory, .. } = &self.export;
-        let all = (format!("nfs://{address}{directory}"), self.done.words() + self.ended.words());
+        let path = local_path::parse(OsStr::new(directory)).unwrap_or_default();
+        let path = escaped(path.as_os_str().as_bytes());
+        let all = (format!("nfs://{address}{path}"), self.done.words() + self.ended.words());
         let clients = self.clients.iter().map(|client| {
             let name =
                 client.address.as_deref().map_or("other clients".into(), |address| format!("  {address}"));

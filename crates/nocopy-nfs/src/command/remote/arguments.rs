@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use nocopy_report::quantity;
 
-use crate::client::Url;
+use crate::client::{Url, UrlError};
 
 /// How to reach a server.
 #[derive(Debug, Clone, Args)]
@@ -29,7 +30,7 @@ pub struct Reach {
 #[derive(Debug, Args)]
 pub struct LsArguments {
     /// Directories or files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
-    #[arg(required = true, value_name = "URL")]
+    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
     pub urls: Vec<Url>,
     /// With type, permissions, owner, size and time.
     #[arg(short, long)]
@@ -44,7 +45,7 @@ pub struct LsArguments {
 #[derive(Debug, Args)]
 pub struct CatArguments {
     /// Files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
-    #[arg(required = true, value_name = "URL")]
+    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
     pub urls: Vec<Url>,
     #[command(flatten)]
     pub reach: Reach,
@@ -53,10 +54,10 @@ pub struct CatArguments {
 #[derive(Debug, Args)]
 pub struct CpArguments {
     /// Sources, and as the last one the destination. Either the sources or the destination are at
-    /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
+    /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be. A source that is a symbolic link is followed.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
-    /// Copy directories with everything in them, except links and devices, which are counted.
+    /// Copy directories with everything in them: also symbolic links, FIFOs and sockets, and as root devices. What cannot be copied is named.
     #[arg(short, long)]
     pub recursive: bool,
     /// Continue files that an earlier copy left unfinished, and skip those that have the same size and are not older. A file is continued
@@ -76,6 +77,10 @@ pub struct CpArguments {
 fn user(text: &str) -> Result<(u32, u32), String> {
     let both = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
     both.ok_or_else(|| "not two numbers: write it as 1000:1000".into())
+}
+
+fn url(word: OsString) -> Result<Url, UrlError> {
+    Url::of(&word)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use nocopy::{Buffer, Pool};
 use nocopy_report::Outcome;
+use rustix::thread::CapabilitySet;
 
-use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Reached, drain, narrow, reach};
+use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Last, Reached, drain, narrow, reach};
 use crate::client::{Client, ClientError, Place};
 use crate::wire::nfs3::{FileHandle, Status};
 
@@ -16,11 +17,11 @@ use crate::wire::nfs3::{FileHandle, Status};
 /// # Errors
 /// A server cannot be reached, a file cannot be read, or output fails.
 pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
-    narrow()?;
+    narrow(CapabilitySet::empty())?;
     let pool = Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?;
     let mut out = io::stdout().lock();
     for url in &arguments.urls {
-        let Reached { mut client, found } = reach(url, &arguments.reach, Some(&pool))?;
+        let Reached { mut client, found } = reach(url, &arguments.reach, Some(&pool), Last::Follow)?;
         if found.is_directory() {
             let (subject, status) = (url.to_string(), Status::IsDirectory);
             return Err(ClientError::Status { subject, what: "printed", status }.into());

@@ -2,10 +2,12 @@
 
 use nocopy_report::table::Table;
 use nocopy_report::{Outcome, print, wall_clock};
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use super::{Failure, LsArguments, Reached, narrow, reach, type_of};
-use crate::client::{Found, Url};
+use super::{Failure, Last, LsArguments, Reached, narrow, reach, type_of};
+use crate::client::{Found, Url, escaped};
+use crate::wire::nfs3::FileType;
 
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -22,7 +24,10 @@ struct Listed {
 
 #[derive(Debug, Serialize)]
 struct Entry {
+    /// As text: bytes that are none are replaced.
     name: String,
+    /// As in a URL: exact, and on one line.
+    escaped: String,
     #[serde(rename = "type")]
     file_type: &'static str,
     #[serde(skip)]
@@ -43,6 +48,7 @@ impl Entry {
         let time = attributes.modified;
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
+            escaped: escaped(name),
             file_type,
             letter,
             mode: attributes.mode & 0o7777,
@@ -60,14 +66,14 @@ impl Entry {
 /// # Errors
 /// A server cannot be reached, or has no such file.
 pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
-    narrow()?;
+    narrow(CapabilitySet::empty())?;
     let directories = arguments.urls.iter().map(|url| list(url, arguments)).collect::<Result<_, _>>()?;
     let summary = Summary { directories, is_long: arguments.long };
     print::finish(&summary, arguments.json, None)
 }
 
 fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
-    let Reached { mut client, found } = reach(url, &arguments.reach, None)?;
+    let Reached { mut client, found } = reached(url, arguments)?;
     let mut entries: Vec<_> = match found.is_directory() {
         true => client.list(found.file)?.iter().map(|entry| Entry::new(&entry.name, &entry.found)).collect(),
         false => {
@@ -75,8 +81,21 @@ fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
             vec![Entry::new(name.as_encoded_bytes(), &found)]
         }
     };
-    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    entries.sort_by(|one, other| one.name.cmp(&other.name).then_with(|| one.escaped.cmp(&other.escaped)));
     Ok(Listed { url: url.to_string(), entries })
+}
+
+/// As `ls` does it, what a link to a directory leads to, unless its own attributes are wanted; of another link, itself.
+fn reached(url: &Url, arguments: &LsArguments) -> Result<Reached, Failure> {
+    let itself = reach(url, &arguments.reach, None, Last::Keep)?;
+    if itself.found.attributes.file_type == FileType::SymbolicLink
+        && !arguments.long
+        && let Ok(behind) = reach(url, &arguments.reach, None, Last::Follow)
+        && behind.found.is_directory()
+    {
+        return Ok(behind);
+    }
+    Ok(itself)
 }
 
 impl nocopy_report::Summary for Summary {
@@ -101,7 +120,7 @@ impl nocopy_report::Summary for Summary {
 }
 
 fn short(entries: &[Entry]) -> String {
-    entries.iter().map(|entry| print::one_line(&entry.name) + "\n").collect()
+    entries.iter().map(|entry| format!("{}\n", entry.escaped)).collect()
 }
 
 fn long(entries: &[Entry]) -> String {
@@ -113,7 +132,7 @@ fn long(entries: &[Entry]) -> String {
             entry.group.to_string(),
             entry.bytes.to_string(),
             wall_clock::at(entry.modified as i64),
-            print::one_line(&entry.name),
+            entry.escaped.clone(),
         ]
     };
     let text = Table::new(&[], 1..5, entries.iter().map(row).collect()).text();

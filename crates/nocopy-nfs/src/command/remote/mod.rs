@@ -3,6 +3,7 @@
 mod arguments;
 mod cat;
 mod cp;
+mod follow;
 mod ls;
 
 use nocopy::Pool;
@@ -18,6 +19,7 @@ use super::Failure;
 use crate::client::{Client, Found, Url};
 use crate::wire::nfs3::FileType;
 use arguments::Reach;
+use follow::{Last, reach};
 
 /// Capabilities for copying as root, and for low ports, which some servers require.
 const KEPT: CapabilitySet =
@@ -30,16 +32,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// The most directories inside each other: a server can invent more without end.
 pub(super) const DEPTH_MAX: usize = 256;
 
+pub(super) use follow::LINKS_MAX;
+
 struct Reached {
     client: Client,
     found: Found,
-}
-
-/// Connects to the server, and looks up the path. Reads use buffers of the pool.
-fn reach(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<Reached, Failure> {
-    let (mut client, below) = connect(url, options, pool)?;
-    let found = client.walk(&below)?;
-    Ok(Reached { client, found })
 }
 
 fn connect(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<(Client, std::path::PathBuf), Failure> {
@@ -65,8 +62,8 @@ fn drain(client: &mut Client) {
     while !matches!(client.receive(), Ok(None)) {}
 }
 
-fn narrow() -> Result<(), Failure> {
-    Ok(capability::drop_all_but(KEPT)?)
+fn narrow(besides: CapabilitySet) -> Result<(), Failure> {
+    Ok(capability::drop_all_but(KEPT.union(besides))?)
 }
 
 /// A type as `ls -l` and JSON name it.

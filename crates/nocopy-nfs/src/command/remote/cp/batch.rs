@@ -125,7 +125,7 @@ fn take(one: &mut Active, copying: &mut Copying<'_>) -> Result<bool, Failure> {
     while let Some((buffer, is_end)) = one.ahead.remove(&one.next) {
         one.partial.write(&buffer)?;
         one.next += buffer.len() as u64;
-        copying.note(buffer.len())?;
+        copying.count(buffer.len())?;
         if is_end {
             return Ok(true);
         }

@@ -20,7 +20,7 @@ pub(super) fn compare(
 ) -> Result<(), Failure> {
     let length = file.metadata().map_err(|error| local(path, error))?.len();
     let (mut at, mut mine) = (0, Vec::new());
-    let differs = |at: u64| Failure::Differs { path: path.display().to_string(), at };
+    let differs = |at: u64| Failure::Differs { path: super::local_path::text(path), at };
     let pool = copying.pool.clone();
     cat::read(client, theirs, 0..length, &pool, |theirs| {
         mine.resize(theirs.len(), 0);

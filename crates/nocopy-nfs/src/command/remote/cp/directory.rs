@@ -2,18 +2,26 @@
 //! because only names in a directory are used, and links are not followed.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions, set_permissions};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, mkdirat, open, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, linkat, mkdirat,
+    mknodat, open, openat, readlinkat, renameat, symlinkat, unlinkat, utimensat,
+};
 use rustix::io::Errno;
+
+use super::record::Names;
 
 /// Files of this copy are private until they are complete.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// What the owner of a directory needs while it is copied into.
+pub(super) const OWNER: u32 = 0o700;
 
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -37,13 +45,28 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Makes a directory in this one, or opens the one that is there.
-    pub(super) fn make(&self, name: &OsStr) -> io::Result<Self> {
-        match mkdirat(&self.descriptor, name, Mode::from_raw_mode(0o777)) {
+    /// Makes a directory in this one, or opens the one that is there. Its owner may write in it; [`settle`](Self::settle) gives it its own
+    /// permissions.
+    pub(super) fn make(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
+        match mkdirat(&self.descriptor, name, Mode::from_raw_mode(mode & 0o777 | OWNER)) {
             Err(Errno::EXIST) => {}
             made => made?,
         }
-        self.enter(name)
+        let made = self.open_file(name, OFlags::PATH | OFlags::DIRECTORY)?;
+        let mode = made.metadata()?.mode();
+        if mode & OWNER != OWNER {
+            // Of another user, it may be writable nevertheless.
+            let _ = set_permissions(link_of(&made), Permissions::from_mode(mode & 0o7777 | OWNER));
+        }
+        let descriptor = openat(&made, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { descriptor, path: self.path(name) })
+    }
+
+    /// Gives this directory, which is complete, its permissions and its time. Returns the permissions that it has now.
+    pub(super) fn settle(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
+        rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(mode))?;
+        rustix::fs::futimens(&self.descriptor, &times(modified))?;
+        Ok(self.about()?.mode() & 0o7777)
     }
 
     /// Opens a directory in this one.
@@ -53,8 +76,24 @@ impl Directory {
         Ok(Self { descriptor, path: self.path(name) })
     }
 
-    pub(super) fn mode(&self) -> io::Result<u32> {
-        Ok(fstat(&self.descriptor)?.st_mode)
+    pub(super) fn about(&self) -> io::Result<Metadata> {
+        File::from(self.descriptor.try_clone()?).metadata()
+    }
+
+    /// The directory at a path below this one, without links.
+    pub(super) fn descend(&self, below: &Path) -> io::Result<Self> {
+        let mut at = Self { descriptor: self.descriptor.try_clone()?, path: self.path.clone() };
+        for part in below.components() {
+            let Component::Normal(name) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+            let descriptor = OwnedFd::from(at.open_file(name, OFlags::PATH | OFlags::DIRECTORY)?);
+            at = Self { descriptor, path: at.path(name) };
+        }
+        Ok(at)
+    }
+
+    /// The path of this directory, for messages.
+    pub(super) fn own_path(&self) -> &Path {
+        &self.path
     }
 
     /// The names of everything in it, in order.
@@ -97,9 +136,54 @@ impl Directory {
         }
     }
 
+    /// The target of a symbolic link.
+    pub(super) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        Ok(readlinkat(&self.descriptor, name, Vec::new())?.into_bytes())
+    }
+
+    /// Makes something that is not written to. What has the name is replaced, once the new one is complete.
+    pub(super) fn make_other(&self, names: &Names, what: &Other<'_>, modified: Timespec) -> io::Result<()> {
+        match self.make_under(&names.whole, what, modified) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            done => return done,
+        }
+        self.remove(&names.part)?;
+        let done = self.make_under(&names.part, what, modified);
+        let done = done.and_then(|()| self.rename(&names.part, &names.whole));
+        done.inspect_err(|_| drop(self.remove(&names.part)))
+    }
+
+    fn make_under(&self, name: &OsStr, what: &Other<'_>, modified: Timespec) -> io::Result<()> {
+        match what {
+            Other::Link(target) => symlinkat(OsStr::from_bytes(target), &self.descriptor, name)?,
+            Other::Node { kind, device, .. } => mknodat(&self.descriptor, name, *kind, PRIVATE, *device)?,
+            Other::Name(file) => {
+                let link = link_of(file);
+                return Ok(linkat(CWD, &link, &self.descriptor, name, AtFlags::SYMLINK_FOLLOW)?);
+            }
+        }
+        let made = self.open_file(name, OFlags::PATH)?;
+        let about = made.metadata()?;
+        let kind = FileType::from_raw_mode(about.mode());
+        let expected = if let Other::Node { kind, .. } = what { *kind } else { FileType::Symlink };
+        // Another one that was put there meanwhile is left as it is.
+        if kind != expected || about.nlink() != 1 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if let Other::Node { mode, .. } = what {
+            set_permissions(link_of(&made), Permissions::from_mode(*mode))?;
+        }
+        Ok(utimensat(CWD, link_of(&made), &times(modified), AtFlags::empty())?)
+    }
+
     fn open_file(&self, name: &OsStr, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(File::from(openat(&self.descriptor, name, flags, PRIVATE)?))
+    }
+
+    /// As [`look_up`](Self::look_up), by a descriptor of the file that cannot read it.
+    pub(super) fn refer(&self, name: &OsStr) -> io::Result<File> {
+        self.open_file(name, OFlags::PATH)
     }
 
     /// Whether this name is still that of the file.
@@ -126,6 +210,26 @@ impl Directory {
     }
 }
 
+/// What is made at once, as there is nothing to be written to it.
+#[derive(Debug)]
+pub(super) enum Other<'a> {
+    /// A symbolic link to this target.
+    Link(&'a [u8]),
+    /// A FIFO, a socket or a device.
+    Node { kind: FileType, mode: u32, device: Dev },
+    /// One more name of a file.
+    Name(&'a File),
+}
+
+/// The name of a descriptor's file below /proc: of this very file, whatever has its name now.
+fn link_of(file: impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+}
+
+fn times(modified: Timespec) -> Timestamps {
+    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: modified }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -145,7 +249,7 @@ mod tests {
         symlink(elsewhere.join("file"), top.join("file")).unwrap();
         symlink(elsewhere.join("new"), top.join("dangling")).unwrap();
         let directory = Directory::open(&top).unwrap();
-        directory.make(OsStr::new("directory")).unwrap_err();
+        directory.make(OsStr::new("directory"), 0o755).unwrap_err();
         directory.existing(OsStr::new("file")).unwrap_err();
         for name in ["file", "dangling"] {
             let error = directory.create(OsStr::new(name)).unwrap_err();
@@ -164,7 +268,7 @@ mod tests {
         let [top, moved, elsewhere] = ["top", "moved", "elsewhere"].map(|name| around.path().join(name));
         fs::create_dir(&top).unwrap();
         fs::create_dir(&elsewhere).unwrap();
-        let below = Directory::open(&top).unwrap().make(OsStr::new("below")).unwrap();
+        let below = Directory::open(&top).unwrap().make(OsStr::new("below"), 0o755).unwrap();
         fs::rename(&top, &moved).unwrap();
         symlink(&elsewhere, &top).unwrap();
         fs::create_dir(elsewhere.join("below")).unwrap();

@@ -1,20 +1,25 @@
 //! From a server into files of this host.
 
-use std::ffi::OsString;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::super::{DEPTH_MAX, Failure, Reached, reach};
+use super::super::follow::{Last, reach};
+use super::super::{DEPTH_MAX, Failure, Reached};
 use super::batch::Batch;
 use super::directory::Directory;
-use super::partial::{Partial, Wanted, finish};
+use super::kinds::{DIRECTORY, NO_FILE, UNFINISHED, other_permissions};
+use super::originals::has_more_names;
+use super::others::{make_link, make_name, make_node};
+use super::partial::{Partial, Wanted, finish, modified};
 use super::record::is_unfinished;
-use super::{Clients, Copying, local, url};
-use crate::client::{Client, Entry, Found};
-use crate::wire::nfs3::FileHandle;
+use super::{Clients, Copying, is_same_directory, local, url};
+use crate::client::{Client, Entry, Found, Url};
+use crate::wire::nfs3::{FileHandle, FileType};
 
 /// The most files that are open at a time, and of how many descriptors that this process may have one is used for them.
 const OPEN_MAX: u64 = 256;
@@ -23,11 +28,31 @@ const DESCRIPTORS_PER_FILE: u64 = 4;
 /// The most directories that wait to be copied.
 const WAITING_MAX: usize = 1 << 20;
 
-/// A directory that is to be copied.
-struct Branch {
-    wanted: Wanted,
-    /// The server's directories that it is in.
-    above: Rc<[FileHandle]>,
+/// The directories that something is in: of the server, and the copies of these.
+type Above = Rc<[(FileHandle, Rc<Directory>)]>;
+
+enum Step {
+    /// Copy a directory.
+    Enter(Wanted, Above),
+    /// Make the links of a directory in which everything else was made, so that nothing is ever written through them, and then give it its
+    /// permissions and time.
+    Leave(Entered),
+}
+
+/// A directory in which copies are made.
+struct Entered {
+    /// `None` if it is no copy, but was there before.
+    wanted: Option<Wanted>,
+    directory: Rc<Directory>,
+    links: Vec<Wanted>,
+}
+
+/// What is in a directory of the server.
+#[derive(Default)]
+struct Contents {
+    files: Vec<Wanted>,
+    links: Vec<Wanted>,
+    directories: Vec<Wanted>,
 }
 
 pub(super) fn run(
@@ -41,25 +66,39 @@ pub(super) fn run(
         return Err(Failure::Special { path: to.into() }); // a file would take its place
     }
     if from.len() > 1 && !is_directory {
-        return Err(Failure::NotDirectory { path: to.display().to_string() });
+        return Err(Failure::NotDirectory { path: super::local_path::text(to) });
     }
-    for source in from {
-        let url = url(source)?;
-        let Reached { client, found } = reach(&url, &copying.arguments.reach, Some(&copying.pool))?;
+    let name = |word: &OsStr| Some(url(word).ok()?.path.file_name()?.to_owned());
+    let mut host = None;
+    for source in copying.sources(from, name) {
+        let url = url(&source)?;
+        if host.replace(url.host.clone()).is_some_and(|last| last != url.host) {
+            copying.originals.forget();
+        }
+        let Reached { client, found } =
+            match reach(&url, &copying.arguments.reach, Some(&copying.pool), Last::Follow) {
+                Err(failure) if from.len() > 1 || failure.concerns_one() => {
+                    copying.fail(url.to_string(), failure)?;
+                    continue;
+                }
+                reached => reached?,
+            };
         clients.push(client);
         let client = clients.last_mut().expect("just put there");
         let open = |path: &Path| Directory::open(path).map(Rc::new).map_err(|error| local(path, error));
         match (url.path.file_name(), to.file_name()) {
             (Some(name), _) if is_directory => {
-                copy(copying, client, Wanted { found, directory: open(to)?, name: name.to_owned() })?;
+                copy(copying, client, Wanted::named(found, &url, open(to)?, name.to_owned()))?;
             }
             // All of an export, into a directory that is there.
             (None, _) if is_directory && found.is_directory() => {
-                copy_tree(copying, client, &found, open(to)?)?;
+                if let Err(failure) = copy_all(copying, client, &url, (&found, open(to)?)) {
+                    copying.fail(url.to_string(), failure)?;
+                }
             }
             (_, Some(name)) => {
                 let directory = open(to.parent().unwrap_or(Path::new("")))?;
-                copy(copying, client, Wanted { found, directory, name: name.to_owned() })?;
+                copy(copying, client, Wanted::named(found, &url, directory, name.to_owned()))?;
             }
             (_, None) => open(to).map(drop)?,
         }
@@ -69,59 +108,179 @@ pub(super) fn run(
 
 /// Copies a file, or a directory with its contents.
 fn copy(copying: &mut Copying<'_>, client: &mut Client, wanted: Wanted) -> Result<(), Failure> {
-    if !wanted.found.is_directory() {
-        return copy_files(copying, client, vec![wanted]);
+    let (root, is_recursive) = (Rc::clone(&wanted.directory), copying.arguments.recursive);
+    match wanted.found.attributes.file_type {
+        FileType::Directory if is_recursive => {
+            copy_branches(copying, client, &root, vec![Step::Enter(wanted, Rc::new([]))])
+        }
+        FileType::Directory => {
+            copying.leave_out(wanted.name(), DIRECTORY);
+            Ok(())
+        }
+        FileType::Regular => copy_files(copying, client, &root, vec![wanted]),
+        _ if is_recursive => copy_files(copying, client, &root, vec![wanted]),
+        _ => {
+            copying.leave_out(wanted.name(), NO_FILE);
+            Ok(())
+        }
     }
-    if !copying.arguments.recursive {
-        copying.counts.left_out += 1;
-        return Ok(());
-    }
-    copy_branches(copying, client, vec![Branch { wanted, above: Rc::new([]) }])
 }
 
 /// Copies what is in a directory into another.
-fn copy_tree(
+fn copy_all(
     copying: &mut Copying<'_>,
     client: &mut Client,
-    found: &Found,
-    directory: Rc<Directory>,
+    url: &Url,
+    (found, directory): (&Found, Rc<Directory>),
 ) -> Result<(), Failure> {
     if !copying.arguments.recursive {
-        copying.counts.left_out += 1;
+        copying.leave_out(url.to_string(), DIRECTORY);
         return Ok(());
     }
     let entries = client.list(found.file)?;
     copying.counts.directories += 1;
-    let (files, branches) = contents(entries, &directory, Rc::new([found.file]));
-    copy_files(copying, client, files)?;
-    copy_branches(copying, client, branches)
+    let contents = contents(copying, entries, &Rc::new(url.clone()), &directory);
+    copy_files(copying, client, &directory, contents.files)?;
+    let above: Above = Rc::new([(found.file, Rc::clone(&directory))]);
+    let mut steps =
+        vec![Step::Leave(Entered { wanted: None, directory: Rc::clone(&directory), links: contents.links })];
+    steps.extend(contents.directories.into_iter().rev().map(|wanted| Step::Enter(wanted, Rc::clone(&above))));
+    copy_branches(copying, client, &directory, steps)
 }
 
 /// Iteratively, so that the server's depth does not matter.
 fn copy_branches(
     copying: &mut Copying<'_>,
     client: &mut Client,
-    mut left: Vec<Branch>,
+    root: &Directory,
+    mut left: Vec<Step>,
 ) -> Result<(), Failure> {
-    while let Some(Branch { wanted, above }) = left.pop() {
+    while let Some(step) = left.pop() {
+        copying.count(0)?;
+        let (wanted, above) = match step {
+            Step::Leave(entered) => {
+                leave(copying, client, root, entered)?;
+                continue;
+            }
+            Step::Enter(wanted, above) => (wanted, above),
+        };
+        let name = wanted.name();
         match enter(copying, client, &wanted, &above) {
-            Ok((files, branches)) => {
-                copy_files(copying, client, files)?;
-                left.extend(branches.into_iter().rev());
+            Ok((contents, directory)) => {
+                copy_files(copying, client, root, contents.files)?;
+                let above: Above = [&*above, &[(wanted.found.file, Rc::clone(&directory))]].concat().into();
+                left.push(Step::Leave(Entered { wanted: Some(wanted), directory, links: contents.links }));
+                left.extend(
+                    contents
+                        .directories
+                        .into_iter()
+                        .rev()
+                        .map(|wanted| Step::Enter(wanted, Rc::clone(&above))),
+                );
                 if left.len() > WAITING_MAX {
-                    return Err(Failure::Endless { path: wanted.name() });
+                    return Err(Failure::Endless { path: name });
                 }
             }
-            Err(failure) => copying.fail(wanted.name(), failure)?,
+            Err(failure) => copying.fail(name, failure)?,
         }
     }
     Ok(())
 }
 
-fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) -> Result<(), Failure> {
-    let is_wanted = |wanted: &Wanted| wanted.found.is_regular() && !is_unfinished(&wanted.name);
-    let (files, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
-    copying.counts.left_out += others.len() as u64;
+/// Makes a directory; returns what is to be copied into it.
+fn enter(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    wanted: &Wanted,
+    above: &[(FileHandle, Rc<Directory>)],
+) -> Result<(Contents, Rc<Directory>), Failure> {
+    let Wanted { found, directory, name, .. } = wanted;
+    if above.iter().any(|(theirs, _)| *theirs == found.file) || above.len() >= DEPTH_MAX {
+        return Err(Failure::Endless { path: wanted.name() });
+    }
+    for (_, ours) in above {
+        if is_same_directory(ours, client, found)? {
+            return Err(Failure::IntoItself { path: wanted.name() });
+        }
+    }
+    let entries = client.list(found.file)?;
+    let made = directory.make(name, found.attributes.mode);
+    let made = Rc::new(made.map_err(|error| local(&directory.path(name), error))?);
+    if is_same_directory(&made, client, found)? {
+        return Err(Failure::IntoItself { path: wanted.name() });
+    }
+    copying.counts.directories += 1;
+    Ok((contents(copying, entries, &Rc::new(wanted.url()), &made), made))
+}
+
+fn leave(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    root: &Directory,
+    entered: Entered,
+) -> Result<(), Failure> {
+    let Entered { wanted, directory, links } = entered;
+    for link in links {
+        if !copying.claim(|| link.path().into_os_string().into_vec(), || link.name())
+            || make_name(copying, root, &link)?
+        {
+            continue;
+        }
+        if let Err(failure) = make_link(copying, client, &link) {
+            copying.fail(link.name(), failure)?;
+        }
+    }
+    let Some(wanted) = wanted else { return Ok(()) };
+    let mode = wanted.found.attributes.mode & 0o7777;
+    match directory.settle(mode, modified(&wanted.found.attributes)) {
+        Ok(now) => {
+            other_permissions(mode, now).into_iter().for_each(|what| copying.note(wanted.name(), what));
+            Ok(())
+        }
+        Err(error) => copying.fail(wanted.name(), local(directory.own_path(), error)),
+    }
+}
+
+/// Copies files, FIFOs, sockets and devices into directories below `root`.
+fn copy_files(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    root: &Directory,
+    all: Vec<Wanted>,
+) -> Result<(), Failure> {
+    let (mut files, mut again, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+    for wanted in all {
+        let about = wanted.found.attributes;
+        if is_unfinished(&wanted.name) {
+            copying.leave_out(wanted.name(), UNFINISHED);
+        } else if !copying.claim(|| wanted.path().into_os_string().into_vec(), || wanted.name()) {
+            // It is noted.
+        } else if has_more_names(&about) && !seen.insert((about.file_system, about.file_id)) {
+            again.push(wanted);
+        } else if make_name(copying, root, &wanted)? {
+            // It is complete.
+        } else if wanted.found.is_regular() {
+            files.push(wanted);
+        } else if let Err(failure) = make_node(copying, &wanted) {
+            copying.fail(wanted.name(), failure)?;
+        }
+    }
+    copy_regular(copying, client, files)?;
+    for wanted in again {
+        if make_name(copying, root, &wanted)? {
+            continue;
+        }
+        // The first was not copied, or has as many names as it may have.
+        if wanted.found.is_regular() {
+            copy_regular(copying, client, vec![wanted])?;
+        } else if let Err(failure) = make_node(copying, &wanted) {
+            copying.fail(wanted.name(), failure)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_regular(copying: &mut Copying<'_>, client: &mut Client, files: Vec<Wanted>) -> Result<(), Failure> {
     for wanted in &files {
         copying.counts.files_all += 1;
         copying.counts.bytes_all += wanted.found.attributes.size;
@@ -159,31 +318,26 @@ fn verified(
     Ok(equal)
 }
 
-/// Makes a directory; returns the files and the directories that are to be copied into it.
-fn enter(
-    copying: &mut Copying<'_>,
-    client: &mut Client,
-    Wanted { found, directory, name }: &Wanted,
-    above: &[FileHandle],
-) -> Result<(Vec<Wanted>, Vec<Branch>), Failure> {
-    if above.contains(&found.file) || above.len() >= DEPTH_MAX {
-        return Err(Failure::Endless { path: directory.path(name).display().to_string() });
-    }
-    let entries = client.list(found.file)?;
-    let made = directory.make(name).map_err(|error| local(&directory.path(name), error))?;
-    copying.counts.directories += 1;
-    Ok(contents(entries, &Rc::new(made), [above, &[found.file]].concat().into()))
-}
-
-/// The files and the directories that are to be copied from one directory into another.
-fn contents(entries: Vec<Entry>, to: &Rc<Directory>, above: Rc<[FileHandle]>) -> (Vec<Wanted>, Vec<Branch>) {
-    let (mut files, mut branches) = (Vec::new(), Vec::new());
-    for Entry { name, found } in entries {
-        let wanted = Wanted { found, directory: Rc::clone(to), name: OsString::from_vec(name) };
-        match found.is_directory() {
-            true => branches.push(Branch { wanted, above: Rc::clone(&above) }),
-            false => files.push(wanted),
+/// What is to be copied from one directory into another. A name that the server lists twice is copied once.
+fn contents(copying: &mut Copying<'_>, entries: Vec<Entry>, from: &Rc<Url>, to: &Rc<Directory>) -> Contents {
+    let mut contents = Contents::default();
+    let mut names: HashSet<&[u8]> = HashSet::new();
+    let is_first: Vec<bool> = entries.iter().map(|entry| names.insert(&entry.name)).collect();
+    for (Entry { name, found }, is_first) in entries.into_iter().zip(is_first) {
+        let (from, directory) = (Rc::clone(from), Rc::clone(to));
+        let wanted = Wanted { found, from, source: None, directory, name: OsString::from_vec(name) };
+        if !is_first {
+            copying.note(
+                wanted.name(),
+                "not copied; the server lists this name twice; look at the directory there",
+            );
+            continue;
+        }
+        match found.attributes.file_type {
+            FileType::Directory => contents.directories.push(wanted),
+            FileType::SymbolicLink => contents.links.push(wanted),
+            _ => contents.files.push(wanted),
         }
     }
-    (files, branches)
+    contents
 }

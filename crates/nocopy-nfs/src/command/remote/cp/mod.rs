@@ -7,26 +7,41 @@ mod batch;
 mod compare;
 mod directory;
 mod download;
+mod holes;
+mod kinds;
+mod originals;
+mod others;
 mod outgoing;
 mod partial;
 mod record;
 mod summary;
 mod upload;
+mod upload_others;
 mod uploads;
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nocopy::Pool;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, print};
+use rustix::thread::CapabilitySet;
 
+use super::super::local_path;
 use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow};
-use crate::client::{Client, Url, is_url};
+use crate::client::{Client, Found, Url, UrlError, escaped, is_url};
+use directory::Directory;
+use originals::Originals;
 use summary::{Counts, Summary};
+
+/// With which root makes devices, and gives directories of others their permissions and times.
+const OF_ROOT: CapabilitySet = CapabilitySet::MKNOD.union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
 
 struct Copying<'a> {
     arguments: &'a CpArguments,
@@ -36,6 +51,9 @@ struct Copying<'a> {
     counts: Counts,
     shown_bytes: u64,
     failures: Vec<(String, String)>,
+    originals: Originals,
+    /// The places of copies, if several sources may have the same.
+    taken: Option<HashSet<Vec<u8>>>,
 }
 
 impl<'a> Copying<'a> {
@@ -48,10 +66,54 @@ impl<'a> Copying<'a> {
             counts: Counts::default(),
             shown_bytes: 0,
             failures: Vec::new(),
+            originals: Originals::default(),
+            taken: None,
         })
     }
 
-    fn note(&mut self, bytes: usize) -> Result<(), Failure> {
+    /// The sources, each once. If two have the same name, what was copied from one is not replaced by the other.
+    fn sources(&mut self, named: &[OsString], name: impl Fn(&OsStr) -> Option<OsString>) -> Vec<OsString> {
+        let (mut all, mut words, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
+        for source in named {
+            if !words.insert(source) {
+                print::say(format_args!(
+                    "nocopy: {}: named twice, copied once",
+                    local_path::text(Path::new(source))
+                ));
+                continue;
+            }
+            if !names.insert(name(source)) {
+                self.taken = Some(HashSet::new());
+            }
+            all.push(source.clone());
+        }
+        all
+    }
+
+    /// Whether something may be copied to a place; if not, that is noted.
+    fn claim(&mut self, place: impl FnOnce() -> Vec<u8>, name: impl FnOnce() -> String) -> bool {
+        let is_free = self.taken.as_mut().is_none_or(|taken| taken.insert(place()));
+        if !is_free {
+            self.note(
+                name(),
+                "not copied; another source of this command has the same name; copy it to another directory",
+            );
+        }
+        is_free
+    }
+
+    /// Leaves something out because of what it is.
+    fn leave_out(&mut self, name: String, cause: &str) {
+        self.counts.left_out += 1;
+        self.note(name, format!("left out; {cause}"));
+    }
+
+    /// Notes what was not copied, or not with all that it has.
+    fn note(&mut self, name: String, what: impl Into<String>) {
+        self.failures.push((name, what.into()));
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), Failure> {
         self.counts.bytes += bytes as u64;
         let Self { line, counts, shown_bytes, .. } = self;
         line.update(Instant::now(), |since| {
@@ -89,21 +151,21 @@ fn spaced(number: String) -> String {
 /// # Errors
 /// Some files could not be copied; the summary is printed nevertheless.
 pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
-    narrow()?;
+    narrow(OF_ROOT)?;
     let (to, from) = arguments.paths.split_last().expect("clap requires two");
     let start = Instant::now();
     let mut copying = Copying::new(arguments)?;
-    let remote: Vec<bool> = from.iter().map(|path| is_remote(path)).collect();
+    let remote: Vec<bool> = from.iter().map(|path| is_url(path)).collect();
     let mut clients = Vec::new();
-    let done = match (is_remote(to), remote.as_slice()) {
+    let done = match (is_url(to), remote.as_slice()) {
         (false, all) if all.iter().all(|is_remote| *is_remote) => {
-            download::run(&mut copying, from, Path::new(to), &mut clients)
+            download::run(&mut copying, from, &local_path(to)?, &mut clients)
         }
         (true, all) if !all.contains(&true) => upload::run(&mut copying, from, &url(to)?, &mut clients),
         _ => Err(Failure::Sides),
     };
     let is_over = matches!(done, Ok(()) | Err(Failure::Interrupted));
-    if !is_over && copying.counts == Counts::default() {
+    if !is_over && copying.counts == Counts::default() && copying.failures.is_empty() {
         return done.map(|()| Outcome::Positive); // there is nothing to sum up
     }
     let ended = match &done {
@@ -121,13 +183,28 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     print::finish(&summary, arguments.json, failure)
 }
 
-fn is_remote(path: &OsStr) -> bool {
-    path.to_str().is_some_and(is_url)
+fn url(word: &OsStr) -> Result<Url, Failure> {
+    Ok(Url::of(word).map_err(crate::client::ClientError::from)?)
 }
 
-fn url(path: &OsStr) -> Result<Url, Failure> {
-    let text = path.to_string_lossy();
-    Ok(text.parse::<Url>().map_err(crate::client::ClientError::from)?)
+fn local_path(word: &OsStr) -> Result<PathBuf, Failure> {
+    let url = || escaped(word.as_bytes());
+    local_path::parse(word)
+        .ok_or_else(|| crate::client::ClientError::from(UrlError::File { url: url() }).into())
+}
+
+/// Whether a directory of this host is one of the server, which may export it: then a copy would be copied into itself.
+fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &Found) -> Result<bool, Failure> {
+    let about = || ours.about().map_err(|error| local(ours.own_path(), error));
+    let before = about()?;
+    if before.ino() != theirs.attributes.file_id {
+        return Ok(false);
+    }
+    // Other file systems have the same numbers, but hardly a directory that was changed in the same nanosecond.
+    let changed = client.attributes(theirs.file)?.changed;
+    let changed = (i64::from(changed.seconds), i64::from(changed.nanoseconds));
+    let [before, after] = [before, about()?].map(|about| (about.ctime(), about.ctime_nsec()));
+    Ok((before..=after).contains(&changed))
 }
 
 fn local(path: &Path, source: io::Error) -> Failure {

@@ -1,7 +1,7 @@
 //! A file of this host that is written on a server.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,15 @@ use std::rc::Rc;
 use nocopy::Pool;
 use nocopy_report::input_file::{Kind, ends_at, kind_of};
 
+use super::super::super::local_path;
 use super::super::Failure;
 use super::compare::compare;
 use super::directory::Directory;
+use super::holes::Source;
+use super::kinds::{permissions, time_of};
 use super::record::{Earlier, INTERVAL_BYTES, Names, Version};
 use super::{Copying, local};
-use crate::client::{Client, ClientError, Found, Place};
+use crate::client::{Client, ClientError, Found, Place, escaped};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
@@ -29,11 +32,18 @@ pub(super) struct Job {
     /// Where it will be on the server, and its name there.
     pub(super) directory: FileHandle,
     pub(super) name: OsString,
+    /// The directories of the server that were made for those that it is in.
+    pub(super) above: Rc<[Found]>,
 }
 
 impl Job {
     pub(super) fn path(&self) -> PathBuf {
         self.from.path(&self.source)
+    }
+
+    /// Its path, for messages.
+    pub(super) fn name(&self) -> String {
+        local_path::text(&self.path())
     }
 }
 
@@ -56,7 +66,7 @@ pub(super) struct Outgoing {
     from: PathBuf,
     directory: FileHandle,
     names: Names,
-    pub(super) file: File,
+    source: Source,
     about: Metadata,
     pub(super) step: Step,
     /// Set when the file was made.
@@ -84,7 +94,7 @@ impl Outgoing {
             names: Names::new(name),
             from,
             directory,
-            file,
+            source: Source::new(file, &about),
             about,
             step: Step::Create,
             to: None,
@@ -97,7 +107,7 @@ impl Outgoing {
     }
 
     pub(super) fn name(&self) -> String {
-        self.from.display().to_string()
+        local_path::text(&self.from)
     }
 
     pub(super) fn failed(&self, error: io::Error) -> Failure {
@@ -113,14 +123,28 @@ impl Outgoing {
     }
 
     fn modified(&self) -> Time {
-        Time {
-            seconds: self.about.mtime().clamp(0, u32::MAX.into()) as u32,
-            nanoseconds: self.about.mtime_nsec() as u32,
+        time_of(&self.about).0
+    }
+
+    pub(super) fn about(&self) -> &Metadata {
+        &self.about
+    }
+
+    /// Where the copy is.
+    pub(super) fn place(&self) -> (FileHandle, OsString) {
+        (self.directory, self.names.whole.clone())
+    }
+
+    /// Makes a copy as long as its original, if that ends in a hole.
+    pub(super) fn set_length(&self, client: &mut Client) -> Result<(), ClientError> {
+        if let Some(bytes) = self.source.length(self.offset) {
+            client.set_attributes(self.to(), NewAttributes { size: Some(bytes), ..NewAttributes::NONE })?;
         }
+        Ok(())
     }
 
     pub(super) fn attributes(&self) -> NewAttributes {
-        let mode = Some(self.about.mode() & 0o777);
+        let mode = Some(permissions(self.about.mode()));
         NewAttributes { mode, modified: SetTime::To(self.modified()), ..NewAttributes::NONE }
     }
 
@@ -143,7 +167,7 @@ impl Outgoing {
         Ok(self.find(&self.names.whole, client)?.is_some_and(|found| {
             let is_newer = key(found.attributes.modified) >= key(self.modified());
             let size = found.attributes.size;
-            found.is_regular() && size == self.about.len() && is_newer && ends_at(&self.file, size)
+            found.is_regular() && size == self.about.len() && is_newer && ends_at(&self.source.file, size)
         }))
     }
 
@@ -211,7 +235,7 @@ impl Outgoing {
             return Ok(false);
         }
         client.set_attributes(part.file, NewAttributes { size: Some(done), ..NewAttributes::NONE })?;
-        self.file.seek(SeekFrom::Start(done)).map_err(|error| self.failed(error))?;
+        self.source.file.seek(SeekFrom::Start(done)).map_err(|error| self.failed(error))?;
         (self.to, self.record) = (Some(part), Some(own.file));
         (self.offset, self.committed) = (done, done);
         let record = self.note_done(client, short)?;
@@ -247,7 +271,7 @@ impl Outgoing {
     }
 
     pub(super) fn replaced(&self) -> Failure {
-        Failure::Replaced { path: self.names.part.display().to_string() }
+        Failure::Replaced { path: escaped(self.names.part.as_bytes()) }
     }
 
     /// Removes the record of a complete file, which means nothing any more.
@@ -259,30 +283,34 @@ impl Outgoing {
         if !copying.arguments.verify {
             return Ok(());
         }
-        let compared = compare(copying, client, self.to(), (&self.file, &self.from));
+        let compared = compare(copying, client, self.to(), (&self.source.file, &self.from));
         if matches!(compared, Err(Failure::Differs { .. })) {
             let _ = self.discard(client); // nothing to go on with
         }
         compared
     }
 
-    /// Reads until the memory is full; fewer bytes only at the end of the file.
-    pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<usize, Failure> {
+    /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes, and whether no more follow.
+    pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
+        let room = self.source.skip(&mut self.offset);
+        let Some(room) = room.map_err(|error| self.failed(error))? else { return Ok((0, true)) };
+        let most = usize::try_from(room).unwrap_or(usize::MAX).min(memory.len());
         let mut count = 0;
-        while count < memory.len() {
-            match self.file.read(&mut memory[count..]) {
-                Ok(0) => match self.offset + (count as u64) < self.about.len() {
-                    true if kind_of(&self.file, &self.about) != Kind::Stream => {
+        while count < most {
+            match self.source.file.read(&mut memory[count..most]) {
+                Ok(0) => {
+                    let is_short = self.offset + (count as u64) < self.about.len();
+                    if is_short && kind_of(&self.source.file, &self.about) != Kind::Stream {
                         return Err(Failure::Shrunk { path: self.from.clone() });
                     }
-                    _ => break,
-                },
+                    return Ok((count, true));
+                }
                 Ok(more) => count += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error)),
             }
         }
-        Ok(count)
+        Ok((count, false))
     }
 }
 
@@ -290,7 +318,7 @@ impl Outgoing {
 pub(super) const EMPTY: HowToCreate =
     HowToCreate::Guarded(NewAttributes { mode: Some(0o600), size: Some(0), ..NewAttributes::NONE });
 
-fn absent_as_none<T>(outcome: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+pub(super) fn absent_as_none<T>(outcome: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
     match outcome {
         Err(error) if error.status() == Some(Status::NoEntry) => Ok(None),
         outcome => outcome.map(Some),
@@ -311,7 +339,7 @@ mod tests {
 
     fn job(around: &std::path::Path, directory: FileHandle) -> Job {
         let from = Rc::new(Directory::open(around).unwrap());
-        Job { from, source: "source".into(), directory, name: "file".into() }
+        Job { from, source: "source".into(), directory, name: "file".into(), above: Rc::new([]) }
     }
 
     #[test]
@@ -321,12 +349,12 @@ mod tests {
         let fill_after = |bytes: u64| {
             std::fs::write(&source, [7; 1000]).unwrap();
             let mut outgoing = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
-            assert_eq!(outgoing.fill(&mut [0; 500]).unwrap(), 500);
+            assert_eq!(outgoing.fill(&mut [0; 500]).unwrap(), (500, false));
             outgoing.offset = 500;
-            File::options().write(true).open(&source).unwrap().set_len(bytes).unwrap();
+            std::fs::File::options().write(true).open(&source).unwrap().set_len(bytes).unwrap();
             outgoing.fill(&mut [0; 4096])
         };
-        assert_eq!(fill_after(1100).unwrap(), 600);
+        assert_eq!(fill_after(1100).unwrap(), (600, true));
         for shorter in [0, 300, 700] {
             assert!(matches!(fill_after(shorter), Err(Failure::Shrunk { .. })), "{shorter}");
         }

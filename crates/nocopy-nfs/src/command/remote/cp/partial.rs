@@ -5,17 +5,19 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 
 use super::super::Failure;
 use super::compare::compare;
 use super::directory::Directory;
+use super::kinds::{missing_permissions, permissions};
 use super::record::{BYTES_MAX, Earlier, INTERVAL_BYTES, Names, Version};
 use super::{Copying, local};
-use crate::client::{Client, Found};
+use crate::client::{Client, Found, Url};
 use crate::wire::nfs3::{Attributes, FileHandle};
 
 /// How many files are synchronised at a time: a file system writes one journal entry for all that wait.
@@ -23,18 +25,43 @@ const SYNC_THREADS: usize = 8;
 
 pub(super) struct Wanted {
     pub(super) found: Found,
+    /// The directory of the server that it is in, and its name there, if that is another one.
+    pub(super) from: Rc<Url>,
+    pub(super) source: Option<OsString>,
     pub(super) directory: Rc<Directory>,
     pub(super) name: OsString,
 }
 
 impl Wanted {
+    /// A source that the user names.
+    pub(super) fn named(found: Found, url: &Url, directory: Rc<Directory>, name: OsString) -> Self {
+        let above = url.path.parent().unwrap_or(&url.path).to_owned();
+        let source = Some(url.path.file_name().unwrap_or_default().to_owned());
+        Self { found, from: Rc::new(Url { path: above, ..url.clone() }), source, directory, name }
+    }
+
+    pub(super) fn url(&self) -> Url {
+        match self.source.as_ref().unwrap_or(&self.name) {
+            name if name.is_empty() => (*self.from).clone(),
+            name => self.from.join(Path::new(name)),
+        }
+    }
+
+    /// Its address, for messages.
     pub(super) fn name(&self) -> String {
-        self.directory.path(&self.name).display().to_string()
+        self.url().to_string()
+    }
+
+    /// The path of its copy, for messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.path(&self.name)
     }
 }
 
 /// A file being copied, under its temporary name.
 pub(super) struct Partial {
+    /// The address of the original, for messages.
+    url: Url,
     found: Found,
     directory: Rc<Directory>,
     names: Names,
@@ -49,9 +76,11 @@ pub(super) struct Partial {
 impl Partial {
     /// Opens the target; `None` if nothing is to be copied.
     pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
-        let Wanted { found, directory, name } = wanted;
+        let url = wanted.url();
+        let Wanted { found, directory, name, .. } = wanted;
         let is_resumed = copying.arguments.resume;
-        if is_resumed && is_there(&directory, &name, &found.attributes) {
+        if is_resumed && let Some(about) = there(&directory, &name, &found.attributes) {
+            copying.originals.add(&found.attributes, directory.path(&name), &about);
             copying.counts.unchanged += 1;
             return Ok(None);
         }
@@ -70,7 +99,7 @@ impl Partial {
         (&file).seek(SeekFrom::Start(start)).map_err(failed)?;
         copying.counts.resumed_bytes += start;
         let mut partial =
-            Self { found, directory, names, file, start, bytes: start, recorded: start, record };
+            Self { url, found, directory, names, file, start, bytes: start, recorded: start, record };
         if is_continued {
             partial.note_done(&source).map_err(|error| partial.failed(error))?;
         }
@@ -78,7 +107,7 @@ impl Partial {
     }
 
     pub(super) fn name(&self) -> String {
-        self.directory.path(&self.names.whole).display().to_string()
+        self.url.to_string()
     }
 
     fn path(&self) -> PathBuf {
@@ -105,7 +134,7 @@ impl Partial {
 
     /// Writes the next bytes, and from time to time a record of those that are on the disk.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(bytes).map_err(|error| self.failed(error))?;
+        self.put(bytes).map_err(|error| self.failed(error))?;
         self.bytes += bytes.len() as u64;
         let version = Version::from(&self.found.attributes);
         if version.may_have_record() && self.bytes - self.recorded >= INTERVAL_BYTES {
@@ -114,7 +143,29 @@ impl Partial {
         Ok(())
     }
 
+    /// Whether the server's file has holes. Which parts are holes it cannot say, but zeros in whole blocks can be some here.
+    fn has_holes(&self) -> bool {
+        self.found.attributes.used < self.found.attributes.size
+    }
+
+    /// Writes bytes behind the others.
+    fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        if !self.has_holes() {
+            return (&self.file).write_all(bytes);
+        }
+        for (at, some) in without_zeros(self.bytes, bytes) {
+            self.file.write_all_at(some, at)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file as long as what was received, which may end in a hole.
+    fn set_length(&self) -> io::Result<()> {
+        if self.has_holes() { self.file.set_len(self.bytes) } else { Ok(()) }
+    }
+
     fn note_done(&mut self, version: &Version) -> io::Result<()> {
+        self.set_length()?;
         self.file.sync_data()?;
         let text = version.record(self.file.metadata()?.ino(), self.bytes);
         let record = match self.record.take() {
@@ -139,16 +190,30 @@ impl Partial {
     /// Gives the file its permissions and time, once all bytes were written.
     pub(super) fn end(&self) -> Result<(), Failure> {
         let attributes = &self.found.attributes;
-        let mode = fs::Permissions::from_mode(attributes.mode & 0o777);
-        let set = self.file.set_permissions(mode);
-        set.and_then(|()| self.file.set_modified(modified(attributes))).map_err(|error| self.failed(error))
+        let mode = fs::Permissions::from_mode(permissions(attributes.mode));
+        let time = modified(attributes);
+        let time =
+            Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: time };
+        let set = self.set_length().and_then(|()| self.file.set_permissions(mode));
+        set.and_then(|()| Ok(futimens(&self.file, &time)?)).map_err(|error| self.failed(error))
+    }
+
+    /// Counts a file that has its name now.
+    fn note_copied(&self, copying: &mut Copying<'_>) {
+        copying.counts.files += 1;
+        if let Ok(about) = self.file.metadata() {
+            copying.originals.add(&self.found.attributes, self.directory.path(&self.names.whole), &about);
+        }
+        if let Some(what) = missing_permissions(self.found.attributes.mode) {
+            copying.note(self.name(), what);
+        }
     }
 
     /// Gives a file that is on the disk its name.
     fn rename(&self) -> Result<(), Failure> {
         let Self { directory, names, file, .. } = self;
         if !directory.has(&names.part, file).map_err(|error| self.failed(error))? {
-            return Err(Failure::Replaced { path: self.path().display().to_string() });
+            return Err(Failure::Replaced { path: super::local_path::text(&self.path()) });
         }
         let renamed = directory.rename(&names.part, &names.whole);
         renamed.map_err(|error| local(&directory.path(&names.whole), error))?;
@@ -175,7 +240,7 @@ pub(super) fn finish(copying: &mut Copying<'_>, parts: &[Partial]) -> Result<(),
     });
     for (part, synced) in parts.iter().zip(synced) {
         match synced.map_err(|error| part.failed(error)).and_then(|()| part.rename()) {
-            Ok(()) => copying.counts.files += 1,
+            Ok(()) => part.note_copied(copying),
             Err(failure) => copying.fail(part.name(), failure)?,
         }
     }
@@ -221,17 +286,62 @@ fn discard(directory: &Directory, names: &Names) -> io::Result<()> {
     directory.remove(&names.part).map(drop)
 }
 
-fn is_there(directory: &Directory, name: &OsStr, attributes: &Attributes) -> bool {
-    directory.look_up(name).is_ok_and(|about| {
-        about.is_some_and(|about| {
-            about.is_file()
-                && about.len() == attributes.size
-                && about.modified().is_ok_and(|time| time >= modified(attributes))
-        })
-    })
+fn there(directory: &Directory, name: &OsStr, attributes: &Attributes) -> Option<Metadata> {
+    let time = modified(attributes);
+    let about = directory.look_up(name).ok().flatten()?;
+    let is_newer = (about.mtime(), about.mtime_nsec()) >= (time.tv_sec, time.tv_nsec);
+    (about.is_file() && about.len() == attributes.size && is_newer).then_some(about)
 }
 
-fn modified(attributes: &Attributes) -> SystemTime {
+pub(super) fn modified(attributes: &Attributes) -> Timespec {
     let time = attributes.modified;
-    SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds.min(999_999_999))
+    Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.min(999_999_999).into() }
+}
+
+/// The parts of some bytes of a file that are not blocks of zeros, each with its offset.
+fn without_zeros(offset: u64, bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    const BLOCK: usize = 4096;
+    const ZEROS: [u8; BLOCK] = [0; BLOCK];
+    let mut parts: Vec<(u64, &[u8])> = Vec::new();
+    let (mut begin, mut at) = (0, 0);
+    while at < bytes.len() {
+        // Blocks of the file, of which the first and the last may be in other pieces in part.
+        let end = bytes.len().min(at + BLOCK - (offset + at as u64) as usize % BLOCK);
+        if bytes[at..end] == ZEROS[..end - at] {
+            if begin < at {
+                parts.push((offset + begin as u64, &bytes[begin..at]));
+            }
+            begin = end;
+        }
+        at = end;
+    }
+    if begin < at {
+        parts.push((offset + begin as u64, &bytes[begin..at]));
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_zeros_are_left_out() {
+        let mut bytes = vec![0; 5 * 4096];
+        for place in [4096 * 2, 4096 * 3 - 1, 5 * 4096 - 1] {
+            bytes[place] = 1;
+        }
+        for (offset, skip) in [(0, 0), (100, 100), (8192, 0), (8191, 8191), (4095, 4095)] {
+            let bytes = &bytes[skip..];
+            let parts = without_zeros(offset, bytes);
+            let mut copy = vec![0; bytes.len()];
+            for (at, some) in &parts {
+                copy[(at - offset) as usize..][..some.len()].copy_from_slice(some);
+            }
+            assert_eq!(copy, bytes);
+            assert_eq!(parts.iter().map(|(_, some)| some.len()).sum::<usize>(), 2 * 4096, "{offset}");
+        }
+        assert_eq!(without_zeros(7, b"\0\0"), []);
+        assert_eq!(without_zeros(7, b"\0x"), [(7, &b"\0x"[..])]);
+    }
 }

@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::hash::Hasher;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 
 use siphasher::sip::SipHasher13;
@@ -30,11 +31,31 @@ pub(super) struct Names {
     pub(super) record: OsString,
 }
 
+/// The longest name of common file systems. A longer one is not shortened: whoever makes the file reports it.
+const NAME_BYTES_MAX: usize = 255;
+
 impl Names {
     pub(super) fn new(whole: OsString) -> Self {
-        let with = |suffix| [&*whole, OsStr::new(suffix)].into_iter().collect();
+        let bytes = whole.as_bytes();
+        let begin = match bytes.len() + PART.len() > NAME_BYTES_MAX && bytes.len() <= NAME_BYTES_MAX {
+            true => shortened(bytes),
+            false => bytes.to_vec(),
+        };
+        let with = |suffix: &str| OsString::from_vec([&begin, suffix.as_bytes()].concat());
         Self { part: with(PART), record: with(RECORD), whole }
     }
+}
+
+/// The beginning of a name that leaves no room for a suffix, and a hash of all of it. No character is cut in two.
+fn shortened(name: &[u8]) -> Vec<u8> {
+    let mut hasher = SipHasher13::new();
+    hasher.write(name);
+    let hash = format!("-{:016x}", hasher.finish());
+    let mut end = NAME_BYTES_MAX - PART.len() - hash.len();
+    while end > 0 && name[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    [&name[..end], hash.as_bytes()].concat()
 }
 
 /// Whether a name is that of an unfinished copy or its record. Such files in a directory are left out: the names of their copies would
@@ -150,6 +171,28 @@ mod tests {
         }
         // More than there is.
         assert_eq!(VERSION.proven(VERSION.record(9, (100 << 20) + 1).as_bytes(), 9), None);
+    }
+
+    #[test]
+    fn names_of_unfinished_copies_are_no_longer_than_a_name_may_be() {
+        for (name, is_kept) in
+            [("a".repeat(242), true), ("a".repeat(243), false), ("\u{e9}x\u{4f60}".repeat(42), false)]
+        {
+            let names = [0, 1].map(|last| Names::new(format!("{name}{last}").into()));
+            assert_ne!(names[0].part, names[1].part);
+            for Names { whole, part, record } in names {
+                assert!(
+                    part.len() <= 255
+                        && record.len() <= 255
+                        && is_unfinished(&part)
+                        && is_unfinished(&record)
+                );
+                assert!(part.to_str().is_some());
+                assert_eq!(part.as_bytes().starts_with(whole.as_bytes()), is_kept, "{part:?}");
+            }
+        }
+        let long = Names::new("a".repeat(256).into());
+        assert!(long.part.len() > 255);
     }
 
     #[test]

@@ -15,7 +15,11 @@ pub(super) struct Counts {
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) bytes: u64,
-    /// Left out: links, devices, unfinished copies, and directories without `--recursive`.
+    /// Symbolic links that were made, and further names of files.
+    pub(super) links: u64,
+    /// FIFOs, sockets and devices that were made.
+    pub(super) nodes: u64,
+    /// Left out because of what they are, such as a directory without `--recursive`; each is also among those that failed.
     pub(super) left_out: u64,
     /// Left out by `--resume`: copied already.
     pub(super) unchanged: u64,
@@ -90,8 +94,8 @@ impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.cp/1";
 
     fn table(&self) -> Table {
-        let Counts { files, directories, bytes, left_out, unchanged, resumed_bytes, verified_bytes, .. } =
-            self.counts;
+        let Counts { files, directories, bytes, links, nodes, left_out, .. } = self.counts;
+        let Counts { unchanged, resumed_bytes, verified_bytes, .. } = self.counts;
         let speed = short(bytes as f64 / self.seconds.max(1e-9));
         let all = format!(
             "{files} files, {directories} directories, {bytes} bytes in {:.2} s ({speed}B/s){}",
@@ -99,13 +103,19 @@ impl nocopy_report::Summary for Summary {
             self.ended.words()
         );
         let others = [
-            ("left out", left_out, "links, devices, unfinished copies, and directories without -r"),
+            ("links", links, "symbolic links, and further names of files"),
+            ("nodes", nodes, "FIFOs, sockets and devices"),
+            ("left out", left_out, "that are not copied, as named above"),
             ("unchanged", unchanged, "files that were there already"),
             ("resumed", resumed_bytes, "bytes of an earlier copy that was not finished"),
             ("verified", verified_bytes, "bytes read again and found equal"),
             ("repeated", self.repeated_calls, "calls sent again because a connection was lost"),
             ("lost", self.lost_bytes, "bytes that the server had lost, and that were sent again"),
-            ("failed", self.failed.len() as u64, "files or directories that could not be copied"),
+            (
+                "failed",
+                self.failed.len() as u64 - left_out,
+                "that could not be copied, or not with all attributes",
+            ),
         ];
         let others = others.into_iter().filter(|(_, count, _)| *count > 0);
         let others = others.map(|(name, count, words)| (name.to_owned(), format!("{count} {words}")));

@@ -1,11 +1,15 @@
 //! Uploads of several files at a time: each makes some calls one after the other, and while one waits for a reply others continue.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 
 use nocopy::Pool;
 
 use super::super::{BUFFERS, Failure};
 use super::Copying;
+use super::kinds::missing_there;
 use super::outgoing::{CALLS_MAX, EMPTY, Job, Outgoing, Step};
 use super::record::BYTES_MAX;
 use crate::client::{Client, ClientError, Finished, Found, Place, Ticket};
@@ -19,6 +23,16 @@ pub(super) struct Uploads {
     /// Files that wait for a buffer.
     starved: VecDeque<u64>,
     number: u64,
+    /// Where copies of files are that have several names on this host.
+    originals: HashMap<Id, (FileHandle, OsString)>,
+}
+
+/// A file of this host: the numbers of its device and its own.
+pub(super) type Id = (u64, u64);
+
+/// The file, if it has several names.
+pub(super) fn id_of(about: &Metadata) -> Option<Id> {
+    (about.nlink() > 1).then_some((about.dev(), about.ino()))
 }
 
 impl Uploads {
@@ -29,7 +43,28 @@ impl Uploads {
             tickets: HashMap::new(),
             starved: VecDeque::new(),
             number: 0,
+            originals: HashMap::new(),
         })
+    }
+
+    /// Waits for the copy of a file that has several names; `None` if there is none.
+    pub(super) fn original(
+        &mut self,
+        id: Id,
+        copying: &mut Copying<'_>,
+        client: &mut Client,
+    ) -> Result<Option<(FileHandle, OsString)>, Failure> {
+        while self.all.values().any(|upload| id_of(upload.about()) == Some(id)) {
+            self.go_on(copying, client)?;
+        }
+        Ok(self.originals.get(&id).cloned())
+    }
+
+    /// Notes a copy that has its name.
+    pub(super) fn note_original(&mut self, about: &Metadata, place: impl FnOnce() -> (FileHandle, OsString)) {
+        if let Some(id) = id_of(about) {
+            self.originals.insert(id, place());
+        }
     }
 
     /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors of single files are noted.
@@ -44,10 +79,11 @@ impl Uploads {
         while self.all.len() >= most {
             self.go_on(copying, client)?;
         }
-        let name = job.path().display().to_string();
+        let name = job.name();
         let is_resumed = copying.arguments.resume;
         let opened = Outgoing::open(job).and_then(|mut file| {
             if is_resumed && file.is_there(client)? {
+                self.note_original(file.about(), || file.place());
                 return Ok(None);
             }
             let is_continued = is_resumed && file.resume(client, &self.short)?;
@@ -119,6 +155,8 @@ impl Uploads {
             Next::Buffer => self.starved.push_back(number),
             Next::Over => {
                 copying.counts.files += 1;
+                self.note_original(upload.about(), || upload.place());
+                missing_there(upload.about()).into_iter().for_each(|what| copying.note(upload.name(), what));
                 return Ok(());
             }
             Next::Failed(failure) => return copying.fail(upload.name(), failure),
@@ -201,13 +239,14 @@ fn advance(
                 return Ok(Next::Failed(failure));
             }
             outcome?;
+            file.set_length(client)?;
             file.verify(copying, client)?;
             file.step = Step::SetAttributes;
             Ok(Next::Call(client.begin_set_attributes(file.to(), file.attributes())))
         }
         Step::SetAttributes => {
             match outcome {
-                Err(_) if is_delayed => client.set_attributes(file.to(), file.attributes())?,
+                Err(_) if is_delayed => drop(client.set_attributes(file.to(), file.attributes())?),
                 done => drop(done?),
             }
             file.step = Step::LookUp;
@@ -253,7 +292,7 @@ fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) ->
         };
         let buffer_bytes = buffer.capacity();
         buffer.resize(buffer_bytes);
-        let count = file.fill(buffer.as_mut().expect("of a pool"))?;
+        let (count, is_end) = file.fill(buffer.as_mut().expect("of a pool"))?;
         buffer.resize(count);
         if count > 0 {
             let place = Place { file: file.to(), offset: file.offset };
@@ -261,10 +300,9 @@ fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) ->
             client.write(buffer, place).expect("room was waited for");
             client.try_flush()?;
             file.offset += count as u64;
-            copying.note(count)?;
+            copying.count(count)?;
         }
-        // Only the last buffer is not full.
-        if count < buffer_bytes {
+        if is_end {
             let part = file.to();
             return commit(file, part, Step::CommitAll, client);
         }

@@ -1,0 +1,52 @@
+//! Paths of this host in arguments and in output.
+//!
+//! A path that is one line of text stands for itself. Any other is printed as a URL, `file:///` and `%XX` for its other bytes, which
+//! commands take like the path itself.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf, absolute};
+
+use crate::client::{escaped, is_printed, unescaped};
+
+const SCHEME: &[u8] = b"file:///";
+
+/// A path on one line, so that it can be given to a command again.
+pub(super) fn text(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) if text.chars().all(is_printed) => text.to_owned(),
+        _ => {
+            let whole = absolute(path).unwrap_or_else(|_| path.to_owned());
+            format!("file://{}", escaped(whole.as_os_str().as_bytes()))
+        }
+    }
+}
+
+/// The path that a word means; `None`: a `%` in such a URL without two hexadecimal digits.
+pub(super) fn parse(word: &OsStr) -> Option<PathBuf> {
+    match word.as_bytes().starts_with(SCHEME) {
+        true => {
+            let bytes = unescaped(&word.as_bytes()[SCHEME.len() - 1..])?;
+            Some(std::ffi::OsString::from_vec(bytes).into())
+        }
+        false => Some(word.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_line_that_means_the_path() {
+        for path in [&b"/srv/100% caf\xc3\xa9"[..], b"relative/name?", b"/two\nlines/\xe9%20", b"/a\tb"] {
+            let path = Path::new(OsStr::from_bytes(path));
+            let text = text(path);
+            assert_eq!(text.lines().count(), 1);
+            assert_eq!(parse(OsStr::new(&text)).as_deref(), Some(path), "{text}");
+        }
+        assert_eq!(text(Path::new(OsStr::from_bytes(b"/caf\xe9"))), "file:///caf%E9");
+        assert!(text(Path::new("two\nlines")).starts_with("file:///"));
+        assert_eq!(parse(OsStr::new("file:///100%")), None);
+    }
+}

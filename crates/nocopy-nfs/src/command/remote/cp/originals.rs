@@ -1,0 +1,66 @@
+//! Copies of files that have several names, so that the next name becomes one more name of the copy (a hard link).
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::directory::Directory;
+use crate::wire::nfs3::Attributes;
+
+/// Copies on this host, by the numbers that the server gives to their originals.
+#[derive(Debug, Default)]
+pub(super) struct Originals {
+    all: HashMap<(u64, u64), Copied>,
+}
+
+#[derive(Debug)]
+struct Copied {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+pub(super) fn has_more_names(original: &Attributes) -> bool {
+    original.links > 1
+}
+
+impl Originals {
+    /// Numbers of another server mean other files.
+    pub(super) fn forget(&mut self) {
+        self.all.clear();
+    }
+
+    pub(super) fn add(&mut self, original: &Attributes, path: PathBuf, about: &Metadata) {
+        if has_more_names(original) {
+            self.all.insert(number(original), Copied { path, id: (about.dev(), about.ino()) });
+        }
+    }
+
+    /// The copy of a file, below `root`; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be reached any more, or something else has its place.
+    pub(super) fn find(&self, original: &Attributes, root: &Directory) -> Option<io::Result<File>> {
+        let copied = self.all.get(&number(original)).filter(|_| has_more_names(original))?;
+        Some(copied.reach(root))
+    }
+}
+
+impl Copied {
+    fn reach(&self, root: &Directory) -> io::Result<File> {
+        let below = self.path.strip_prefix(root.own_path()).map_err(|_| io::ErrorKind::NotFound)?;
+        let name = below.file_name().unwrap_or(OsStr::new("."));
+        let file = root.descend(below.parent().unwrap_or(Path::new("")))?.refer(name)?;
+        let about = file.metadata()?;
+        match (about.dev(), about.ino()) == self.id {
+            true => Ok(file),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+fn number(original: &Attributes) -> (u64, u64) {
+    (original.file_system, original.file_id)
+}
