@@ -179,6 +179,7 @@ mod tests {
     #[test]
     fn bytes_that_came_too_late_for_a_pipe_are_left_out() {
         let file = File::options().write(true).open("/dev/null").unwrap();
+        let file = InOrder::new(file, false, Interrupt::listen().unwrap());
         let way = Way::InOrder(Order::new(BufWriter::new(file)));
         let mut output = Output {
             path: "-".into(),
