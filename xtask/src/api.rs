@@ -15,7 +15,7 @@ const LIST: &str = "docs/api.txt";
 const TYPES_MAX: usize = 100;
 const FUNCTIONS_MAX: usize = 350;
 /// The most hidden items: what this workspace's own crates use of the library, in `integration` and as hidden functions of public types.
-const HIDDEN_MAX: usize = 61;
+const HIDDEN_MAX: usize = 62;
 
 /// Compares the list with the library.
 pub(crate) fn check() -> Outcome {

@@ -1,7 +1,7 @@
 //! Items for this workspace's own crates, not for users: not part of the API, and may change without notice.
 
 pub use crate::inspect::probe;
-pub use crate::sys::file_system::{fat_volume, file_system_uuid, ignores_case};
+pub use crate::sys::file_system::FileSystemId;
 pub use crate::sys::fork::Generation;
 pub use crate::sys::kernel_handle::KernelHandle;
 pub use crate::sys::page_cache::is_cached;

@@ -217,11 +217,11 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--file=-", "--streams=2"],
-        "--streams: cannot be used here; it needs a file or a pattern, and a pipe is one stream; leave it out",
+        "--streams: cannot be used here; it needs a pattern, or a file whose length is known, and a pipe, a device or a file of the kernel is one stream; leave it out",
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--file=-", "--method=sendfile"],
-        "--method sendfile: cannot be used here; it needs a --file that is not a pipe; leave it out, or name such a file",
+        "--method sendfile: cannot be used here; it needs a --file whose length is known, so not a pipe, a device or a file of the kernel; leave it out, or name such a file",
     ),
     (
         &["send", "tcp://127.0.0.1:9", "--file=/etc/passwd", "--method=published"],

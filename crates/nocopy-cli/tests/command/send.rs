@@ -790,7 +790,7 @@ fn conflicting_values_are_refused_before_sending() {
             vec!["udp://no.such.host.invalid:9", "--raw", "--connect-timeout=1s"],
             ["--connect-timeout", "--raw"],
         ),
-        (vec![&tcp, "--file=-", "--streams=2"], ["--streams", "a pipe is one stream"]),
+        (vec![&tcp, "--file=-", "--streams=2"], ["--streams", "is one stream"]),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
         let output = command.arg("send").args(&arguments).stdin(Stdio::null()).output().unwrap();

@@ -20,7 +20,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::attributes::{check, permissions, set_owner, set_times};
 use super::file::{self, refusal};
 use super::identity::Identity;
-use super::making::new_name;
 use super::{Caller, Export, OpenFile, entry_name};
 use crate::wire::nfs3::{
     FileHandle, FileType, NewAttributes, SizeAndTimes, Stability, Status, Time, Verifier,
@@ -440,6 +439,13 @@ impl Export {
 struct Named {
     identity: Identity,
     file: OwnedFd,
+}
+
+pub(super) fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    match name {
+        b"." | b".." => Err(Status::Exists),
+        name => entry_name(directory, name),
+    }
 }
 
 fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {

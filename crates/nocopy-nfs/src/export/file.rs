@@ -368,7 +368,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    use super::super::file_systems::FileSystem;
+    use super::super::identity::FileSystem;
     use rustix::process::Uid;
     use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 

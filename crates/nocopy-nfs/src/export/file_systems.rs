@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, openat, readlinkat};
 use siphasher::sip::SipHasher24;
 
 use super::file::{self, refusal};
-use super::identity::{self, Identity};
+use super::identity::{self, FileSystem, Identity};
 use super::index::Index;
 use super::known_by::{KnownBy, Mount};
 use super::numbers::Numbers;
@@ -26,14 +26,6 @@ use crate::wire::nfs3::Status;
 
 /// With more file systems, those of before are asked again.
 const OTHERS_MAX: usize = 4096;
-
-/// A file system, as handles have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileSystem {
-    pub(super) number: u64,
-    /// Its inode numbers are not on the disk: another file may have one when the first is no longer in memory.
-    pub(super) has_passing_inodes: bool,
-}
 
 #[derive(Debug)]
 pub(super) struct FileSystems {

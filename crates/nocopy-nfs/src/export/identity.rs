@@ -8,7 +8,13 @@ use nocopy::integration::KernelHandle;
 use rustix::fs::{Statx, StatxFlags};
 use siphasher::sip::SipHasher24;
 
-use super::file_systems::FileSystem;
+/// A file system, as handles have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileSystem {
+    pub(super) number: u64,
+    /// Its inode numbers are not on the disk: another file may have one when the first is no longer in memory.
+    pub(super) has_passing_inodes: bool,
+}
 
 /// File system, inode number, and a value that distinguishes the file from earlier ones with that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use nocopy::integration::{fat_volume, file_system_uuid};
+use nocopy::integration::FileSystemId;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, fstatfs, fstatvfs, openat};
 use rustix::io::Errno;
 
@@ -71,9 +71,10 @@ impl KnownBy {
         }
         if kind != OVERLAY || !is_of_layer(about, mount) {
             let opened = opened(file, about, mount)?;
-            let told = opened.as_ref().and_then(|opened| match kind {
-                FAT => fat_volume(opened).map(u64::from),
-                _ => file_system_uuid(opened).map(folded),
+            let told = opened.and_then(|opened| FileSystemId::of(opened, kind == FAT));
+            let told = told.map(|told| match told {
+                FileSystemId::Uuid(uuid) => folded(uuid),
+                FileSystemId::Fat(number) => number.into(),
             });
             if let Some(number) = told.or_else(|| by_udev(about)) {
                 return Ok(Self::Disk { kind, number });

@@ -1,7 +1,6 @@
 //! What a file system can do, as PATHCONF and FSINFO report it.
 
-use nocopy::integration::ignores_case;
-use rustix::fs::{fstatfs, fstatvfs};
+use rustix::fs::{fstatfs, fstatvfs, ioctl_getflags};
 
 use super::kinds::{
     BCACHEFS, BTRFS, EXFAT, EXT, F2FS, FAT, HFS, HFS_PLUS, JFS, NILFS2, NTFS, OVERLAY, RAMFS, TMPFS, UDF,
@@ -9,6 +8,9 @@ use super::kinds::{
 };
 use super::{Export, OpenFile, status_of};
 use crate::wire::nfs3::{FileType, Status};
+
+/// `FS_CASEFOLD_FL` of linux/fs.h.
+const CASEFOLD: u32 = 0x4000_0000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -76,7 +78,8 @@ impl Export {
     /// Whether names that differ only by case are the same in a directory, or in the directory of a file (`chattr +F`).
     fn is_in_caseless(&self, file: &OpenFile) -> bool {
         let is_caseless = |directory: &OpenFile| {
-            directory.reopened().is_ok_and(|opened| ignores_case(&opened).unwrap_or(false))
+            let flags = directory.reopened().ok().and_then(|opened| ioctl_getflags(&opened).ok());
+            flags.is_some_and(|flags| flags.bits() & CASEFOLD != 0)
         };
         if file.file_type() == FileType::Directory {
             return is_caseless(file);

@@ -9,10 +9,10 @@ use rustix::fs::{FileType as Kind, OFlags, ftruncate, makedev, mkdirat, mknodat,
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::attributes::{begin_by_name, begin_with, check, permissions};
-use super::changes::{CLOSING_MAX, Changed, between};
+use super::changes::{CLOSING_MAX, Changed, between, new_name};
 use super::exclusive::{is_marked, mark};
 use super::file::{self, refusal};
-use super::{Caller, Export, Found, OpenFile, entry_name};
+use super::{Caller, Export, Found, OpenFile};
 use crate::wire::nfs3::{FileType, HowToCreate, NewAttributes, NewNode, Status};
 
 /// Default permissions of new files.
@@ -208,12 +208,5 @@ impl Export {
         self.learn(identity, directory.identity(), directory, name);
         self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
         self.found(identity, &about)
-    }
-}
-
-pub(super) fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
-    match name {
-        b"." | b".." => Err(Status::Exists),
-        name => entry_name(directory, name),
     }
 }

@@ -135,7 +135,7 @@ mod tests {
         {
             let _ = fs::remove_dir_all(scene.path("state"));
             let old = |device, below: &str| {
-                let of = file_systems::FileSystem { number: device, has_passing_inodes: false };
+                let of = identity::FileSystem { number: device, has_passing_inodes: false };
                 let file = fs::File::open(scene.path("exported").join(below)).unwrap();
                 Identity::of(of, &about(below), &file, c"")
             };

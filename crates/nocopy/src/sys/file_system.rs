@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 
-use rustix::io::Errno;
 use rustix::ioctl::{Getter, ioctl, opcode};
 
 /// `struct fsuuid2` of linux/fs.h.
@@ -13,27 +12,28 @@ struct Uuid {
     uuid: [u8; 16],
 }
 
-/// The UUID of the file system of an open file (not of one opened with `O_PATH`), as it tells itself: since Linux 6.9, and not all of them.
-pub fn file_system_uuid(file: impl AsFd) -> Option<[u8; 16]> {
-    // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all bytes are values.
-    let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>::new()) };
-    asked.ok().filter(|told| told.bytes == 16 && told.uuid != [0; 16]).map(|told| told.uuid)
+/// What a file system is known by, as it tells through an open file (not one opened with `O_PATH`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystemId {
+    /// As the file system tells it: since Linux 6.9, and not all of them.
+    Uuid([u8; 16]),
+    /// The number of a FAT volume.
+    Fat(u32),
 }
 
-/// The number of the FAT volume of an open file, as [`file_system_uuid`].
-pub fn fat_volume(file: impl AsFd) -> Option<u32> {
-    // SAFETY: FAT_IOCTL_GET_VOLUME_ID, _IOR('r', 0x13, __u32), writes that number. To be asked of FAT: elsewhere it has no meaning.
-    let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<u32>(b'r', 0x13) }, u32>::new()) };
-    asked.ok().filter(|&number| number != 0)
-}
-
-/// Whether names in an open directory that differ only by case are the same (`chattr +F`).
-///
-/// # Errors
-/// Its file system does not tell.
-pub fn ignores_case(directory: impl AsFd) -> Result<bool, Errno> {
-    const CASEFOLD: u32 = 0x4000_0000; // FS_CASEFOLD_FL of linux/fs.h
-    rustix::fs::ioctl_getflags(directory).map(|flags| flags.bits() & CASEFOLD != 0)
+impl FileSystemId {
+    /// What the file system of an open file says; `None` if it does not.
+    pub fn of(file: impl AsFd, is_fat: bool) -> Option<Self> {
+        if is_fat {
+            // SAFETY: FAT_IOCTL_GET_VOLUME_ID, _IOR('r', 0x13, __u32), writes that number. Asked of FAT only: elsewhere it has no meaning.
+            let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<u32>(b'r', 0x13) }, u32>::new()) };
+            return asked.ok().filter(|&number| number != 0).map(Self::Fat);
+        }
+        // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all bytes are values.
+        let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>::new()) };
+        let told = asked.ok().filter(|told| told.bytes == 16 && told.uuid != [0; 16]);
+        told.map(|told| Self::Uuid(told.uuid))
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +46,6 @@ mod tests {
     #[test]
     fn what_is_not_on_a_disk_has_no_uuid() {
         let opened = File::open("/proc").unwrap();
-        assert_eq!(file_system_uuid(&opened), None);
-        assert!(ignores_case(&opened).is_err());
+        assert_eq!(FileSystemId::of(&opened, false), None);
     }
 }

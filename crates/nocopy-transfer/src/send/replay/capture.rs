@@ -147,16 +147,20 @@ impl<R: Read> Capture<R> {
 
     /// The next `bytes` bytes; `None` if the file ends exactly here.
     fn look(&mut self, bytes: usize) -> Result<Option<&[u8]>, Damage> {
+        match self.window.look(bytes).map(<[u8]>::len) {
+            Ok(present) if present == bytes => Ok(Some(self.window.part(0, bytes))),
+            other => self.too_few(bytes, other).map(|()| None),
+        }
+    }
+
+    /// Why there are not as many bytes; none at all is the end.
+    #[cold]
+    fn too_few(&self, bytes: usize, present: io::Result<usize>) -> Result<(), Damage> {
         let (packet, byte) = self.place();
-        let packing = self.packing();
-        match self.window.look(bytes) {
-            Ok([]) => Ok(None),
-            Ok(found) if found.len() < bytes => {
-                let bytes_missing = (bytes - found.len()) as u64;
-                Err(Damage::Truncated { packet, byte, bytes_missing })
-            }
-            Ok(found) => Ok(Some(found)),
-            Err(error) => Err(Damage::of_reading(error, packing, (packet, byte))),
+        match present {
+            Ok(0) => Ok(()),
+            Ok(present) => Err(Damage::Truncated { packet, byte, bytes_missing: (bytes - present) as u64 }),
+            Err(error) => Err(Damage::of_reading(error, self.packing(), (packet, byte))),
         }
     }
 
@@ -171,9 +175,11 @@ impl<R: Read> Capture<R> {
     }
 
     fn check_claim(&self, bytes: u32, bytes_max: u32) -> Result<(), Damage> {
+        if bytes <= bytes_max {
+            return Ok(());
+        }
         let (packet, byte) = self.place();
-        let damage = Damage::Claim { packet, byte, bytes_claimed: bytes.into(), bytes_max: bytes_max.into() };
-        if bytes > bytes_max { Err(damage) } else { Ok(()) }
+        Err(Damage::Claim { packet, byte, bytes_claimed: bytes.into(), bytes_max: bytes_max.into() })
     }
 }
 

@@ -112,7 +112,7 @@ fn odd_section(random: &mut Random) -> (Vec<u8>, Vec<Written>) {
             None | Some(6) => 1_700_000_000_000_000 + random.below(1 << 30),
             Some(9) => 1_700_000_000_000_000_000 + random.below(1 << 40),
             Some(3) => 1_700_000_000_000 + random.below(1 << 20),
-            Some(0x8a) => 1_700_000_000 << 10 | random.below(1 << 20),
+            Some(0x8a) => (1_700_000_000 << 10) | random.below(1 << 20),
             _ => 1_700_000_000 + random.below(1 << 10),
         };
         let of_ticks = |ticks: i128| match resolution {
