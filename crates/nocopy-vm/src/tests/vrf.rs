@@ -27,11 +27,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     modprobe(&["vrf"])?;
     let interface = left.interface();
-    for line in [
-        "link add vrf0 type vrf table 88",
-        "link set vrf0 up",
-        &format!("link set {interface} master vrf0"),
-    ] {
+    for line in
+        ["link add vrf0 type vrf table 88", "link set vrf0 up", &format!("link set {interface} master vrf0")]
+    {
         ip(left, line)?;
     }
     guest.lab().wait_for_carrier()?;
@@ -60,7 +58,9 @@ fn reach(from: &End, before: &[&str], to: &End, place: usize) -> Result<(), Fail
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
             _ => address,
         };
-        for target in [format!("udp://{host}:9001"), format!("tcp://{host}:9000"), format!("message://{host}:9000")] {
+        for target in
+            [format!("udp://{host}:9001"), format!("tcp://{host}:9000"), format!("message://{host}:9000")]
+        {
             done(from, nocopy(before)?.args(["ping", &target, "--count", "3"]))?;
         }
     }

@@ -39,7 +39,7 @@ fn at(protocol: u8) -> usize {
 fn ipv4_packet(options: &[u8], fragment: u16, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header_bytes = 20 + options.len();
     let total = ((header_bytes + payload.len()) as u16).to_be_bytes();
-    let first = [0x40 | header_bytes as u8 / 4, 0, total[0], total[1], 1, 2];
+    let first = [0x40 | (header_bytes as u8 / 4), 0, total[0], total[1], 1, 2];
     [
         &first[..],
         &fragment.to_be_bytes(),
