@@ -358,7 +358,7 @@ fn pipes_are_neither_copied_nor_replaced() {
     let fifo = fifo.to_str().unwrap();
     let (copied, code) = json(&["cp", "--json", fifo, &server.url("/below")]);
     let said = copied["failed"][0]["error"].as_str().unwrap_or_default();
-    assert!(code == 1 && said.contains("it is a pipe, a socket or a device"), "{copied}");
+    assert!(code == 1 && said.contains("left out; a FIFO, a socket or a device"), "{copied}");
     let refused = nocopy(&["cp", &server.url("/file"), fifo]).output().unwrap();
     let said = text(&refused.stderr);
     assert!(
