@@ -426,7 +426,7 @@ fn what_cannot_be_done_is_an_error_of_one_line() {
     assert!(message.contains("nc-none: no such interface"), "{message}");
     for arguments in [
         &["lo", "--count", "0"][..],
-        &["lo", "--snap", "0"],
+        &["lo", "--snap", "none"],
         &["lo", "--duration", "soon"],
         &["lo", "--incoming", "--outgoing"],
         &["lo", "--take", "--outgoing"],

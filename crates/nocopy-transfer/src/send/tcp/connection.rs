@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy::Ledger;
 use nocopy::pool::{Buffer, Pool};
 use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
+use rustix::net::{Shutdown, shutdown};
 
 /// The longest wait for room: the user may interrupt after it.
 const WAIT: Duration = Duration::from_millis(50);
@@ -108,6 +109,12 @@ impl Connection {
     /// Tells the other end that no data follows.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.socket.sender().finish()
+    }
+
+    /// The same, although not all was handed over.
+    pub(super) fn cut_short(&mut self) {
+        // An error means that the connection has ended already, or ends when it is dropped.
+        let _ = self.socket.sender().kernel_socket().map(|socket| shutdown(socket, Shutdown::Write));
     }
 
     /// Reads from the other end until it has closed, too, or time is over, because closing a connection with unread bytes resets it.

@@ -110,8 +110,10 @@ impl Worker {
             Ok(()) => (None, None),
             Err(Stop::Connection(error)) => (Some(error), None),
             Err(Stop::Failure(failure)) => {
-                // The receiver need not wait for a file that cannot be read.
-                let _ = self.finish(start, progress, &mut duration);
+                // The receiver need not wait for a file that cannot be read. Where that is the next in the queue, nothing is handed over any more.
+                if self.finish(start, progress, &mut duration).is_err() {
+                    self.connection.cut_short();
+                }
                 (None, Some(failure))
             }
         };
