@@ -121,8 +121,16 @@ fn an_endless_device_is_sent_up_to_a_count() {
 /// Handed over already, but not read by the receiver: pages that were sent by reference may become zeros.
 #[test]
 fn a_file_that_shrinks_before_all_has_arrived_is_an_error() {
-    for method in ["auto", "plain"] {
-        let source = Scratch::of("shrinks-late", noise(300_000));
+    const ALL_ON_THE_WAY: usize = 300_000;
+    const TOO_MUCH_AT_ONCE: usize = 30_000_000;
+    for (method, bytes) in [
+        ("auto", ALL_ON_THE_WAY),
+        ("plain", ALL_ON_THE_WAY),
+        ("auto", TOO_MUCH_AT_ONCE),
+        ("plain", TOO_MUCH_AT_ONCE),
+        ("sendfile", TOO_MUCH_AT_ONCE),
+    ] {
+        let source = Scratch::of("shrinks-late", noise(bytes));
         // It waits for its reader, because a pipe has less room.
         let (mut receiver, at, _) = recv_with_errors("tcp", "127.0.0.1", &["-o", "-", "--idle=10m"]);
         let mut output = receiver.output();
