@@ -92,13 +92,7 @@ impl Client {
         how: HowToCreate,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = escaped(name);
-        let made = self.ask::<Created, WeakCacheConsistency>(
-            Procedure::Create,
-            &CreateArguments { at, how },
-            (&subject, "made"),
-        )?;
-        self.made(made, directory, name)
+        self.make(Procedure::Create, at, &CreateArguments { at, how })
     }
 
     /// Makes a directory.
@@ -112,13 +106,7 @@ impl Client {
         attributes: NewAttributes,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = escaped(name);
-        let made = self.ask::<Created, WeakCacheConsistency>(
-            Procedure::MakeDirectory,
-            &MakeDirectoryArguments { at, attributes },
-            (&subject, "made"),
-        )?;
-        self.made(made, directory, name)
+        self.make(Procedure::MakeDirectory, at, &MakeDirectoryArguments { at, attributes })
     }
 
     /// Makes a symbolic link with any target.
@@ -133,11 +121,8 @@ impl Client {
         attributes: NewAttributes,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = escaped(name);
         let asked = SymbolicLinkArguments { at, attributes, path: Text(target) };
-        let made =
-            self.ask::<Created, WeakCacheConsistency>(Procedure::SymbolicLink, &asked, (&subject, "made"))?;
-        self.made(made, directory, name)
+        self.make(Procedure::SymbolicLink, at, &asked)
     }
 
     /// Makes a FIFO, a socket or a device.
@@ -151,13 +136,7 @@ impl Client {
         node: NewNode,
     ) -> Result<Found, ClientError> {
         let at = At { directory, name: Text(name) };
-        let subject = escaped(name);
-        let made = self.ask::<Created, WeakCacheConsistency>(
-            Procedure::MakeNode,
-            &MakeNodeArguments { at, node },
-            (&subject, "made"),
-        )?;
-        self.made(made, directory, name)
+        self.make(Procedure::MakeNode, at, &MakeNodeArguments { at, node })
     }
 
     /// Gives a file one more name (a hard link).
@@ -170,11 +149,18 @@ impl Client {
         self.ask::<Linked, Linked>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
     }
 
-    fn made(&mut self, made: Created, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
+    fn make<'a>(
+        &mut self,
+        procedure: Procedure,
+        at: At<'_>,
+        asked: &impl xdr::Xdr<'a>,
+    ) -> Result<Found, ClientError> {
+        let subject = escaped(at.name.0);
+        let made = self.ask::<Created, WeakCacheConsistency>(procedure, asked, (&subject, "made"))?;
         match (made.file, made.attributes) {
             (Some(file), Some(attributes)) => Ok(Found { file, attributes }),
             // The server may leave these out.
-            _ => self.look_up(directory, name),
+            _ => self.look_up(at.directory, at.name.0),
         }
     }
 
