@@ -44,16 +44,11 @@ impl Pipe {
         splice(from, &self.writer, bytes, SpliceFlags::empty())
     }
 
-    /// Moves up to `bytes` bytes out of the pipe into a socket; `more` as in [`from_pipe`].
+    /// Moves up to `bytes` bytes out of the pipe into a socket. `more`: what follows may share a segment with them (`MSG_MORE`).
     pub(crate) fn empty(&self, to: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
-        from_pipe(&self.reader, to, bytes, more)
+        let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
+        sigpipe::without(|| splice(&self.reader, to, bytes, more))
     }
-}
-
-/// Moves up to `bytes` bytes of any pipe into a socket. `more`: what follows may share a segment with them (`MSG_MORE`).
-pub(crate) fn from_pipe(from: &OwnedFd, to: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
-    let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
-    sigpipe::without(|| splice(from, to, bytes, more))
 }
 
 fn splice(

@@ -100,22 +100,10 @@ fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Whether a sending call would find room, or a closed connection.
-pub(crate) fn would_go_on(socket: BorrowedFd<'_>, wants_room: bool) -> io::Result<bool> {
-    let events = if wants_room { PollFlags::OUT } else { PollFlags::empty() };
-    let mut polled = [PollFd::from_borrowed_fd(socket, events)];
+pub(crate) fn would_go_on(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     look(&mut polled)?;
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP))
-}
-
-/// Fails if the connection is closed, which no call without data would show.
-pub(crate) fn check(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
-    look(&mut polled)?;
-    if !polled[0].revents().contains(PollFlags::HUP) {
-        return Ok(());
-    }
-    let reason = socket2::SockRef::from(&socket).take_error()?;
-    Err(reason.unwrap_or(io::ErrorKind::BrokenPipe.into()))
 }
 
 /// Polls without waiting. A signal interrupts even that.

@@ -1,4 +1,4 @@
-//! Bytes that are sent to a stream socket by reference to their pages: published data, ranges of files, contents of a pipe.
+//! Bytes that are sent to a stream socket by reference to their pages: published data and ranges of files.
 //!
 //! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes are in
 //! a pipe: the bytes that a step reports were accepted by the socket, and all others are still to be sent. (vmsplice(2) needs a pipe.
@@ -11,9 +11,8 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::net::SendFlags;
 
@@ -24,7 +23,6 @@ use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
 use crate::sys::fork::Generation;
-use crate::sys::poll::{Wakeup, wait_readable};
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
@@ -36,8 +34,6 @@ const PIECE_BYTES: usize = 256 << 10;
 const LONG_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: usize = 4096;
-
-const NO_PIPE: &str = "its descriptor is not a pipe; pass the end of a pipe that is read";
 
 /// How published data is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,7 +80,6 @@ pub(super) struct Transfer {
 enum Source {
     Published(Published),
     File(Arc<File>),
-    Pipe(OwnedFd),
 }
 
 impl Transfer {
@@ -109,29 +104,8 @@ impl Transfer {
         Ok(Self::of(Source::File(file), range))
     }
 
-    /// The next `bytes` bytes of a pipe.
-    ///
-    /// If they were put into the pipe by reference, the warning of [`file`](Self::file) applies. Errors: the descriptor is not that of a
-    /// pipe.
-    pub(super) fn pipe(reader: OwnedFd, bytes: u64) -> Result<Self, NotSent> {
-        let about = rustix::fs::fstat(&reader).map_err(|error| NotSent::System(error.into()))?;
-        if rustix::fs::FileType::from_raw_mode(about.st_mode) != rustix::fs::FileType::Fifo {
-            return Err(NotSent::System(io::Error::new(io::ErrorKind::InvalidInput, NO_PIPE)));
-        }
-        Ok(Self::of(Source::Pipe(reader), 0..bytes))
-    }
-
     fn of(source: Source, range: Range<u64>) -> Self {
         Self { source, at: range.start, range }
-    }
-
-    /// Whether the bytes come from a pipe, and so arrive at an unknown time.
-    pub(super) fn is_of_pipe(&self) -> bool {
-        matches!(self.source, Source::Pipe(_))
-    }
-
-    pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
-        if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -177,8 +151,6 @@ pub(super) enum Step {
     },
     /// The socket has no room now: wait until it can be written to (`POLLOUT`).
     SocketFull,
-    /// The pipe is empty now: wait until it can be read (`POLLIN`).
-    SourceEmpty,
     Done,
 }
 
@@ -186,7 +158,7 @@ pub(super) enum Step {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
     #[error(
-        "source: it ended with {missing} bytes still to be sent; the file became shorter, or the pipe was closed; close the connection, since the peer lacks these bytes"
+        "source: it ended with {missing} bytes still to be sent; the file became shorter; close the connection, since the peer lacks these bytes"
     )]
     Ended { missing: u64 },
     /// The connection or its sending side is closed.
@@ -199,7 +171,7 @@ pub(super) enum TransferError {
 }
 
 impl TransferError {
-    /// Whether the socket has no room, or the pipe no bytes.
+    /// Whether the socket has no room.
     fn is_full(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }
@@ -271,13 +243,10 @@ impl ByReference {
         if left == 0 {
             return Ok(Step::Done);
         }
-        // Of a pipe without waiting and without "more", because the time of further bytes is unknown.
-        let now = if transfer.is_of_pipe() { Circumstances::default() } else { now };
         let now = Circumstances { waits: now.waits && !self.is_slow, ..now };
         let moved = next_piece(transfer, socket, now).and_then(|piece| match &transfer.source {
             Source::Published(data) => self.published(data, piece, socket),
             Source::File(file) => Ok((self.note(piece, sendfile(file, piece, socket)?), Evidence::Unknown)),
-            Source::Pipe(reader) => Ok((from_pipe(reader, piece, socket)?, Evidence::Unknown)),
         });
         match moved {
             Ok((0, _)) => Err(self.ended(left)),
@@ -286,11 +255,7 @@ impl ByReference {
                 transfer.at += bytes;
                 Ok(Step::Sent { bytes, evidence })
             }
-            Err(error) if error.is_full() => match transfer.pipe_reader().map(state_of) {
-                None | Some(Content::Some) => Ok(Step::SocketFull),
-                Some(Content::NoneYet) => Ok(Step::SourceEmpty),
-                Some(Content::NoneEver) => Err(self.ended(left)),
-            },
+            Err(error) if error.is_full() => Ok(Step::SocketFull),
             Err(error) => Err(error),
         }
     }
@@ -412,10 +377,6 @@ fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<Moved, 
     sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("sendfile", error))
 }
 
-fn from_pipe(reader: &OwnedFd, piece: Piece, socket: BorrowedFd<'_>) -> Result<usize, TransferError> {
-    splice::from_pipe(reader, socket, piece.bytes, false).map_err(|error| failed("splice", error))
-}
-
 fn vmsplice(
     data: &Sealed,
     range: Range<usize>,
@@ -455,27 +416,6 @@ impl LentPipe {
     fn give_back(self) {
         let _ = PIPE.try_with(|place| place.set(Some(self)));
     }
-}
-
-enum Content {
-    Some,
-    NoneYet,
-    /// Its writer has closed it.
-    NoneEver,
-}
-
-/// Checks whether the pipe is readable before it looks for bytes: an empty pipe is readable only at its end.
-fn state_of(reader: &OwnedFd) -> Content {
-    let is_readable = matches!(wait_readable(reader.as_fd(), Duration::ZERO), Ok(Wakeup::Ready));
-    match (is_readable, is_empty(reader)) {
-        (_, false) => Content::Some,
-        (false, true) => Content::NoneYet,
-        (true, true) => Content::NoneEver,
-    }
-}
-
-pub(super) fn is_empty(reader: impl AsFd) -> bool {
-    matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }
 
 /// The error of a call, by its cause. The step handles `WouldBlock`.

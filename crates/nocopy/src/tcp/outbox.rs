@@ -4,12 +4,12 @@
 //! `tcp_sendmsg_locked`, `net_zcopy_put_abort` takes back the number of a failed call).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Method;
-use super::by_reference::{self, Transfer};
+use super::by_reference::Transfer;
 use crate::engine::path::Paths;
 use crate::engine::reaper::{self, Parting};
 use crate::engine::sending::{Place, Sending};
@@ -75,10 +75,6 @@ impl Item {
     fn buffer(&self) -> Option<&Buffer> {
         if let Self::Buffer(buffer) = self { Some(buffer) } else { None }
     }
-
-    fn is_of_pipe(&self) -> bool {
-        matches!(self, Self::Reference(transfer) if transfer.is_of_pipe())
-    }
 }
 
 impl Load for Item {
@@ -110,7 +106,7 @@ pub(super) struct How {
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) sending: Sending<Item, (), Call>,
-    /// Bytes of buffers not handed over, without data sent by reference, because any number of bytes may be requested from a pipe.
+    /// Bytes of buffers not handed over, without data sent by reference, which is not limited.
     buffered_bytes: u64,
     referred_bytes: u128,
     pub(super) is_finished: bool,
@@ -174,12 +170,12 @@ impl Outbox {
         })
     }
 
-    /// The transfer at the front of the queue, the socket, and whether existing bytes are queued after it: only then may a segment be held
+    /// The transfer at the front of the queue, the socket, and whether bytes are queued after it: only then may a segment be held
     /// back.
     pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
         let mut behind =
             (self.sending.next().ticket + 1..self.sending.messages().end()).map(|ticket| self.item(ticket));
-        let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
+        let more = behind.any(|item| item.bytes_left() > 0);
         if !matches!(self.item(self.sending.next().ticket), Item::Reference(_)) {
             return None;
         }
@@ -192,18 +188,6 @@ impl Outbox {
     /// Notes that the socket accepted bytes of the transfer at the front.
     pub(super) fn reference_went(&mut self, bytes: u64) {
         self.referred_bytes -= u128::from(bytes);
-    }
-
-    /// The pipe at the front of the queue, if it is empty.
-    pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
-        self.pipe().filter(|pipe| by_reference::is_empty(pipe))
-    }
-
-    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
-        match (self.sending.queued() > 0).then(|| self.item(self.sending.next().ticket))? {
-            Item::Reference(transfer) => transfer.pipe_reader().map(AsFd::as_fd),
-            Item::Buffer(_) => None,
-        }
     }
 
     pub(super) fn pass_reference(&mut self) {
@@ -377,12 +361,13 @@ mod tests {
     #[test]
     fn queued_bytes_are_a_sum_that_does_not_overflow() {
         let (mut outbox, _peer) = outbox(&Pool::new(1, 4096).unwrap());
-        let pipe = |bytes| Item::Reference(Transfer::pipe(std::io::pipe().unwrap().0.into(), bytes).unwrap());
-        outbox.push(pipe(3 << 30));
+        let device = Arc::new(std::fs::File::open("/dev/zero").unwrap());
+        let device = |bytes| Item::Reference(Transfer::file(Arc::clone(&device), 0..bytes).unwrap());
+        outbox.push(device(3 << 30));
         outbox.push(Item::Buffer(b"the end of it".to_vec().into()));
         assert_eq!(outbox.queued_bytes(), (3 << 30) + 13);
-        outbox.push(pipe(u64::MAX));
-        outbox.push(pipe(u64::MAX));
+        outbox.push(device(u64::MAX));
+        outbox.push(device(u64::MAX));
         assert_eq!(outbox.queued_bytes(), u64::MAX);
         assert_eq!(outbox.take_unsent().len(), 4);
         assert_eq!(outbox.queued_bytes(), 0);

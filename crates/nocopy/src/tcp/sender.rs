@@ -27,7 +27,7 @@ use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache};
 use crate::stats::Stats;
-use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
+use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
 
 /// How long to sleep while an event that stays would end every wait at once.
@@ -71,8 +71,6 @@ pub struct Sender {
     counted: Counted,
     /// Bytes that the running flush may still hand over.
     left: usize,
-    /// Whether the descriptor watches the pipe at the front of the queue, because it is empty.
-    watches_pipe: bool,
     asked_for_ring: bool,
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
@@ -96,7 +94,6 @@ impl Sender {
             peer,
             counted: Counted::default(),
             left: usize::MAX,
-            watches_pipe: false,
             asked_for_ring: false,
             published_method,
             by_reference: None,
@@ -253,29 +250,6 @@ impl Sender {
         self.refer(Transfer::file(file, range)?)
     }
 
-    /// Queues the next `bytes` bytes of a pipe, which move to the socket without passing through the program (splice(2)). While the pipe is
-    /// empty a flush waits for it.
-    ///
-    /// ```
-    /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
-    /// # let mut peer = listener.accept()?.0;
-    /// use std::io::Write;
-    /// let (reader, mut writer) = std::io::pipe()?;
-    /// writer.write_all(b"hello, and more")?;
-    /// stream.sender().send_pipe(reader.into(), 5)?;
-    /// stream.sender().flush()?;
-    /// assert_eq!(peer.receiver().receive()?.expect("bytes").to_vec(), b"hello");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Reason::Finished`], or [`Reason::System`] if the descriptor is not a pipe.
-    pub fn send_pipe(&mut self, reader: OwnedFd, bytes: u64) -> Result<Ticket, Reason> {
-        self.refer(Transfer::pipe(reader, bytes)?)
-    }
-
     fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
         // Sends by reference are not limited.
         match self.refusal(0) {
@@ -359,7 +333,7 @@ impl Sender {
     /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer does not read.
     ///
     /// # Errors
-    /// The connection is closed, or a queued file or pipe has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
+    /// The connection is closed, or a queued file has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
     pub fn flush(&mut self) -> io::Result<()> {
         self.hand_over(true).map(drop)
     }
@@ -404,28 +378,14 @@ impl Sender {
 
     fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
         self.counted.flushes += u64::from(self.queued() > 0);
-        if std::mem::take(&mut self.watches_pipe) {
-            self.watch_pipe(false);
-        }
         let is_all = self.hand_over_all(waits);
         self.wait_in_descriptor();
         is_all
     }
 
-    /// Makes the descriptor watch for room to send, or for data in the pipe that the queue waits for.
-    fn wait_in_descriptor(&mut self) {
-        self.watches_pipe = self.outbox.silent_pipe().is_some();
-        if self.watches_pipe {
-            self.watch_pipe(true);
-        }
-        self.outbox.sending.want_room(self.queued() > 0 && !self.watches_pipe);
-    }
-
-    /// Sets whether the descriptor watches the pipe at the front of the queue.
-    fn watch_pipe(&self, wanted: bool) {
-        if let Some(pipe) = self.outbox.pipe() {
-            self.outbox.sending.watch_also(pipe, wanted);
-        }
+    /// Makes the descriptor watch for room to send what is queued.
+    fn wait_in_descriptor(&self) {
+        self.outbox.sending.want_room(self.queued() > 0);
     }
 
     fn error(&self, source: io::Error) -> io::Error {
@@ -438,13 +398,9 @@ impl Sender {
         self.wait_for_room(LOOK_AGAIN)
     }
 
-    /// Waits until the queue may continue, including for data in an empty pipe at its front.
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
-        if let Some(pipe) = self.outbox.silent_pipe() {
-            return wait_readable(pipe, timeout).map(drop);
-        }
         wait_writable(self.outbox.sending.socket(), timeout).map(drop)
     }
 
@@ -494,7 +450,7 @@ impl Sender {
     /// part of the first one may have been sent; if the kernel still reads it (briefly, once the connection is closed), it is returned like
     /// sent buffers instead. The peer sees a reset at the end, because it did not get everything.
     ///
-    /// Files, pipes and published data are not returned.
+    /// Files and published data are not returned.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -510,9 +466,6 @@ impl Sender {
     /// ```
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
-        if std::mem::take(&mut self.watches_pipe) {
-            self.watch_pipe(false);
-        }
         self.outbox.sending.want_room(false);
         self.counted.unsent += self.queued() as u64;
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
@@ -571,8 +524,7 @@ impl Sender {
         if is_free || self.queued() == 0 {
             return Ok(is_free);
         }
-        let wants_room = self.outbox.sending.wants_room();
-        stream::would_go_on(self.outbox.sending.socket(), wants_room).map_err(|error| self.error(error))
+        stream::would_go_on(self.outbox.sending.socket()).map_err(|error| self.error(error))
     }
 
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
@@ -636,7 +588,7 @@ impl Sender {
                 "Copied for want of memory to remember zero-copy calls by",
                 no_buffers_bytes,
             ),
-            counter("ended_early", "Files and pipes that ended before the range that was to be sent", ended),
+            counter("ended_early", "Files that ended before the range that was to be sent", ended),
             counter(
                 "abandoned_calls",
                 "Zero-copy calls that close gave up before the peer acknowledged them",
@@ -745,10 +697,6 @@ impl AsFd for Sender {
     /// # Panics
     /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let descriptor = self.outbox.sending.descriptor();
-        if self.watches_pipe {
-            self.watch_pipe(true); // it may have been made now
-        }
-        descriptor
+        self.outbox.sending.descriptor()
     }
 }

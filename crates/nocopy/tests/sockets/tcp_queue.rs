@@ -42,7 +42,6 @@ const HELD_AT_LEAST: Duration = Duration::from_millis(200);
 /// Whether published bytes are sent sooner than the kernel would send held-back ones.
 fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bool {
     let (mut socket, _peer) = pair(Stream::builder().published_method(method));
-    let (reader, _writer) = std::io::pipe().unwrap();
     let sender = socket.sender();
     let started = Instant::now();
     sender.send_published(data, 0..20_000).unwrap();
@@ -52,10 +51,7 @@ fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bo
     if behind.contains("range") {
         sender.send_published(data, 5..5).unwrap();
     }
-    if behind.contains("pipe") {
-        sender.send_pipe(reader.into(), 1).unwrap();
-    }
-    assert_eq!(sender.try_flush().unwrap(), !behind.contains("pipe"));
+    assert!(sender.try_flush().unwrap());
     wait_until("gone", || kept_back(sender) == 0);
     started.elapsed() < HELD_AT_LEAST
 }
@@ -64,49 +60,12 @@ fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bo
 fn nothing_is_kept_back_for_what_brings_no_bytes() {
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     for method in PublishedMethod::ALL {
-        for behind in ["an empty buffer", "an empty range", "an empty pipe", "an empty buffer and pipe"] {
+        for behind in ["an empty buffer", "an empty range", "an empty buffer and range"] {
             // A stall of the machine delays bytes, too: so there are several attempts. Held-back bytes are never sent sooner.
             let leaves = (0..5).any(|_| leaves_at_once(method, &data, behind));
             assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
         }
     }
-}
-
-#[test]
-fn waiting_for_a_silent_pipe_does_not_spin() {
-    let (mut socket, mut peer) = pair(Stream::builder());
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let sender = socket.sender();
-    sender.send_pipe(reader.into(), 5).unwrap();
-    let (_, calls) = count_calls(|| {
-        assert!(!sender.flush_timeout(Duration::from_millis(400)).unwrap());
-        assert!(!sender.drain(Duration::from_millis(400)).unwrap());
-    });
-    // Eight waits with their calls, and more after a stop of the process.
-    assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
-    writer.write_all(b"hello").unwrap();
-    assert!(sender.flush_timeout(PATIENCE).unwrap());
-    let mut received = [0; 5];
-    peer.read_exact(&mut received).unwrap();
-    assert_eq!(&received, b"hello");
-}
-
-#[test]
-fn a_connection_that_breaks_while_a_pipe_is_silent_is_noticed() {
-    let (socket, peer) = pair(Stream::builder());
-    let (_receiver, mut sender) = socket.split();
-    let (reader, _writer) = std::io::pipe().unwrap();
-    sender.send_pipe(reader.into(), 5).unwrap();
-    let ((done, ended), (tell, told)) = (mpsc::channel(), mpsc::channel());
-    thread::spawn(move || {
-        tell.send(this_thread()).unwrap();
-        done.send(sender.flush())
-    });
-    assert!(wait_until_in(told.recv().unwrap(), POLL), "it waits for the pipe");
-    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
-    drop(peer);
-    let error = ended.recv_timeout(PATIENCE).expect("it waits for ever").unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
 }
 
 #[test]
@@ -117,10 +76,10 @@ fn a_short_buffer_goes_behind_a_file_of_any_length() {
     file.set_len(3 << 30).unwrap();
     sender.send_file(Arc::new(file), 0..3 << 30).unwrap();
     sender.send(b"the end of it".to_vec()).unwrap();
-    // A program may ask for everything in a pipe.
+    // A device has any number of bytes.
+    let device = Arc::new(File::open("/dev/zero").unwrap());
     for _ in 0..2 {
-        let (reader, _) = std::io::pipe().unwrap();
-        sender.send_pipe(reader.into(), u64::MAX).unwrap();
+        sender.send_file(Arc::clone(&device), 0..u64::MAX).unwrap();
         sender.send(b"more".to_vec()).unwrap();
     }
     assert_eq!(sender.take_unsent().len(), 3);

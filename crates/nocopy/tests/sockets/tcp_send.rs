@@ -313,26 +313,6 @@ fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
 }
 
 #[test]
-fn a_pipe_is_part_of_the_stream() {
-    let (address, reader) = reader();
-    let mut socket = Stream::connect(address).unwrap();
-    let (pipe, mut writer) = std::io::pipe().unwrap();
-    let sender = socket.sender();
-    sender.send(b"before, ".to_vec()).unwrap();
-    sender.send_pipe(pipe.into(), 7).unwrap();
-    sender.send(b", behind".to_vec()).unwrap();
-    assert!(!sender.try_flush().unwrap(), "the pipe is empty");
-    let finishing = this_thread();
-    let writing = thread::spawn(move || {
-        assert!(wait_until_in(finishing, POLL), "it waits for the pipe");
-        writer.write_all(b"by pipe, and more").unwrap();
-    });
-    sender.finish().unwrap();
-    writing.join().unwrap();
-    assert_eq!(String::from_utf8(reader.join().unwrap()).unwrap(), "before, by pipe, behind");
-}
-
-#[test]
 fn what_is_not_there_cannot_be_referred_to() {
     let (address, _reader) = reader();
     let mut socket = Stream::connect(address).unwrap();

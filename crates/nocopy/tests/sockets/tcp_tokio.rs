@@ -155,27 +155,6 @@ fn buffers_come_back_when_the_peer_has_acknowledged_them() {
 }
 
 #[test]
-fn a_flush_waiting_for_a_pipe_resolves_when_it_is_filled() {
-    let (stream, mut peer) = pair(Stream::builder());
-    let (pipe, mut writer) = std::io::pipe().unwrap();
-    let runtime = runtime();
-    let (_receiver, mut sender) = runtime.block_on(async { halves(stream) });
-    sender.send_pipe(pipe.into(), 5).unwrap();
-    sender.send(b" behind".to_vec()).unwrap();
-    let stalled = || {
-        runtime.block_on(async { tokio::time::timeout(PAUSE, sender.flush()).await }).unwrap_err();
-    };
-    let (_, calls) = count_calls(stalled);
-    assert!(calls.total() < CALLS_MAX, "{} system calls", calls.total());
-    let writing = thread::spawn(move || writer.write_all(b"piped").unwrap());
-    runtime.block_on(within(sender.flush())).unwrap();
-    writing.join().unwrap();
-    let mut received = [0; 12];
-    peer.read_exact(&mut received).unwrap();
-    assert_eq!(&received, b"piped behind");
-}
-
-#[test]
 fn a_receiver_gets_what_comes_and_the_end() {
     let (stream, mut peer) = pair(Stream::builder());
     let runtime = runtime();

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::{ByReference, Sender};
 use crate::facts::evidence::{Cause, Evidence};
-use crate::sys::stream;
 use crate::tcp::Method;
 use crate::tcp::by_reference::{Circumstances, Step, TransferError};
 use crate::tcp::choice::pages;
@@ -38,7 +37,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now, or the pipe is empty.
+    /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now.
     fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
         if self.by_reference.is_none() {
             self.by_reference = Some(ByReference::new(self.outbox.sending.socket(), self.published_method)?);
@@ -66,7 +65,6 @@ impl Sender {
                     self.outbox.pass_reference();
                     return Ok(true);
                 }
-                Step::SourceEmpty => stream::check(socket)?,
                 Step::SocketFull => {}
             }
             if !waits {
