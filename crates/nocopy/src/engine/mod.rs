@@ -11,7 +11,6 @@ pub(crate) mod path;
 pub(crate) mod policy;
 pub(crate) mod reaper;
 pub(crate) mod route;
-pub(crate) mod sending;
 pub(crate) mod wait;
 
 #[cfg(test)]

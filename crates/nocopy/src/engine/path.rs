@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::engine::route::{Kind, Medium, Routes};
 use crate::facts::evidence::{Cause, Evidence};
+use crate::memory::send_queue::Report;
 use crate::sys::fork::{Generation, OfProcess};
 use crate::sys::option;
 
@@ -86,6 +87,53 @@ impl Paths {
         if let Some(mut routes) = self.routes() {
             routes.poll_changes();
         }
+    }
+}
+
+/// What completions of one sender's calls prove.
+#[derive(Debug)]
+pub(crate) struct PathEvidence {
+    paths: Paths,
+    /// The path to the destination of the last finished call, which is usually that of the next.
+    last: Option<(u32, Path)>,
+    /// The path of the first call among those that one report covers.
+    of_report: Option<Path>,
+}
+
+impl PathEvidence {
+    pub(crate) fn new(paths: Paths) -> Self {
+        Self { paths, last: None, of_report: None }
+    }
+
+    /// Forgets the path that was looked up last: its number now means another destination.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// Reads which routes changed; to be called before completions are judged.
+    pub(crate) fn refresh(&mut self) {
+        self.paths.refresh();
+        self.forget();
+    }
+
+    /// The evidence of the completion of a call to that destination.
+    pub(crate) fn evidence(
+        &mut self,
+        destination: u32,
+        to: impl FnOnce() -> Option<IpAddr>,
+        report: Report,
+    ) -> Evidence {
+        if report.is_first {
+            self.of_report = None;
+        }
+        let path = match self.last {
+            Some((last, path)) if last == destination => path,
+            _ => self.paths.to(to()),
+        };
+        self.last = Some((destination, path));
+        // The kernel joins consecutive completions, and reports "copied" of the first only (`skb_zerocopy_notify_extend`).
+        let is_spoken_for = *self.of_report.get_or_insert(path) == path;
+        if is_spoken_for { path.evidence(report.copied) } else { Evidence::Unknown }
     }
 }
 

@@ -19,9 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use crate::counter::Counter;
-use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Kept, Load};
 use crate::memory::pool;
+use crate::memory::send_queue::{CallNote, KernelSocket, Payload, SendQueue};
 use crate::stats::Stats;
 use crate::sys::fork::OfProcess;
 use crate::sys::udp_send::unsent_bytes;
@@ -43,7 +42,7 @@ const TIME_MIN: Duration = Duration::from_secs(10);
 const SHARE_OF_DESCRIPTORS: u64 = 4;
 
 /// The rest of a dropped socket: its descriptor, and the memory that the kernel reads.
-trait Orphan: Send {
+trait DetachedQueue: Send {
     /// Releases memory that the kernel no longer reads.
     fn reap(&mut self);
 
@@ -67,7 +66,7 @@ trait Orphan: Send {
 
 /// The settings for closing a socket whose memory the kernel still reads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parting {
+pub(crate) struct CloseTimeouts {
     /// How long a socket may make no progress before its connection is reset.
     pub(crate) patience: Duration,
     /// Makes the kernel drop unsent and unacknowledged data; `None` for datagrams, which are sent once, and soon.
@@ -75,59 +74,55 @@ pub(crate) struct Parting {
 }
 
 /// Leaves the memory that the kernel still reads for a dropped sender to the reaper.
-pub(crate) fn leave<M, T, C>(kept: &mut Kept<M, T, C>, parting: Parting)
-where
-    M: Load + 'static,
-    T: Send + 'static,
-    C: Send + 'static,
-{
-    if kept.in_flight() > 0 && !kept.is_inherited() {
-        adopt(Box::new(Left { kept: kept.take(), parting }));
+pub(crate) fn leave<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeouts: CloseTimeouts) {
+    if queue.in_flight() > 0 && !queue.is_inherited() {
+        adopt(Box::new(Closing { queue: queue.detach(), timeouts }));
     }
 }
 
 /// The rest of a dropped sender.
-struct Left<M, T, C> {
-    kept: Kept<M, T, C>,
-    parting: Parting,
+struct Closing<P: Payload, C: CallNote> {
+    queue: SendQueue<P, C>,
+    timeouts: CloseTimeouts,
 }
 
-impl<M: Load, T: Send, C: Send> Orphan for Left<M, T, C> {
+impl<P: Payload, C: CallNote> DetachedQueue for Closing<P, C> {
     fn reap(&mut self) {
-        self.kept.reap_unseen();
+        self.queue.collect();
+        self.queue.settle_unseen();
     }
 
     fn is_read(&self) -> bool {
-        self.kept.in_flight() > 0 && !self.kept.is_inherited()
+        self.queue.in_flight() > 0 && !self.queue.is_inherited()
     }
 
     fn bytes(&self) -> usize {
-        self.kept.read_bytes()
+        self.queue.read_bytes()
     }
 
     fn outstanding_bytes(&self) -> usize {
-        unsent_bytes(&self.kept.socket()).unwrap_or(0)
+        unsent_bytes(&self.queue.socket()).unwrap_or(0)
     }
 
     fn patience(&self) -> Duration {
-        self.parting.patience
+        self.timeouts.patience
     }
 
     /// Does nothing if the program may still receive on the socket.
     fn cut_off(&mut self) {
-        let is_ours = !self.kept.is_inherited() && !KernelSocket::is_shared(self.kept.kernel_socket());
-        if let Some(cut_off) = self.parting.cut_off.filter(|_| is_ours) {
-            cut_off(self.kept.socket());
+        let is_ours = !self.queue.is_inherited() && !KernelSocket::is_shared(self.queue.kernel_socket());
+        if let Some(cut_off) = self.timeouts.cut_off.filter(|_| is_ours) {
+            cut_off(self.queue.socket());
         }
     }
 
     fn abandon(self: Box<Self>) -> usize {
-        self.kept.abandon()
+        self.queue.abandon()
     }
 }
 
-struct Waiting {
-    orphan: Box<dyn Orphan>,
+struct Detached {
+    queue: Box<dyn DetachedQueue>,
     since: Instant,
     /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
@@ -137,13 +132,13 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Home {
-    orphans: Vec<Waiting>,
+struct Reaper {
+    detached: Vec<Detached>,
     is_running: bool,
 }
 
 /// A forked child has none of its parent's threads, and leaves its parent's sockets to the parent.
-static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
+static REAPER: OfProcess<Mutex<Reaper>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
@@ -174,22 +169,22 @@ pub(crate) fn leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
-fn home() -> MutexGuard<'static, Home> {
-    HOME.get().lock().unwrap_or_else(PoisonError::into_inner)
+fn reaper() -> MutexGuard<'static, Reaper> {
+    REAPER.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes over memory that the kernel still reads.
-fn adopt(orphan: Box<dyn Orphan>) {
-    let mut home = home();
-    home.orphans.push(Waiting::new(orphan, Instant::now()));
-    if !home.is_running {
+fn adopt(queue: Box<dyn DetachedQueue>) {
+    let mut reaper = reaper();
+    reaper.detached.push(Detached::new(queue, Instant::now()));
+    if !reaper.is_running {
         match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
-            Ok(_) => home.is_running = true,
+            Ok(_) => reaper.is_running = true,
             Err(_) => {
                 // Without a thread, the memory is given up at once; values that the program drops then may lead here again.
-                let orphans = std::mem::take(&mut home.orphans);
-                drop(home);
-                orphans.into_iter().for_each(Waiting::abandon);
+                let detached = std::mem::take(&mut reaper.detached);
+                drop(reaper);
+                detached.into_iter().for_each(Detached::abandon);
             }
         }
     }
@@ -199,15 +194,15 @@ fn run() {
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
-        let mut orphans = std::mem::take(&mut home().orphans);
-        hurry(&mut orphans, count_max(), BYTES_MAX);
+        let mut detached = std::mem::take(&mut reaper().detached);
+        hurry(&mut detached, count_max(), BYTES_MAX);
         // A panic here costs one socket only: the memory being dropped then is leaked.
-        let look = |waiting: Waiting| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
-        let waiting: Vec<_> = orphans.into_iter().filter_map(look).collect();
-        let mut home = home();
-        home.orphans.extend(waiting);
-        let Some(youngest) = home.orphans.iter().map(|waiting| waiting.since.elapsed()).min() else {
-            home.is_running = false;
+        let look = |waiting: Detached| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
+        let waiting: Vec<_> = detached.into_iter().filter_map(look).collect();
+        let mut reaper = reaper();
+        reaper.detached.extend(waiting);
+        let Some(youngest) = reaper.detached.iter().map(|waiting| waiting.since.elapsed()).min() else {
+            reaper.is_running = false;
             return;
         };
         pause = (youngest / 8).clamp(PAUSE, PAUSE_MAX);
@@ -221,29 +216,29 @@ fn count_max() -> usize {
 }
 
 /// If there are too many, shortens the wait for those whose peers were silent for the longest time.
-fn hurry(orphans: &mut [Waiting], count_max: usize, bytes_max: usize) {
-    orphans.sort_by_key(|waiting| Reverse(waiting.progress));
+fn hurry(detached: &mut [Detached], count_max: usize, bytes_max: usize) {
+    detached.sort_by_key(|waiting| Reverse(waiting.progress));
     let mut bytes = 0_usize;
-    for (livelier, waiting) in orphans.iter_mut().enumerate() {
-        bytes = bytes.saturating_add(waiting.orphan.bytes());
+    for (livelier, waiting) in detached.iter_mut().enumerate() {
+        bytes = bytes.saturating_add(waiting.queue.bytes());
         waiting.is_hurried = livelier >= count_max || (livelier > 0 && bytes > bytes_max);
     }
 }
 
-impl Waiting {
-    fn new(orphan: Box<dyn Orphan>, since: Instant) -> Self {
-        let outstanding_bytes = orphan.outstanding_bytes();
-        Self { orphan, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
+impl Detached {
+    fn new(queue: Box<dyn DetachedQueue>, since: Instant) -> Self {
+        let outstanding_bytes = queue.outstanding_bytes();
+        Self { queue, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
     }
 
     /// Whether the wait has lasted long enough.
     fn is_late(&mut self) -> bool {
-        let outstanding_bytes = self.orphan.outstanding_bytes();
+        let outstanding_bytes = self.queue.outstanding_bytes();
         if outstanding_bytes < self.outstanding_bytes {
             self.progress = Instant::now();
         }
         self.outstanding_bytes = outstanding_bytes;
-        let patience = self.orphan.patience();
+        let patience = self.queue.patience();
         self.cut_off.is_some()
             || self.progress.elapsed() >= patience
             || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
@@ -251,19 +246,19 @@ impl Waiting {
 
     /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left to wait for.
     fn look(mut self) -> Option<Self> {
-        self.orphan.reap();
-        if !self.orphan.is_read() {
+        self.queue.reap();
+        if !self.queue.is_read() {
             return None;
         }
         if !self.is_late() {
             return Some(self);
         }
         if self.cut_off.is_some_and(|since| since.elapsed() > GRACE) {
-            leaked(self.orphan.abandon());
+            leaked(self.queue.abandon());
             return None;
         }
         self.cut_off();
-        self.orphan.is_read().then_some(self)
+        self.queue.is_read().then_some(self)
     }
 
     /// To be repeated: while another thread receives on a stream the kernel may refuse (`EBUSY`).
@@ -272,13 +267,13 @@ impl Waiting {
             self.cut_off = Some(Instant::now());
             SOCKETS_CUT_OFF.fetch_add(1, Relaxed);
         }
-        self.orphan.cut_off();
-        self.orphan.reap();
+        self.queue.cut_off();
+        self.queue.reap();
     }
 
     fn abandon(mut self) {
         self.cut_off();
-        leaked(self.orphan.abandon());
+        leaked(self.queue.abandon());
     }
 }
 
@@ -292,10 +287,10 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
 
-    /// An orphan that is finished after the first look.
+    /// An queue that is finished after the first look.
     struct Looked(Arc<AtomicBool>);
 
-    impl Orphan for Looked {
+    impl DetachedQueue for Looked {
         fn reap(&mut self) {
             self.0.store(true, Relaxed);
         }
@@ -331,7 +326,7 @@ mod tests {
         end: Arc<Mutex<Option<&'static str>>>,
     }
 
-    impl Orphan for Silent {
+    impl DetachedQueue for Silent {
         fn reap(&mut self) {
             if self.obeys && self.is_cut_off {
                 *self.end.lock().unwrap() = Some("reaped");
@@ -377,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_child_forked_while_the_list_is_locked_reaps_its_own() {
-        let locked = home();
+        let locked = reaper();
         in_forked_child(|| {
             let looked = Arc::default();
             adopt(Box::new(Looked(Arc::clone(&looked))));
@@ -393,22 +388,22 @@ mod tests {
         {
             let first = Instant::now();
             // Not in the order of their deadlines.
-            let mut orphans: Vec<_> = [1, 3, 0, 2]
-                .map(|age| Waiting::new(Box::new(Faulty), first + Duration::from_secs(3 - age)))
+            let mut detached: Vec<_> = [1, 3, 0, 2]
+                .map(|age| Detached::new(Box::new(Faulty), first + Duration::from_secs(3 - age)))
                 .into();
-            hurry(&mut orphans, count_max, bytes_max);
-            let hurried: Vec<_> = orphans.iter().map(|waiting| waiting.is_hurried).collect();
+            hurry(&mut detached, count_max, bytes_max);
+            let hurried: Vec<_> = detached.iter().map(|waiting| waiting.is_hurried).collect();
             let kept = hurried.iter().take_while(|is_hurried| !**is_hurried).count();
             assert_eq!(kept, expected, "{hurried:?}");
             assert!(hurried[kept..].iter().all(|&is_hurried| is_hurried), "{hurried:?}");
-            assert!(orphans.is_sorted_by_key(|waiting| Reverse(waiting.progress)));
+            assert!(detached.is_sorted_by_key(|waiting| Reverse(waiting.progress)));
         }
     }
 
     /// A socket that only a cut-off ends, with unlimited patience.
-    fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Waiting {
+    fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Detached {
         let (patience, end) = (Duration::MAX, Arc::clone(end));
-        Waiting::new(Box::new(Silent { obeys: true, patience, is_cut_off: false, end }), since)
+        Detached::new(Box::new(Silent { obeys: true, patience, is_cut_off: false, end }), since)
     }
 
     #[test]
@@ -429,13 +424,13 @@ mod tests {
         let (end, long_ago) = (Arc::default(), Instant::now().checked_sub(TIME_MIN).unwrap());
         let waiting = patient(long_ago, &end).look().expect("it is waited for");
         assert_eq!(waiting.progress, long_ago);
-        let waiting = Waiting { outstanding_bytes: 1, ..waiting }.look().expect("it is waited for");
+        let waiting = Detached { outstanding_bytes: 1, ..waiting }.look().expect("it is waited for");
         assert!(waiting.progress > long_ago, "a byte was acknowledged");
     }
 
     struct Faulty;
 
-    impl Orphan for Faulty {
+    impl DetachedQueue for Faulty {
         fn reap(&mut self) {
             panic!("on purpose: a fault of the reaper's");
         }

@@ -14,14 +14,14 @@ const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notice {
-    Done(Done),
-    Refused(Refusal),
+pub(crate) enum QueueEntry {
+    Completion(CompletionReport),
+    Network(NetworkError),
 }
 
 /// The kernel has completed the zero-copy calls of these numbers, counted from 0 for each socket, including the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct CompletionReport {
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) copied: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Done {
 
 /// The network, or the host itself, could not deliver a datagram to that address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct NetworkError {
     pub(crate) errno: i32,
     pub(crate) to: Option<SocketAddr>,
     pub(crate) from: Option<IpAddr>,
@@ -51,7 +51,7 @@ struct ExtendedError {
 
 const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
 
-pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
+pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<QueueEntry>> {
     #[repr(C, align(8))]
     struct Room([u8; 256]);
     let mut control = Room([0; 256]);
@@ -74,7 +74,7 @@ pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> 
         }
         let length = header.msg_controllen.min(control.0.len());
         let to = &as_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
-        if let Some(notice) = read_notice(&control.0[..length], to) {
+        if let Some(notice) = read_entry(&control.0[..length], to) {
             return Ok(Some(notice));
         }
         // An unknown kind is skipped.
@@ -86,7 +86,7 @@ fn as_bytes(name: &libc::sockaddr_in6) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(name).cast(), size_of_val(name)) }
 }
 
-fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
+fn read_entry(mut control: &[u8], to: &[u8]) -> Option<QueueEntry> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
@@ -105,11 +105,11 @@ fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
             return match data[offset_of!(ExtendedError, origin)] {
                 SO_EE_ORIGIN_ZEROCOPY => {
                     let copied = code == SO_EE_CODE_ZEROCOPY_COPIED;
-                    Some(Notice::Done(Done { first: info, last, copied }))
+                    Some(QueueEntry::Completion(CompletionReport { first: info, last, copied }))
                 }
                 SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => {
                     let from = read_address(&data[FIXED_BYTES..]).map(|from| from.ip());
-                    Some(Notice::Refused(Refusal { errno, to: read_address(to), from }))
+                    Some(QueueEntry::Network(NetworkError { errno, to: read_address(to), from }))
                 }
                 _ => None,
             };

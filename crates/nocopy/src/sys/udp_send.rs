@@ -272,7 +272,7 @@ impl Burst {
     /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64, since Linux 6.9 128). The
     /// kernel checks that after making the packet and counting the call (`udp_send_skb`). It then drops the packet, and the
     /// completion, with the call's number, is in the error queue when this returns. An earlier error does not change the count.
-    pub(crate) fn count_one(
+    pub(crate) fn probe_number(
         &mut self,
         socket: BorrowedFd<'_>,
         to: Option<&Address>,

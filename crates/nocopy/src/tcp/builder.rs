@@ -15,8 +15,8 @@ use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, 
 use crate::engine::address;
 use crate::engine::path::Paths;
 use crate::engine::wait::Wait;
-use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::pool::{Cache, Pool};
+use crate::memory::send_queue::NoZeroCopy;
 use crate::sys::option;
 
 /// Bytes and number of buffers of the sender's own pool: small enough to stay in the processor's cache.

@@ -1,7 +1,5 @@
 //! The half that sends.
 
-mod handing_over;
-
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -11,21 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::by_reference::{ByReference, Transfer};
-use super::choice::{Chooser, pages, size};
-use super::outbox::{Call, Item, Outbox, Run};
+use super::choice::{Chooser, pages};
+use super::flush::{Call, RingUse, Run};
+use super::item::{Item, QueuedBytes};
 use super::outcome::{QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::counter::Counter;
 use crate::engine::half::sender_half;
-use crate::engine::path::Paths;
+use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Choice;
-use crate::engine::sending::{Books, Completed, REAP_AT};
+use crate::engine::reaper::{self, CloseTimeouts};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache};
+use crate::memory::send_queue::{Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
@@ -33,16 +32,19 @@ use crate::sys::stream;
 /// How long to sleep while an event that stays would end every wait at once.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
+/// How long the peer of a dropped socket may need to acknowledge.
+const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset) };
+
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
 /// The sender's counters that are not in its ledger.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
+pub(super) struct Counted {
     /// Slices that were copied; queued items are counted by their tickets instead.
     slices: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
     flushes: u64,
-    no_buffers_bytes: u64,
+    pub(super) no_buffers_bytes: u64,
     abandoned_calls: u64,
     kept_bytes: u64,
     /// Items that were taken back unsent.
@@ -63,18 +65,31 @@ struct Counted {
 /// returns it; how much of the data handed over before has arrived is unknown.
 #[derive(Debug)]
 pub struct Sender {
-    outbox: Outbox,
-    chooser: Chooser,
+    pub(super) queue: SendQueue<Item, Call>,
+    pub(super) queued_bytes: QueuedBytes,
+    end: End,
+    pub(super) paths: PathEvidence,
+    pub(super) peer: Option<IpAddr>,
+    pub(super) ledger: Ledger,
+    pub(super) chooser: Chooser,
     /// The choice for a run of so many bytes, if it was made already.
-    chosen: Option<(usize, Choice<Method>)>,
-    peer: Option<IpAddr>,
-    counted: Counted,
+    pub(super) chosen: Option<(usize, Choice<Method>)>,
+    pub(super) counted: Counted,
     /// Bytes that the running flush may still hand over.
-    left: usize,
-    asked_for_ring: bool,
-    published_method: Option<PublishedMethod>,
+    pub(super) left: usize,
+    pub(super) ring: RingUse,
+    pub(super) published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
-    by_reference: Option<ByReference>,
+    pub(super) by_reference: Option<ByReference>,
+}
+
+/// Whether the stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    /// Data was removed from the queue, so that the peer will not get the whole.
+    Cut,
+    Finished,
 }
 
 impl Sender {
@@ -88,21 +103,20 @@ impl Sender {
         return_buffers: bool,
     ) -> Self {
         Self {
-            outbox: Outbox::new(socket, cache, paths, return_buffers),
+            queue: SendQueue::new(KernelSocket::new(socket), cache, return_buffers),
+            queued_bytes: QueuedBytes::default(),
+            end: End::Open,
+            paths: PathEvidence::new(paths),
+            peer,
+            ledger: Ledger::default(),
             chooser,
             chosen: None,
-            peer,
             counted: Counted::default(),
             left: usize::MAX,
-            asked_for_ring: false,
+            ring: RingUse::default(),
             published_method,
             by_reference: None,
         }
-    }
-
-    pub(super) fn open_ring(&mut self) -> io::Result<()> {
-        self.asked_for_ring = true;
-        self.outbox.open_ring(true).map_err(io::Error::other)
     }
 
     /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
@@ -111,13 +125,13 @@ impl Sender {
     /// as many buffers as its share, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.outbox.sending.cache_mut().take().or_else(|| self.reserved_buffer())
+        self.queue.cache_mut().take().or_else(|| self.reserved_buffer())
     }
 
     #[cold]
     fn reserved_buffer(&mut self) -> Option<Buffer> {
         let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
-        if waits_for_own { None } else { self.outbox.sending.cache_mut().take_reserved() }
+        if waits_for_own { None } else { self.queue.cache_mut().take_reserved() }
     }
 
     /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has acknowledged data in flight.
@@ -153,7 +167,7 @@ impl Sender {
                 return Ok(Look::Done(buffer));
             }
             let is_flushed = sender.try_flush()?;
-            if sender.reap() > 0 || sender.outbox.sending.cache().available() > 0 {
+            if sender.reap() > 0 || sender.queue.cache().available() > 0 {
                 return Ok(Look::Moved);
             }
             let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
@@ -169,7 +183,7 @@ impl Sender {
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.outbox.sending.recycle(buffer);
+        self.queue.cache_mut().put(buffer);
     }
 
     /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into a buffer; one call sends several without joining them.
@@ -198,7 +212,7 @@ impl Sender {
     pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.refusal(buffer.len() as u64) {
-            None => Ok(self.outbox.push(Item::Buffer(buffer))),
+            None => Ok(self.push(Item::Buffer(buffer))),
             Some(reason) => Err(Rejected { item: buffer, reason }),
         }
     }
@@ -253,16 +267,21 @@ impl Sender {
     fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
         // Sends by reference are not limited.
         match self.refusal(0) {
-            None => Ok(self.outbox.push(Item::Reference(transfer))),
+            None => Ok(self.push(Item::Reference(transfer))),
             Some(reason) => Err(reason),
         }
     }
 
+    fn push(&mut self, item: Item) -> Ticket {
+        self.queued_bytes.add(&item);
+        self.queue.push(item)
+    }
+
     fn refusal(&self, bytes: u64) -> Option<Reason> {
-        if self.outbox.is_finished {
+        if self.end == End::Finished {
             return Some(Reason::Finished);
         }
-        let is_full = self.outbox.buffered_bytes().saturating_add(bytes) > QUEUE_BYTES_MAX;
+        let is_full = self.queued_bytes.buffered.saturating_add(bytes) > QUEUE_BYTES_MAX;
         (bytes > 0 && is_full && self.queued() > 0).then_some(Reason::Full)
     }
 
@@ -286,7 +305,7 @@ impl Sender {
     /// which may be none.
     #[inline]
     pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.queued() > 0 || self.outbox.is_finished {
+        if self.queued() > 0 || self.end == End::Finished {
             return Ok(0);
         }
         let choice = self.chooser.choose(Run { bytes: bytes.len() });
@@ -294,20 +313,20 @@ impl Sender {
             self.chosen = Some((bytes.len(), choice));
             return Ok(0);
         }
-        let sent = match stream::send_copied(self.outbox.sending.socket(), bytes, false) {
+        let sent = match stream::send_copied(self.queue.socket(), bytes, false) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             sent => sent.map_err(|error| self.error(error))?,
         };
         let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
         self.counted.bytes += sent as u64;
-        self.outbox.sending.books.tally.add(evidence, 0, sent as u64);
+        self.ledger.add(evidence, 0, sent as u64);
         Ok(sent)
     }
 
     /// Sends as many bytes as the socket accepts; waits while it accepts none.
     fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
-            match stream::send_copied(self.outbox.sending.socket(), bytes, true) {
+            match stream::send_copied(self.queue.socket(), bytes, true) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A blocking socket returns this, too, after data was sent by reference.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
@@ -315,19 +334,19 @@ impl Sender {
             }
         };
         self.counted.bytes += sent as u64;
-        self.outbox.sending.books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
         Ok(sent)
     }
 
     /// Buffers and references that are queued and were not handed over whole.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
-        self.outbox.sending.queued()
+        self.queue.queued()
     }
 
     /// The number of zero-copy calls whose memory the kernel still reads.
     pub fn in_flight(&self) -> usize {
-        self.outbox.sending.in_flight()
+        self.queue.in_flight()
     }
 
     /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer does not read.
@@ -385,45 +404,23 @@ impl Sender {
 
     /// Makes the descriptor watch for room to send what is queued.
     fn wait_in_descriptor(&self) {
-        self.outbox.sending.want_room(self.queued() > 0);
+        self.queue.want_room(self.queued() > 0);
     }
 
-    fn error(&self, source: io::Error) -> io::Error {
-        SendError { unsent_bytes: self.outbox.queued_bytes(), source }.into()
+    pub(super) fn error(&self, source: io::Error) -> io::Error {
+        SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
     }
 
     /// Reaps completions because the socket's send buffer is full.
     #[cold]
-    fn make_room(&mut self) -> io::Result<()> {
+    pub(super) fn make_room(&mut self) -> io::Result<()> {
         self.wait_for_room(LOOK_AGAIN)
     }
 
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
-        wait_writable(self.outbox.sending.socket(), timeout).map(drop)
-    }
-
-    #[inline]
-    fn reap_if_many(&mut self) {
-        let open = self.outbox.sending.in_flight();
-        if open >= REAP_AT || (open > 0 && self.outbox.sending.cache().is_low()) {
-            self.reap();
-        }
-    }
-
-    /// Reads the kernel's completions of earlier sends, and returns how many zero-copy calls are complete. Makes no system call while none
-    /// is in flight.
-    pub fn reap(&mut self) -> usize {
-        if self.in_flight() == 0 {
-            return 0;
-        }
-        let Self { outbox, chooser, peer, .. } = self;
-        let sending = &mut outbox.sending;
-        let over = sending.reap(|books, call, told| book(books, call, told, *peer, chooser));
-        let over = over + sending.reap_ring(|books, call, told| book(books, call, told, *peer, chooser));
-        sending.kept_mut().drop_failed(); // calls that took nothing
-        over
+        wait_writable(self.queue.socket(), timeout).map(drop)
     }
 
     /// The next buffer that is free again, if the builder was set to [return them](super::Builder::return_buffers).
@@ -441,7 +438,7 @@ impl Sender {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn completed(&mut self) -> Option<Completed<Buffer>> {
-        let Completed { ticket, evidence, item } = self.outbox.sending.completed()?;
+        let Completed { ticket, evidence, item } = self.queue.completed()?;
         let Item::Buffer(item) = item else { return None }; // what was referred to does not come back
         Some(Completed { ticket, evidence, item })
     }
@@ -466,10 +463,18 @@ impl Sender {
     /// ```
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
-        self.outbox.sending.want_room(false);
+        self.queue.want_room(false);
         self.counted.unsent += self.queued() as u64;
-        let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
-        self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
+        self.drop_unsent()
+    }
+
+    /// Empties the queue of what was not handed over.
+    fn drop_unsent(&mut self) -> Vec<Buffer> {
+        if self.queued_bytes.all() > 0 && self.end == End::Open {
+            self.end = End::Cut;
+        }
+        self.queued_bytes = QueuedBytes::default();
+        self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
     }
 
     /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This side can still receive.
@@ -478,7 +483,7 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn finish(&mut self) -> io::Result<()> {
         self.flush()?;
-        self.outbox.end();
+        self.end_stream();
         Ok(())
     }
 
@@ -504,7 +509,7 @@ impl Sender {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
         }
-        let waited = self.outbox.sending.wait(timeout);
+        let waited = self.queue.wait(timeout);
         let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
         if self.reap() == 0 && is_ready {
             // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
@@ -524,7 +529,7 @@ impl Sender {
         if is_free || self.queued() == 0 {
             return Ok(is_free);
         }
-        stream::would_go_on(self.outbox.sending.socket()).map_err(|error| self.error(error))
+        stream::would_go_on(self.queue.socket()).map_err(|error| self.error(error))
     }
 
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
@@ -548,19 +553,19 @@ impl Sender {
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
-        Ok(self.outbox.sending.socket())
+        Ok(self.queue.socket())
     }
 
     /// Allows others to send on the socket.
     pub(super) fn share(&mut self) -> io::Result<()> {
-        self.outbox.sending.kept_mut().give_numbering_away()?;
+        self.queue.share_socket()?;
         self.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
         Ok(())
     }
 
     /// The evidence for the bytes sent, complete when their memory is free.
     pub fn ledger(&self) -> Ledger {
-        self.outbox.sending.books.tally
+        self.ledger
     }
 
     /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only [`close`](Self::close) drops
@@ -580,7 +585,7 @@ impl Sender {
             dropped,
         } = self.counted;
         let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
-        let strange = self.outbox.sending.strange_completions();
+        let strange = self.queue.unknown_completions();
         let ended = self.by_reference.as_ref().map_or(0, ByReference::ended_early);
         let others = [
             counter(
@@ -600,7 +605,7 @@ impl Sender {
                 kept_bytes,
             ),
         ];
-        let mut stats = Stats::moved(self.outbox.sending.next().ticket - unsent + slices, bytes);
+        let mut stats = Stats::moved(self.queue.head().ticket - unsent + slices, bytes);
         stats.flushes = flushes;
         let strange = counter("strange_completions", "Completions of calls that were never made", strange);
         let dropped = counter("given_up", "Items of the queue that close did not hand over in time", dropped);
@@ -646,7 +651,7 @@ impl Sender {
     pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
-        self.outbox.end();
+        self.end_stream();
         // Nothing that could fail is queued any more.
         let drained = if matches!(flushed, Ok(true)) {
             self.drain(timeout.saturating_sub(start.elapsed()))
@@ -656,23 +661,55 @@ impl Sender {
         };
         self.counted.dropped += self.queued() as u64;
         drop(self.take_unsent());
-        let (abandoned_calls, kept_bytes) = self.outbox.give_up();
-        self.counted.abandoned_calls += abandoned_calls as u64;
-        self.counted.kept_bytes += kept_bytes as u64;
+        self.give_up();
         flushed.and(drained)
+    }
+
+    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
+    /// reaper keeps it.
+    fn give_up(&mut self) {
+        self.counted.abandoned_calls += self.in_flight() as u64;
+        if self.queue.is_replaceable() {
+            reaper::leaked(self.queue.detach().abandon());
+        } else {
+            self.counted.kept_bytes += self.queue.read_bytes() as u64;
+            reaper::leave(&mut self.queue, TIMEOUTS);
+        }
+    }
+
+    /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset instead, so that it does not mistake a
+    /// part for the whole.
+    fn end_stream(&mut self) {
+        let end = std::mem::replace(&mut self.end, End::Finished);
+        if end == End::Open && self.queued_bytes.all() == 0 {
+            // Fails if the connection is closed already, which does not matter.
+            let _ = rustix::net::shutdown(self.queue.socket(), rustix::net::Shutdown::Write);
+        } else if end != End::Finished {
+            reset(self.queue.socket());
+        }
     }
 }
 
 sender_half!(Sender, Buffer);
 
-/// Records a finished call, and returns its evidence.
-fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, chooser: &mut Chooser) -> Evidence {
-    let evidence = books.judge(0, || peer, told);
-    let is_doubtful = told.copied && call.may_share;
-    let evidence = if is_doubtful { Evidence::Unknown } else { evidence };
-    books.tally.add(evidence, 0, told.bytes as u64);
-    chooser.completed(call.method, 0, size(call.run_bytes), told.copied && !is_doubtful, call.since);
-    evidence
+impl Drop for Sender {
+    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream belongs to the parent, and
+    /// continues.
+    fn drop(&mut self) {
+        if !self.queue.is_inherited() {
+            self.end_stream();
+            drop(self.drop_unsent());
+        }
+        reaper::leave(&mut self.queue, TIMEOUTS);
+    }
+}
+
+/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all calls.
+fn reset(socket: BorrowedFd<'_>) {
+    if rustix::net::connect_unspec(socket).is_err() {
+        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half is closed.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    }
 }
 
 /// The kernel copies, as with [`send_copy`](Sender::send_copy).
@@ -697,6 +734,43 @@ impl AsFd for Sender {
     /// # Panics
     /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.outbox.sending.descriptor()
+        self.queue.descriptor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+    use crate::memory::pool::Pool;
+    use crate::tcp::Stream;
+
+    /// The peer does not read, so most of the data stays in the kernel.
+    #[test]
+    fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let by_ring = nocopy_lab::io_uring_or_skip().then_some(Method::UringZeroCopy);
+        for method in [Method::ZeroCopy].into_iter().chain(by_ring) {
+            let pool = Pool::new(64, 64 << 10).unwrap();
+            let builder = Stream::builder().send_pool(&pool).method(method);
+            let mut stream = builder.connect(listener.local_addr().unwrap()).unwrap();
+            let _peer = listener.accept().unwrap().0;
+            let sender = stream.sender();
+            // More than the peer's kernel buffers.
+            while let Some(mut buffer) = pool.take() {
+                buffer.resize(buffer.capacity());
+                sender.send(buffer).unwrap();
+            }
+            assert!(!sender.try_flush().unwrap() && sender.in_flight() > 0);
+            drop(sender.take_unsent());
+            reset(sender.queue.socket());
+            wait_until("all of it is free", || {
+                sender.reap();
+                sender.in_flight() == 0 && sender.queue.cache().available() == pool.total()
+            });
+        }
     }
 }

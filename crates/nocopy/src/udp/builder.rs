@@ -15,8 +15,8 @@ use super::{Method, Receiver, Sender, Socket, kernel, over_port};
 use crate::engine::address;
 use crate::engine::path::Paths;
 use crate::engine::wait::Wait;
-use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::Pool;
+use crate::memory::send_queue::KernelSocket;
 use crate::port::PortBuilder;
 use crate::sys::udp_send;
 

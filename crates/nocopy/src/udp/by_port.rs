@@ -4,9 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::outbox::{How, Run};
+use smallvec::SmallVec;
+
+use super::flush::{How, Run};
+use super::message::{Message, Outgoing};
+use super::over_port;
 use super::sender::Sender;
 use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::area::{Chain, Frame};
+use crate::memory::pool::Buffer;
 use crate::sys::poll::wait_writable;
 
 const FRAMES_WAIT: Duration = Duration::from_millis(1);
@@ -17,8 +23,8 @@ impl Sender {
         let Some(to) = self.destinations.get(run.destination).to else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        while self.outbox.has(run) {
-            let bytes = self.outbox.next_bytes();
+        while self.has(run) {
+            let bytes = self.next().bytes;
             match self.send_next_over_port(to) {
                 Ok(()) => self.count_sent(1, bytes as u64),
                 Err(Reason::Full) => self.make_frames_free(how.flags)?,
@@ -30,35 +36,23 @@ impl Sender {
     }
 
     fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), Reason> {
+        let next = self.next();
         let Some(port) = &mut self.port else { return Ok(()) };
-        if let Some(frame) = self.outbox.take_frame() {
-            return match port.send(frame, to) {
-                Ok(()) => {
-                    self.outbox.pass_frame();
-                    Ok(())
-                }
-                Err(Rejected { item, reason }) => {
-                    self.outbox.put_frame_back(item);
-                    Err(reason)
-                }
+        if let Some(Outgoing { message, destination }) = self.queue.take_front(is_of_frames) {
+            let is_chain = message.pieces().len() > 1;
+            let Err(Rejected { item: message, reason }) = send_frames(port, message, to) else {
+                self.queue.advance(next.end, None); // frames return to their pool by themselves
+                return Ok(());
             };
+            self.queue.restore_front(Outgoing { message, destination });
+            if !is_chain || matches!(reason, Reason::Full) {
+                return Err(reason);
+            } // else they are copied into one
         }
-        if let Some(chain) = self.outbox.take_chain() {
-            match port.send_chain(chain, to) {
-                Ok(()) => {
-                    self.outbox.pass_frame();
-                    return Ok(());
-                }
-                Err(Rejected { item, reason }) => {
-                    self.outbox.put_chain_back(item);
-                    if matches!(reason, Reason::Full) {
-                        return Err(reason);
-                    } // else they are copied into one
-                }
-            }
-        }
-        port.send_copied(to, &self.outbox.next_pieces())?;
-        self.pass_next();
+        let pieces = self.queue.entries().pieces(next).collect::<SmallVec<[&[u8]; 4]>>();
+        port.send_copied(to, &pieces)?;
+        drop(pieces);
+        self.queue.advance(next.end, None);
         Ok(())
     }
 
@@ -80,7 +74,7 @@ impl Sender {
 
     #[cold]
     fn refuse_copy(&mut self, error: io::Error) -> Reason {
-        self.count_refused(&error);
+        self.outcome.refuse(&error);
         Reason::System(error)
     }
 
@@ -115,8 +109,37 @@ impl Sender {
         // With nothing in flight, it waits for room in the kernel.
         if port.drain(FRAMES_WAIT)? {
             self.reap(); // or what is told of earlier datagrams would end the wait at once
-            wait_writable(self.outbox.sending.socket(), FRAMES_WAIT)?;
+            wait_writable(self.queue.socket(), FRAMES_WAIT)?;
         }
         Ok(())
+    }
+}
+
+/// Whether it is a datagram whose memory is frames only.
+fn is_of_frames(outgoing: &Outgoing) -> bool {
+    let pieces = outgoing.message.pieces();
+    !pieces.is_empty() && pieces.iter().all(Buffer::is_frame) && outgoing.message.datagrams() == 1
+}
+
+/// Sends a message of frames; gives it back if the port refuses it.
+#[expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
+fn send_frames(
+    port: &mut over_port::Sender,
+    message: Message,
+    to: SocketAddr,
+) -> Result<(), Rejected<Message>> {
+    let mut frames = message.into_iter().map(|piece| Frame::try_from(piece).expect("looked at before"));
+    match (frames.next(), frames.len()) {
+        (Some(frame), 0) => port.send(frame, to).map_err(|Rejected { item, reason }| {
+            let item = Buffer::from(item).into();
+            Rejected { item, reason }
+        }),
+        (first, _) => {
+            let chain: Chain<Frame> = first.into_iter().chain(frames).collect();
+            port.send_chain(chain, to).map_err(|Rejected { item, reason }| {
+                let item = item.into_iter().map(Buffer::from).collect();
+                Rejected { item, reason }
+            })
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use crate::memory::in_flight::Load;
 use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::Buffer;
+use crate::memory::send_queue::Payload;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -98,13 +98,20 @@ impl Message {
     }
 }
 
-impl Load for Message {
+/// A message with the number of its destination.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) message: Message,
+    pub(super) destination: u32,
+}
+
+impl Payload for Outgoing {
     fn buffers(&self) -> &[Buffer] {
-        &self.pieces
+        &self.message.pieces
     }
 
     fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.into_iter()
+        self.message.into_iter()
     }
 }
 

@@ -53,14 +53,13 @@
 mod batch;
 mod builder;
 mod by_port;
-mod call;
 mod choice;
 mod destinations;
+mod flush;
 pub(crate) mod kernel;
 mod message;
 mod method;
 mod open_error;
-mod outbox;
 mod outcome;
 pub(crate) mod over_port;
 mod peer_error;
@@ -87,7 +86,7 @@ pub use sender::Sender;
 
 use crate::engine::address;
 
-use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::send_queue::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket with owned buffers: a kernel socket, or UDP written into a [port](Builder::port)'s frames.

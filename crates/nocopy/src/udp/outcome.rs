@@ -1,6 +1,6 @@
 //! Counts and errors of sending.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::{Counts, Why};
 use std::io;
 use std::net::SocketAddr;
 
@@ -28,6 +28,30 @@ counters! {
         abandoned_calls,
         /// Bytes of these calls that lie in memory not from a pool, which the program cannot use again.
         leaked_bytes,
+    }
+}
+
+/// What became of the datagrams of one sender.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) counters: Counters,
+    pub(super) by_error: Counts,
+    /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
+    pub(super) late: Option<SendError>,
+    /// Errors of the network that were read at the socket before this sender was made.
+    pub(super) errors_before: u64,
+}
+
+impl Outcome {
+    pub(super) fn beginning_at(errors_before: u64) -> Self {
+        let (counters, by_error) = (Counters::default(), Counts::default());
+        Self { counters, by_error, late: None, errors_before }
+    }
+
+    /// Counts a datagram that is not sent.
+    pub(super) fn refuse(&mut self, error: &io::Error) {
+        self.counters.refused += 1;
+        self.by_error.add(error, 1);
     }
 }
 

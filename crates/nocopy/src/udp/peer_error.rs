@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::sys::error_queue::Refusal;
+use crate::sys::error_queue::NetworkError;
 
 /// A datagram that the network, or the host, could not deliver.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| BY_ICMP.contains(&errno))
 }
 
-impl From<Refusal> for PeerError {
-    fn from(Refusal { errno, to, from }: Refusal) -> Self {
+impl From<NetworkError> for PeerError {
+    fn from(NetworkError { errno, to, from }: NetworkError) -> Self {
         Self { to, from, error: io::Error::from_raw_os_error(errno) }
     }
 }

@@ -7,31 +7,27 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::errno::Counts;
 use rustix::event::PollFlags;
 
-use super::call::Call;
 use super::choice::Chooser;
 use super::destinations::Destinations;
-use super::message::{DATAGRAM_BYTES_MAX, Message};
-use super::outbox::{How, Outbox, Run, Taken};
-use super::outcome::{Counters, SendError};
+use super::flush::{Call, PendingErrors, ROOM_WAIT};
+use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
+use super::outcome::{Counters, Outcome, SendError};
+use super::over_port;
 use super::peer_error::PeerError;
 use super::strangers::Strangers;
-use super::{Method, over_port};
 use crate::counter::Counter;
 use crate::engine::half::sender_half;
-use crate::engine::path::Paths;
-use crate::engine::reaper;
-use crate::engine::sending::{Books, Completed, REAP_AT};
+use crate::engine::path::{PathEvidence, Paths};
+use crate::engine::reaper::{self, CloseTimeouts};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
-use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::poll::{ready_for, wait_writable};
 use crate::sys::udp_send;
@@ -39,11 +35,8 @@ use crate::sys::udp_send;
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long one wait for room lasts at most, because the completion that made room may have been read already.
-const ROOM_WAIT: Duration = Duration::from_millis(1);
-
-/// How many errors of other datagrams a call may return before it gives up.
-const PENDING_ERRORS_MAX: usize = 16;
+/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)), or a queue stalls.
+const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10), cut_off: None };
 
 /// The sending half of a socket.
 ///
@@ -67,7 +60,10 @@ const PENDING_ERRORS_MAX: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Sender {
-    pub(super) outbox: Outbox,
+    pub(super) queue: SendQueue<Outgoing, Call>,
+    pub(super) burst: Burst<Call>,
+    pub(super) paths: PathEvidence,
+    pub(super) ledger: Ledger,
     /// 0 after close.
     queue_max: usize,
     pub(super) destinations: Destinations,
@@ -75,14 +71,9 @@ pub struct Sender {
     copies_over_port: bool,
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
-    chooser: Chooser,
-    /// Errors of the network that were read at the socket before this sender was made.
-    errors_before: u64,
-    /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
-    late_refusals: Option<SendError>,
-    refusals: Counts,
+    pub(super) chooser: Chooser,
     strangers: Strangers,
-    pub(super) counters: Counters,
+    pub(super) outcome: Outcome,
 }
 
 impl Sender {
@@ -94,24 +85,19 @@ impl Sender {
         return_buffers: bool,
     ) -> Self {
         Self {
-            errors_before: socket.errors_told(),
-            outbox: Outbox::new(socket, Cache::new(pool), paths, return_buffers),
+            outcome: Outcome::beginning_at(socket.network_errors()),
+            queue: SendQueue::new(socket, Cache::new(pool), return_buffers),
+            burst: Burst::new(),
+            paths: PathEvidence::new(paths),
+            ledger: Ledger::default(),
             queue_max: QUEUE_MAX,
             destinations: Destinations::new(),
             port: None,
             copies_over_port: false,
             awaits_completions: false,
             chooser,
-            late_refusals: None,
-            refusals: Counts::default(),
             strangers: Strangers::default(),
-            counters: Counters::default(),
         }
-    }
-
-    #[inline(always)]
-    fn ledger_mut(&mut self) -> &mut Ledger {
-        &mut self.outbox.sending.books.tally
     }
 
     /// Sets the default destination. The socket behind a port is not connected itself.
@@ -124,7 +110,7 @@ impl Sender {
 
     /// Makes this sender the one that makes `MSG_ZEROCOPY` calls on its socket.
     pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.outbox.sending.kept_mut().allow_zero_copy()
+        self.queue.allow_zero_copy()
     }
 
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
@@ -135,11 +121,6 @@ impl Sender {
     pub(super) fn set_port(&mut self, port: over_port::Sender, copies: bool) {
         self.port = Some(Box::new(port));
         self.copies_over_port = copies;
-    }
-
-    /// Makes the ring now, instead of at its first use.
-    pub(super) fn open_ring(&mut self) -> io::Result<()> {
-        self.outbox.open_ring().map(drop).map_err(io::Error::other)
     }
 
     /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
@@ -153,7 +134,7 @@ impl Sender {
         {
             return Some(frame.into());
         }
-        self.outbox.sending.cache_mut().take()
+        self.queue.cache_mut().take()
     }
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
@@ -165,7 +146,7 @@ impl Sender {
                     port.recycle(frame);
                 }
             }
-            _ => self.outbox.sending.recycle(buffer),
+            _ => self.queue.cache_mut().put(buffer),
         }
     }
 
@@ -193,7 +174,7 @@ impl Sender {
         message: impl Into<Message>,
         to: impl Into<Option<SocketAddr>>,
     ) -> Result<Ticket, Rejected<Message>> {
-        let destination = self.whom(to.into());
+        let destination = self.destination_for(to.into());
         let message = message.into();
         match destination {
             Some(destination) => self.queue(message, destination),
@@ -203,7 +184,7 @@ impl Sender {
 
     /// The number of that address, or of the peer to which the socket is connected.
     #[inline]
-    fn whom(&mut self, to: Option<SocketAddr>) -> Option<u32> {
+    fn destination_for(&mut self, to: Option<SocketAddr>) -> Option<u32> {
         match to {
             Some(to) => Some(self.destination(to)),
             None => self.destinations.connected(),
@@ -221,8 +202,8 @@ impl Sender {
     /// Forgets destinations without messages queued or in flight.
     #[cold]
     fn forget_destinations(&mut self) {
-        self.destinations.forget(self.outbox.sending.messages().iter().map(|held| held.to));
-        self.outbox.sending.books.forget_path();
+        self.destinations.forget(self.queue.entries().held().map(|held| held.destination));
+        self.paths.forget();
         self.chooser.forget_all();
     }
 
@@ -233,7 +214,7 @@ impl Sender {
         } else if self.queued() >= self.queue_max {
             self.why_full()
         } else {
-            return Ok(self.outbox.sending.push(message, destination));
+            return Ok(self.queue.push(Outgoing { message, destination }));
         };
         Err(Rejected { item: message, reason })
     }
@@ -264,7 +245,7 @@ impl Sender {
     /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also errors of messages queued
     /// before, as returned by [`flush`](Self::flush). On an error the datagram was not sent.
     pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
-        let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
+        let destination = self.destination_for(to.into()).ok_or(Reason::NotConnected)?;
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
         }
@@ -283,48 +264,48 @@ impl Sender {
     }
 
     pub(super) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
-        let mut pending = Pending::default();
+        let mut pending = PendingErrors::default();
         loop {
-            pending.told = self.errors_told();
+            pending.known = self.network_errors();
             let address = self.destinations.get(destination).address;
-            match udp_send::send(self.outbox.sending.socket(), bytes, address.as_ref(), 0) {
+            match udp_send::send(self.queue.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
                 // The socket behind a port does not wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let _ = wait_writable(self.outbox.sending.socket(), LOOK_AGAIN);
+                    let _ = wait_writable(self.queue.socket(), LOOK_AGAIN);
                 }
-                Err(error) if self.was_pending(&error, &mut pending) => {}
+                Err(error) if self.belongs_to_earlier(&error, &mut pending) => {}
                 Err(source) => {
-                    self.count_refused(&source);
+                    self.outcome.refuse(&source);
                     return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
                 }
             }
         }
-        self.ledger_mut().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        self.ledger.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
     }
 
     /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to others: to be asked before it is sent.
     #[doc(hidden)]
     pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
-        self.strangers.may_send(self.outbox.sending.socket(), bytes, to)
+        self.strangers.may_send(self.queue.socket(), bytes, to)
     }
 
     #[inline(always)]
     pub(super) fn count_sent(&mut self, datagrams: u64, bytes: u64) {
-        self.counters.sent += datagrams;
-        self.counters.sent_bytes += bytes;
+        self.outcome.counters.sent += datagrams;
+        self.outcome.counters.sent_bytes += bytes;
     }
 
     #[inline]
     pub(super) fn queued(&self) -> usize {
-        self.outbox.sending.queued()
+        self.queue.queued()
     }
 
     /// The number of calls and frames whose memory the kernel still reads.
     #[inline]
     pub fn in_flight(&mut self) -> usize {
-        self.outbox.sending.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
+        self.queue.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
     }
 
     /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
@@ -333,7 +314,7 @@ impl Sender {
     /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
-        self.counters.flushes += 1;
+        self.outcome.counters.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
@@ -341,21 +322,22 @@ impl Sender {
     /// nothing.
     #[inline(always)]
     fn send_only(&mut self) -> bool {
-        let Some((bytes, destination)) = self.outbox.only() else { return false };
+        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
+        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
         // Messages wait for room no longer, so the descriptor must not either.
-        let is_alone = self.late_refusals.is_none() && !self.outbox.sending.wants_room();
+        let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
         if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.outbox.sending.socket(), bytes, address, 0).is_err() {
+        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
         let evidence = self.chooser.copied(1, bytes);
-        self.ledger_mut().add(evidence, 1, bytes as u64);
+        self.ledger.add(evidence, 1, bytes as u64);
         self.count_sent(1, bytes as u64);
-        self.outbox.pop_only(evidence);
+        self.queue.pop_only(|outgoing| outgoing.message.pop_buffer(), evidence);
         true
     }
 
@@ -379,8 +361,8 @@ impl Sender {
                 let wait = left.min(if self.awaits_completions { ROOM_WAIT } else { LOOK_AGAIN });
                 // The socket itself does not wait. If waiting fails, trying again finds the reason.
                 let _ = match self.awaits_completions {
-                    true => self.outbox.sending.wait(wait),
-                    false => wait_writable(self.outbox.sending.socket(), wait),
+                    true => self.queue.wait(wait),
+                    false => wait_writable(self.queue.socket(), wait),
                 };
             }
         }
@@ -407,7 +389,7 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.counters.flushes += 1;
+        self.outcome.counters.flushes += 1;
         let (is_all, is_taken) = self.hand_over_to_all(libc::MSG_DONTWAIT)?;
         Ok(is_all && is_taken)
     }
@@ -431,250 +413,13 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.counters.flushes += 1;
+        self.outcome.counters.flushes += 1;
         self.flush_all(Some(timeout))
     }
 
-    fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
-        let mut refused: Option<SendError> = None;
-        let mut is_all = true;
-        self.awaits_completions = false;
-        while let Some(run) = self.outbox.run() {
-            let choice = self.chooser.choose(&run);
-            let since = choice.measured.then(Instant::now);
-            let how = How { method: choice.method, flags, evidence: None, since };
-            let done = self.send_run(how, &run);
-            self.reap_if_many();
-            if let (Some(since), Ok(true)) = (since, &done) {
-                self.chooser.record(choice, &run, since.elapsed());
-            }
-            match done {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    is_all = false;
-                    break;
-                }
-                Err(source) => {
-                    self.refuse(&source);
-                    let to = self.destinations.get(run.destination).to;
-                    refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
-                }
-            }
-        }
-        self.outbox.sending.want_room(!is_all && !self.awaits_completions);
-        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
-    }
-
-    /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was used.
     #[inline]
-    fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
-        let (mut pending, chosen) = (Pending::default(), how.method);
-        while self.outbox.has(run) {
-            pending.told = self.errors_told();
-            let sent = match how.method {
-                Method::Socket => self.send_one(how, run),
-                Method::Xdp => self.send_over_port(how, run),
-                _ => self.send_many(how, run),
-            };
-            let Err(error) = sent else { continue };
-            if !self.was_pending(&error, &mut pending) {
-                how.method = self.instead(how.method, run, &error).ok_or(error)?;
-            }
-        }
-        Ok(how.method == chosen)
-    }
-
-    /// Sends the next datagram by its own call.
-    #[inline]
-    fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
-        let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.outbox.sending.socket(), bytes, address, how.flags)?;
-        let bytes = bytes.len();
-        let evidence = self.chooser.copied(run.datagrams, bytes);
-        self.count_sent(1, bytes as u64);
-        self.ledger_mut().add(evidence, 1, bytes as u64);
-        self.outbox.pass(Some(evidence));
-        Ok(())
-    }
-
-    /// Sends as many datagrams of the run as fit into one call.
-    fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
-        if how.method.is_by_ring() {
-            return self.send_by_ring(how, run);
-        }
-        let evidence =
-            (!how.method.is_zero_copy()).then(|| self.chooser.copied(run.datagrams, run.datagram_bytes));
-        let open = self.outbox.sending.kept().numbered_calls();
-        match self.call(run, How { evidence, ..how }) {
-            Err(error) if evidence.is_none() && is_no_buffers(&error) => {
-                // Completions make room, so recent ones are read. Without any, a copy is sent.
-                if self.outbox.sending.kept().numbered_calls() < open {
-                    Ok(())
-                } else {
-                    self.send_copied(how, run)
-                }
-            }
-            sent => sent.map(drop),
-        }
-    }
-
-    /// Sends as many datagrams of the run as the ring has room for.
-    fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
-        if let Err(refused) = self.outbox.open_ring() {
-            self.chooser.unavailable(how.method, refused.why());
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let taken = self.outbox.send_by_ring(run, how, &self.destinations)?;
-        self.count_sent(taken.datagrams, taken.bytes);
-        if taken.calls == 0 {
-            return self.make_room(how.flags);
-        }
-        // Most results have arrived already, and reading them needs no call.
-        self.reap_ring();
-        Ok(())
-    }
-
-    /// Makes room by completions, because the ring or the send buffer is full.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&mut self, flags: i32) -> io::Result<()> {
-        if self.reap() == 0 {
-            if flags & libc::MSG_DONTWAIT != 0 {
-                // With nothing in flight, it waits for room in the socket.
-                self.awaits_completions = self.outbox.sending.in_flight() > 0;
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            self.outbox.sending.wait(ROOM_WAIT)?;
-        }
-        Ok(())
-    }
-
-    fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
-        let taken = self.outbox.send(run, how, &self.destinations);
-        if self.outbox.sending.kept().is_unsure() {
-            self.reap();
-        }
-        let taken = taken?;
-        self.count_sent(taken.datagrams, taken.bytes);
-        if let Some(evidence) = how.evidence {
-            self.ledger_mut().add(evidence, taken.datagrams, taken.bytes);
-        }
-        Ok(taken)
-    }
-
-    /// Sends by copies, because the kernel has no memory to record zero-copy calls.
-    #[cold]
-    #[inline(never)]
-    fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let method = how.method.instead().unwrap_or(Method::SendMmsg);
-        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        let taken = self.call(run, How { method, evidence, ..how })?;
-        self.counters.no_buffers += taken.datagrams;
-        self.chooser.no_buffers(how.method);
-        Ok(())
-    }
-
-    /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is kept for
-    /// [`errors`](Self::errors).
-    #[cold]
-    #[inline(never)]
-    fn was_pending(&mut self, error: &io::Error, pending: &mut Pending) -> bool {
-        match error.kind() {
-            io::ErrorKind::Interrupted => return true,
-            io::ErrorKind::WouldBlock => return false,
-            _ => {}
-        }
-        self.reap();
-        pending.count += 1;
-        // An error without a notice may still have been waiting; the datagram's own error comes again.
-        let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
-        is_first || (self.errors_told() > pending.told && pending.count <= PENDING_ERRORS_MAX)
-    }
-
-    /// The fallback for sends that the kernel refuses by this method; `None` without a fallback.
-    #[cold]
-    #[inline(never)]
-    fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
-        if !is_of_method(error) {
-            return None;
-        }
-        let other = method.instead()?;
-        self.chooser.refused(method, run.destination, run.datagram_bytes as u32);
-        Some(other)
-    }
-
-    /// Removes the first datagram, which no method could send.
-    #[cold]
-    #[inline(never)]
-    fn refuse(&mut self, error: &io::Error) {
-        self.count_refused(error);
-        self.pass_next();
-    }
-
-    /// Counts a datagram that is not sent.
-    pub(super) fn count_refused(&mut self, error: &io::Error) {
-        self.counters.refused += 1;
-        self.refusals.add(error, 1);
-    }
-
-    /// Skips the next datagram, for which no completion will arrive.
-    pub(super) fn pass_next(&mut self) {
-        self.outbox.pass(None);
-    }
-
-    #[inline]
-    fn reap_if_many(&mut self) {
-        let open = self.outbox.sending.in_flight();
-        if open >= REAP_AT || (open > 0 && self.outbox.sending.cache().is_empty()) {
-            self.reap();
-        }
-    }
-
-    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete by that.
-    pub fn reap(&mut self) -> usize {
-        let frames = self.port.as_mut().map_or(0, |port| port.reap());
-        let Self { outbox, destinations, chooser, .. } = self;
-        let over = outbox.sending.reap(|books, call, told| book(books, call, told, destinations, chooser));
-        frames + over + self.reap_ring()
-    }
-
-    fn reap_ring(&mut self) -> usize {
-        let Self { outbox, destinations, chooser, .. } = self;
-        let over =
-            outbox.sending.reap_ring(|books, call, told| book(books, call, told, destinations, chooser));
-        if self.outbox.sending.kept().has_failed() {
-            self.send_again();
-        }
-        over
-    }
-
-    // Sends that the ring refused are repeated by ordinary calls: for the program they were handed over already.
-    #[cold]
-    #[inline(never)]
-    fn send_again(&mut self) {
-        let evidence = Evidence::Copied(Cause::ZeroCopyRefused);
-        loop {
-            let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations) else {
-                return;
-            };
-            self.ledger_mut().add(evidence, resent.datagrams, resent.bytes);
-            self.counters.sent -= resent.refused.len() as u64;
-            self.counters.sent_bytes -= resent.refused_bytes;
-            resent.refused.iter().for_each(|error| self.count_refused(error));
-            let to = self.destinations.get(call.destination).to;
-            for source in resent.refused {
-                self.late_refusals.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
-            }
-            if is_of_method(&error) {
-                self.chooser.refused(call.method, call.destination, call.datagram_bytes);
-            }
-        }
-    }
-
-    #[inline]
-    fn errors_told(&self) -> u64 {
-        self.outbox.sending.kept().kernel_socket().errors_told()
+    pub(super) fn network_errors(&self) -> u64 {
+        self.queue.kernel_socket().network_errors()
     }
 
     /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are counted (`peer_errors` of the
@@ -699,7 +444,7 @@ impl Sender {
     /// ```
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
         self.reap();
-        self.outbox.sending.kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
+        self.queue.kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
     /// The next message whose buffers are free again, if the builder was set to [return them](super::Builder::return_buffers).
@@ -719,7 +464,8 @@ impl Sender {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn completed(&mut self) -> Option<Completed<Message>> {
-        self.outbox.sending.completed()
+        let Completed { ticket, evidence, item } = self.queue.completed()?;
+        Some(Completed { ticket, evidence, item: item.message })
     }
 
     /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
@@ -745,29 +491,27 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         // Refusals are returned at the end: the wait for sends in flight continues.
-        self.counters.flushes += 1;
+        self.outcome.counters.flushes += 1;
         let refused = self.flush_all(Some(timeout)).err();
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
             Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.outbox.sending.in_flight() == 0 && sender.port_is_drained(left)? => {
-                    Look::Done(())
-                }
+                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
                 0 => Look::Nothing,
                 _ => Look::Moved,
             })
         };
         let wait = |sender: &mut Self, timeout| {
             // If waiting fails, looking again finds the reason.
-            if sender.outbox.sending.wait(timeout).is_ok() {
+            if sender.queue.wait(timeout).is_ok() {
                 // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
-                let _ = rustix::net::sockopt::socket_error(sender.outbox.sending.socket());
+                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
             }
             Ok(())
         };
         let is_drained =
             look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
-        let late = self.late_refusals.take().map(io::Error::from);
+        let late = self.outcome.late.take().map(io::Error::from);
         refused.or(late).map_or(Ok(is_drained), Err)
     }
 
@@ -784,19 +528,19 @@ impl Sender {
         if let Some(port) = &mut self.port {
             // Without reading completions: arming the port detects those.
             let is_away = !port.is_idle();
-            self.outbox.sending.descriptor(); // made before what it is to watch
-            self.outbox.sending.watch_also(port.port().as_fd(), is_away);
+            self.queue.descriptor(); // made before what it is to watch
+            self.queue.watch_also(port.port().as_fd(), is_away);
             if is_away && port.arm()? {
                 return Ok(true);
             }
         }
-        let socket = self.outbox.sending.socket();
+        let socket = self.queue.socket();
         let events = ready_for(socket, PollFlags::OUT)?;
         if events.contains(PollFlags::ERR) {
             // An error without a notice would make the descriptor readable for good; it concerns an earlier datagram.
             let _ = rustix::net::sockopt::socket_error(socket);
         }
-        Ok(self.outbox.sending.wants_room() && events.contains(PollFlags::OUT))
+        Ok(self.queue.wants_room() && events.contains(PollFlags::OUT))
     }
 
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
@@ -820,16 +564,16 @@ impl Sender {
     /// parent asked for the socket before the fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
-        self.outbox.sending.kept_mut().give_numbering_away()?;
+        self.queue.share_socket()?;
         self.chooser.without_zero_copy(NoZeroCopy::Shared.why());
-        Ok(self.outbox.sending.socket())
+        Ok(self.queue.socket())
     }
 
     /// The evidence for the bytes sent, complete when their memory is free.
     pub fn ledger(&self) -> Ledger {
-        let mut tally = self.outbox.sending.books.tally;
-        tally += self.port.as_ref().map(|port| port.ledger()).unwrap_or_default();
-        tally
+        let mut ledger = self.ledger;
+        ledger += self.port.as_ref().map(|port| port.ledger()).unwrap_or_default();
+        ledger
     }
 
     /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there is a counter for each
@@ -839,12 +583,13 @@ impl Sender {
     /// # Errors
     /// Never, in this version.
     pub fn stats(&self) -> io::Result<Stats> {
-        let Counters { sent, sent_bytes, flushes, .. } = self.counters;
+        let Counters { sent, sent_bytes, flushes, .. } = self.outcome.counters;
         let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
-        let peer_errors = if counts_elsewhere { 0 } else { self.errors_told() - self.errors_before };
-        let strange_completions = self.outbox.sending.strange_completions();
-        let counters = Counters { peer_errors, strange_completions, ..self.counters };
-        let by_error = self.refusals.by_name().into_iter().map(|(name, value)| {
+        let peer_errors =
+            if counts_elsewhere { 0 } else { self.network_errors() - self.outcome.errors_before };
+        let strange_completions = self.queue.unknown_completions();
+        let counters = Counters { peer_errors, strange_completions, ..self.outcome.counters };
+        let by_error = self.outcome.by_error.by_name().into_iter().map(|(name, value)| {
             let meaning = "Of the refused datagrams, those by this error of the kernel.";
             Counter { name: format!("refused_{name}").into(), meaning, value }
         });
@@ -902,10 +647,13 @@ impl Sender {
     pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
         let drained = self.drain(timeout);
         self.queue_max = 0;
-        self.counters.given_up += self.queued() as u64;
-        let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
-        self.counters.abandoned_calls += abandoned_calls as u64;
-        self.counters.leaked_bytes += leaked_bytes as u64;
+        self.outcome.counters.given_up += self.queued() as u64;
+        drop(self.queue.take_unsent());
+        let given_up = self.queue.detach();
+        let abandoned_calls = given_up.in_flight();
+        let leaked_bytes = given_up.abandon();
+        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
+        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
         reaper::leaked(leaked_bytes);
         drained
     }
@@ -913,38 +661,11 @@ impl Sender {
 
 sender_half!(Sender, Buffer);
 
-/// Errors that were waiting at the socket when a datagram was sent.
-#[derive(Debug, Default)]
-struct Pending {
-    count: usize,
-    /// Errors of the network known before the call.
-    told: u64,
-}
-
-/// Whether another method may succeed where this one failed.
-fn is_of_method(error: &io::Error) -> bool {
-    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
-    error.kind() == io::ErrorKind::Unsupported
-        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
-}
-
-fn is_no_buffers(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
-}
-
-/// Records a finished call, and returns its evidence.
-fn book(
-    books: &mut Books,
-    call: &Call,
-    told: Told,
-    destinations: &Destinations,
-    chooser: &mut Chooser,
-) -> Evidence {
-    let to = || destinations.get(call.destination).to.map(|to| to.ip());
-    let evidence = books.judge(call.destination, to, told);
-    books.tally.add(evidence, u64::from(call.datagrams), told.bytes as u64);
-    chooser.completed(call.method, call.destination, call.datagram_bytes, told.copied, call.since);
-    evidence
+impl Drop for Sender {
+    /// Queued messages are not sent. Memory is kept while the kernel still reads it.
+    fn drop(&mut self) {
+        reaper::leave(&mut self.queue, TIMEOUTS);
+    }
 }
 
 impl AsFd for Sender {
@@ -954,6 +675,6 @@ impl AsFd for Sender {
     /// # Panics
     /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.outbox.sending.descriptor()
+        self.queue.descriptor()
     }
 }

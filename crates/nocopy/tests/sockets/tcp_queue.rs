@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use nocopy_lab::patience::wait_until;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::common::PATIENCE;
-use crate::common::calls::{POLL, SEND, count_calls, this_thread, wait_until_in};
+use crate::common::calls::{POLL, SEND, this_thread, wait_until_in};
 
 fn pair(builder: Builder) -> (Stream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

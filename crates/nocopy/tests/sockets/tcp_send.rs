@@ -12,7 +12,6 @@ use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::common::calls::{POLL, this_thread, wait_until_in};
 use crate::common::methods::available;
 use crate::common::stream::{PATIENCE, assert_same, buffers_free, pattern, reading};
 

@@ -86,7 +86,6 @@ fn send(
         match by.step(&mut transfer, socket.as_fd(), now)? {
             Step::Sent { bytes, evidence } => steps.push((bytes, evidence)),
             Step::SocketFull => writable(socket),
-            Step::SourceEmpty => thread::sleep(Duration::from_millis(1)),
             Step::Done => {
                 assert!(transfer.is_done() && transfer.sent() == transfer.bytes());
                 assert_eq!(steps.iter().map(|(bytes, _)| bytes).sum::<u64>(), transfer.bytes());

@@ -14,7 +14,7 @@ use super::super::open_error::OpenError;
 use super::super::peer_error::is_of_network;
 use super::super::settings::{Settings, join, send_groups_by};
 use crate::engine::address;
-use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::send_queue::KernelSocket;
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
@@ -258,7 +258,7 @@ mod tests {
             is_over.store(true, Relaxed);
             assert!(ended.is_none(), "{ended:?}");
         });
-        assert!(kernel.own.errors_told() > 0);
+        assert!(kernel.own.network_errors() > 0);
         kernel.send(kernel.local(), &[b"behind it"]).unwrap();
         assert!(kernel.receive(&mut Messages::new(1), &mut [0; 10]).unwrap().is_some());
     }

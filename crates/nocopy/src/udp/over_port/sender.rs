@@ -17,7 +17,7 @@ use crate::counter::{Counter, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
-use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::send_queue::KernelSocket;
 use crate::sys::clock::boottime_ns;
 
 counters! {

@@ -1,13 +1,17 @@
-//! Random histories of a queue against a model: memory is free when all of it was handed over and no call reads it, and at no other time.
+//! Random histories of a queue against a model: memory is free when all of it was handed over and each call that reads it is settled, and at
+//! no other time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Buffer, Done, Doubt, Evidence, Made, Sender, SharedBytes, Ticket, Told, connected};
+use super::{
+    Buffer, Completed, Completion, CompletionReport, Evidence, Extent, Position, Queue, SharedBytes, Ticket,
+    call, connected, queue, whole,
+};
 use crate::facts::evidence::Cause;
 
 const COPIED: Evidence = Evidence::Copied(Cause::DeliveredLocally);
@@ -26,6 +30,10 @@ enum Step {
         count: u8,
         copied: bool,
     },
+    /// Finished calls are settled, at most so many.
+    Settle(u8),
+    /// A finished call is forgotten: its memory is never free.
+    Forget,
     /// A call for the next entry fails. Whether the next two numbers are reported, and whether the kernel holds no call then.
     Fail {
         reported: [bool; 2],
@@ -40,6 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1..4_u64).prop_map(Step::Call),
         2 => Just(Step::CallForPart),
         5 => (-3..6_i8, 1..5_u8, any::<bool>()).prop_map(|(from, count, copied)| Step::Report { from, count, copied }),
+        4 => (1..4_u8).prop_map(Step::Settle),
+        1 => Just(Step::Forget),
         1 => (any::<[bool; 2]>(), any::<bool>()).prop_map(|(reported, is_quiet)| Step::Fail { reported, is_quiet }),
     ]
 }
@@ -68,21 +78,33 @@ impl Entry {
 
 /// A queue, and what it should know.
 struct World {
-    queue: Sender,
+    queue: Queue,
     entries: Vec<Entry>,
     /// The first that is not handed over.
     head: u64,
     open: BTreeMap<u64, Range<u64>>,
     next_number: u64,
+    /// Entries of calls that are finished and not settled, in order; a call that failed has no evidence.
+    finished: VecDeque<(Range<u64>, Evidence)>,
+    forgotten: Vec<Completion<()>>,
     /// Entries that the queue gave back, with their evidence.
     freed: Vec<(u64, Evidence)>,
 }
 
 impl World {
     fn new() -> Self {
-        let mut queue = Sender::new(connected().0, None);
+        let mut queue = queue(connected().0);
         queue.allow_zero_copy().expect("a new socket");
-        Self { queue, entries: Vec::new(), head: 0, open: BTreeMap::new(), next_number: 0, freed: Vec::new() }
+        Self {
+            queue,
+            entries: Vec::new(),
+            head: 0,
+            open: BTreeMap::new(),
+            next_number: 0,
+            finished: VecDeque::new(),
+            forgotten: Vec::new(),
+            freed: Vec::new(),
+        }
     }
 
     fn take(&mut self, step: &Step) {
@@ -91,56 +113,76 @@ impl World {
             Step::Push => {
                 let bytes = Arc::new([7; 100]);
                 let buffer = Buffer::from_owner(SharedBytes(Arc::clone(&bytes)));
-                assert_eq!(self.queue.push(buffer, ()), Ticket(self.entries.len() as u64));
+                assert_eq!(self.queue.push(buffer), Ticket(self.entries.len() as u64));
                 self.entries.push(Entry { bytes, is_handed_over: false, calls: 0, evidence: Vec::new() });
             }
-            _ if waiting.is_empty() && !matches!(step, Step::Report { .. }) => {}
-            Step::Copy => self.hand_over(self.head, Some(COPIED)),
-            Step::Call(count) => {
-                let reads = self.head..waiting.end.min(self.head + count);
-                self.call(reads.clone());
-                reads.for_each(|ticket| self.hand_over(ticket, None));
-            }
-            Step::CallForPart => self.call(self.head..self.head + 1),
             Step::Report { from, count, copied } => {
                 let oldest = self.open.keys().next().copied().unwrap_or(self.next_number);
                 let first = oldest.wrapping_add_signed(i64::from(*from)) as u32;
                 self.report(first, first.wrapping_add(u32::from(*count) - 1), *copied);
             }
+            Step::Settle(count) => (0..*count).for_each(|_| self.settle()),
+            Step::Forget => {
+                self.forgotten.extend(self.queue.next_completion());
+                let _never_settled = self.finished.pop_front();
+            }
+            _ if waiting.is_empty() => {}
+            Step::Copy => self.hand_over(self.head + 1, Some(COPIED)),
+            Step::Call(count) => {
+                let reads = self.head..waiting.end.min(self.head + count);
+                self.call(reads.clone());
+                self.hand_over(reads.end, None);
+            }
+            Step::CallForPart => self.call(self.head..self.head + 1),
             Step::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
         }
+        let freed = std::iter::from_fn(|| self.queue.completed());
+        self.freed.extend(freed.map(|Completed { ticket, evidence, .. }| (ticket.0, evidence)));
     }
 
-    fn hand_over(&mut self, ticket: u64, evidence: Option<Evidence>) {
-        let entry = &mut self.entries[ticket as usize];
-        (entry.is_handed_over, self.head) = (true, ticket + 1);
-        entry.evidence.extend(evidence);
-        let freed = &mut self.freed;
-        self.queue
-            .handed_over(ticket, evidence, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)));
+    /// All entries up to that one.
+    fn hand_over(&mut self, end: u64, evidence: Option<Evidence>) {
+        for ticket in self.head..end {
+            let entry = &mut self.entries[ticket as usize];
+            entry.is_handed_over = true;
+            entry.evidence.extend(evidence);
+        }
+        self.head = end;
+        self.queue.advance(Position::of(end), evidence);
     }
 
     /// As after a call that the kernel took.
     fn call(&mut self, reads: Range<u64>) {
-        self.queue.messages.called(reads.clone());
-        let number = self.queue.calls.push(Made { reads: reads.clone(), taken: 100, note: () });
-        assert_eq!(number, self.next_number);
+        let (start, end) = (Position::of(reads.start), Position::of(reads.end));
+        self.queue.entries.open_call(reads.clone());
+        self.queue.numbered.push(call(Extent { start, end, bytes: 100 }));
         reads.clone().for_each(|ticket| self.entries[ticket as usize].calls += 1);
-        self.open.insert(number, reads);
+        self.open.insert(self.next_number, reads);
         self.next_number += 1;
     }
 
     fn report(&mut self, first: u32, last: u32, copied: bool) {
         let evidence = if copied { COPIED } else { Evidence::ZeroCopy };
         let named = u64::from(last.wrapping_sub(first)) + 1;
-        let mut finished = 0;
+        let mut known = 0;
         for low in (0..named as u32).map(|behind| first.wrapping_add(behind)) {
             let Some(reads) = self.open.remove(&u64::from(low)) else { continue };
-            self.end_call(reads, Some(evidence));
-            finished += 1;
+            self.finished.push_back((reads, evidence));
+            known += 1;
         }
-        let expected = (finished as usize, named - finished);
-        assert_eq!(self.completed(Done { first, last, copied }), expected, "finished, and never made");
+        let report = CompletionReport { first, last, copied };
+        assert_eq!(self.queue.complete(report), named - known, "never made, or finished");
+    }
+
+    fn settle(&mut self) {
+        let done = self.queue.next_completion();
+        assert_eq!(done.is_some(), !self.finished.is_empty());
+        if let (Some(done), Some((reads, evidence))) = (done, self.finished.pop_front()) {
+            let copied = done.outcome.as_ref().expect("no ring refused it").copied;
+            assert_eq!(if copied { COPIED } else { Evidence::ZeroCopy }, evidence);
+            self.queue.settle(done, Some(evidence));
+            self.end_call(reads, Some(evidence));
+        }
     }
 
     fn end_call(&mut self, reads: Range<u64>, evidence: Option<Evidence>) {
@@ -151,35 +193,25 @@ impl World {
         }
     }
 
-    fn completed(&mut self, done: Done) -> (usize, u64) {
-        let freed = &mut self.freed;
-        let mut judge = |_: &(), told: Told| if told.copied { COPIED } else { Evidence::ZeroCopy };
-        self.queue.done(done, &mut judge, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)))
-    }
-
     /// The four cases of a failed call, by the reports of the next two numbers; it is sent in another way meanwhile.
     fn fail(&mut self, reported: [bool; 2], is_quiet: bool) {
         let failed = self.head;
-        self.queue.messages.called(failed..failed + 1);
-        self.queue.doubt = Some(Doubt::new(Made { reads: failed..failed + 1, taken: 0, note: () }));
+        self.queue.fail(whole(failed));
         self.entries[failed as usize].calls += 1;
-        self.hand_over(failed, Some(Evidence::Unknown));
-        self.check();
+        self.hand_over(failed + 1, Some(Evidence::Unknown));
+        assert!(self.queue.is_uncertain());
         for (number, _) in (self.next_number..).zip(reported).filter(|(_, is_reported)| *is_reported) {
             let number = number as u32;
-            assert_eq!(self.completed(Done { first: number, last: number, copied: false }), (0, 0));
+            let report = CompletionReport { first: number, last: number, copied: false };
+            assert_eq!(self.queue.complete(report), 0);
         }
-        let freed = &mut self.freed;
-        let mut free = |Ticket(ticket): Ticket, _: Buffer, evidence| freed.push((ticket, evidence));
-        self.queue.conclude(is_quiet, &mut free);
+        self.queue.resolve(is_quiet);
         if reported == [false, false] && !is_quiet {
-            assert!(self.queue.is_unsure(), "nothing is known");
-            self.check();
+            assert!(self.queue.is_uncertain(), "nothing is known");
             // The kernel's memory for reports is free at last.
-            let freed = &mut self.freed;
-            self.queue.conclude(true, &mut |Ticket(ticket), _, evidence| freed.push((ticket, evidence)));
+            self.queue.resolve(true);
         }
-        assert!(!self.queue.is_unsure());
+        assert!(!self.queue.is_uncertain());
         if reported == [false, true] {
             // The failed call has the first number, and is open.
             self.open.insert(self.next_number, failed..failed + 1);
@@ -194,9 +226,10 @@ impl World {
     }
 
     fn check(&self) {
-        assert_eq!(self.queue.in_flight(), self.open.len() + usize::from(self.queue.is_unsure()));
+        let unsettled = self.finished.len() + self.forgotten.len();
+        assert_eq!(self.queue.in_flight(), self.open.len() + unsettled);
         let read = self.entries.iter().filter(|entry| entry.calls > 0).count();
-        assert_eq!(self.queue.messages().read().count(), read);
+        assert_eq!(self.queue.entries().read().count(), read);
         for (ticket, entry) in (0..).zip(&self.entries) {
             let is_held = Arc::strong_count(&entry.bytes) > 1;
             assert_eq!(is_held, !entry.is_free(), "{ticket}");

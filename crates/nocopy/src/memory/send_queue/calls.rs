@@ -1,0 +1,354 @@
+//! The calls that hand bytes of entries to the kernel. Each call is recorded before any other step.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use smallvec::SmallVec;
+
+use super::numbering::{CallTable, NoZeroCopy, OpenCall, Report};
+use super::{CallNote, Entries, Extent, Payload, SendQueue};
+use crate::memory::pool::Registration;
+use crate::sys::udp_send::Address;
+use crate::sys::uring_send::{Full, UringRefused, UringSender};
+use crate::sys::{stream, udp_send};
+
+/// Calls by io_uring. The ring is dropped before the pool whose memory it has registered.
+#[derive(Debug)]
+pub(super) struct Ring<C> {
+    sender: UringSender,
+    calls: CallTable<OpenCall<C>>,
+    memory: Registration,
+    /// The socket's send buffer.
+    buffer_bytes: usize,
+}
+
+impl<C> Ring<C> {
+    pub(super) fn memory(&self) -> &Registration {
+        &self.memory
+    }
+}
+
+/// How a stream is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendMode {
+    Copied { waits: bool },
+    ZeroCopy { waits: bool },
+    Ring,
+}
+
+/// Memory for a call of several messages, each with a note.
+#[derive(Debug)]
+pub(crate) struct Burst<C> {
+    burst: udp_send::Burst,
+    calls: Vec<(Extent, C)>,
+}
+
+impl<C> Burst<C> {
+    pub(crate) fn new() -> Self {
+        Self { burst: udp_send::Burst::new(), calls: Vec::with_capacity(udp_send::MESSAGES_MAX) }
+    }
+
+    /// The messages of the last call of which the kernel accepted so many.
+    pub(crate) fn accepted(&self, count: usize) -> &[(Extent, C)] {
+        &self.calls[..count.min(self.calls.len())]
+    }
+}
+
+/// Messages for one call and one destination, made of entries, which do not change until the call was made.
+#[derive(Debug)]
+pub(crate) struct Batch<'a, P: Payload, C: CallNote> {
+    queue: &'a mut SendQueue<P, C>,
+    burst: &'a mut Burst<C>,
+    /// `None`: the address to which the socket is connected.
+    to: Option<&'a Address>,
+}
+
+impl<P: Payload, C: CallNote> SendQueue<P, C> {
+    /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
+    pub(crate) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
+        self.numbered.allow(&self.socket)
+    }
+
+    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes no more. Errors: `ResourceBusy`: another sender may make them,
+    /// or it is not known whether a failed call has a number. `Unsupported` in a forked child, because its parent may make further calls.
+    pub(crate) fn share_socket(&mut self) -> io::Result<()> {
+        let is_inherited = self.is_inherited();
+        self.numbered.share_socket(&self.socket, is_inherited)
+    }
+
+    /// MSG_ZEROCOPY calls without a report.
+    pub(crate) fn numbered_calls(&self) -> usize {
+        self.numbered.open()
+    }
+
+    /// Whether reports must be read before the next MSG_ZEROCOPY call, because its number is uncertain.
+    #[inline]
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.numbered.is_uncertain()
+    }
+
+    fn check_zero_copy(&self) -> io::Result<()> {
+        self.check_process()?;
+        if self.numbered.is_allowed() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
+    /// Refuses zero-copy calls in a forked child, because they would use up numbers of the socket, and its parent would mistake them for
+    /// its own. Errors: `Unsupported` in a child, which can only send copies.
+    pub(crate) fn check_process(&self) -> io::Result<()> {
+        if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+    }
+
+    /// Begins a call of several messages.
+    pub(crate) fn batch<'a>(
+        &'a mut self,
+        burst: &'a mut Burst<C>,
+        to: Option<&'a Address>,
+    ) -> Batch<'a, P, C> {
+        burst.burst.clear();
+        burst.calls.clear();
+        Batch { queue: self, burst, to }
+    }
+
+    /// Sends on a stream, by one call, and returns how many bytes the kernel took. On an error of the kernel it took none, and the call has
+    /// no number. Zero-copy: `Unsupported` if this sender may make no such calls, without a working ring, and in a forked child; `ENOBUFS`
+    /// if the ring is full.
+    pub(crate) fn send(&mut self, extent: Extent, mode: SendMode, note: C) -> io::Result<usize> {
+        match mode {
+            // SAFETY: the entries are borrowed for the call, which copies.
+            SendMode::Copied { waits } => unsafe {
+                stream::send(self.socket.as_fd(), &self.slices(extent), waits, false)
+            },
+            SendMode::ZeroCopy { waits } => self.send_numbered(extent, waits, note),
+            SendMode::Ring => self.send_at_once(extent, note),
+        }
+    }
+
+    fn send_numbered(&mut self, extent: Extent, waits: bool, note: C) -> io::Result<usize> {
+        self.check_zero_copy()?;
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        let taken = unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, true)? };
+        let extent = self.entries.extent(extent.start, taken);
+        self.entries.open_call(extent.tickets());
+        self.numbered.push(OpenCall { extent, note });
+        Ok(taken)
+    }
+
+    /// By the ring, which reports every call, even one that sent nothing.
+    fn send_at_once(&mut self, extent: Extent, note: C) -> io::Result<usize> {
+        self.check_process()?;
+        let Self { entries, ring, .. } = self;
+        let ring = match ring {
+            Some(ring) if !ring.sender.is_broken() => ring,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        if ring.sender.is_full() {
+            // Not `WouldBlock`: the socket has room, so a wait for room would end at once.
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), entries.pieces(extent)) };
+        let extent = entries.extent(extent.start, *sent.as_ref().unwrap_or(&0));
+        entries.open_call(extent.tickets());
+        ring.calls.push(OpenCall { extent, note });
+        sent
+    }
+
+    fn slices(&self, extent: Extent) -> SmallVec<[io::IoSlice<'_>; 16]> {
+        self.entries.pieces(extent).map(io::IoSlice::new).collect()
+    }
+
+    /// Makes the ring, with the pool's memory registered, unless it exists.
+    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringRefused> {
+        if self.ring.is_some() {
+            return Ok(());
+        }
+        let pool = self.freed.cache.pool();
+        // First: from here on none of the pool's pages is replaced.
+        let memory = pool.register();
+        // SAFETY: `memory` holds the pool, stays beside the ring, and is dropped after it.
+        let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory()), sends)? };
+        let buffer_bytes = udp_send::send_buffer_bytes(&*self.socket).unwrap_or(0);
+        self.ring = Some(Ring { sender, calls: CallTable::starting_at(0), memory, buffer_bytes });
+        if let Some(ring) = self.ring_descriptor() {
+            self.readiness.watch_also(ring, true);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    pub(crate) fn is_ring_full(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
+    }
+
+    pub(crate) fn is_ring_broken(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
+    }
+
+    /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is overtaken; `None` while one
+    /// waits, and without a ring.
+    pub(crate) fn ring_room(&self) -> io::Result<Option<usize>> {
+        match self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) {
+            None => Ok(None),
+            Some(ring) => {
+                let unsent_bytes = udp_send::unsent_bytes(&*self.socket)?;
+                Ok(Some(ring.buffer_bytes.saturating_sub(unsent_bytes)))
+            }
+        }
+    }
+
+    /// A descriptor that is readable when calls by the ring are finished, if there are any.
+    pub(super) fn busy_ring(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
+    }
+
+    /// The ring's descriptor, if this process has one.
+    pub(super) fn ring_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().filter(|_| !self.is_inherited()).map(|ring| ring.sender.as_fd())
+    }
+
+    /// Completions of calls that were never made: faults of the kernel.
+    pub(crate) fn unknown_completions(&self) -> u64 {
+        self.unknown_completions + self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
+    }
+
+    /// Queues a message of datagrams with the ring. Fails if the ring is full, if there is none, and in a forked child.
+    pub(crate) fn queue_on_ring(
+        &mut self,
+        extent: Extent,
+        to: Option<&Address>,
+        segment_bytes: Option<u16>,
+        note: C,
+    ) -> Result<(), Full> {
+        if self.is_inherited() {
+            return Err(Full);
+        }
+        let Self { entries, ring, .. } = self;
+        let ring = ring.as_mut().ok_or(Full)?;
+        let pieces = entries.pieces(extent);
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        unsafe { ring.sender.queue(ring.calls.end(), pieces, to, segment_bytes)? };
+        entries.open_call(extent.tickets());
+        ring.calls.push(OpenCall { extent, note });
+        Ok(())
+    }
+
+    /// Submits the queued sends of the ring.
+    /// Errors: the kernel's error; the next call repeats sends that were not accepted. `Unsupported` in a forked child.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        self.check_process()?;
+        self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
+    }
+
+    /// As [`collect`](Self::collect), for calls by the ring: no system call, unless the ring asks for one.
+    pub(crate) fn collect_ring(&mut self) {
+        let is_inherited = self.is_inherited();
+        let Some(Ring { sender, calls, .. }) = self.ring.as_mut().filter(|_| !is_inherited) else { return };
+        // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats them.
+        let _ = sender.submit();
+        sender.reap(|number, done| {
+            let Some(call) = calls.take(number) else { return };
+            let report = Report { copied: done.copied, is_first: true };
+            self.finished.push_back((call, done.result.map(|_| report)));
+        });
+    }
+
+    /// Ends calls by the ring that wait for room: they are reported as refused.
+    pub(super) fn cancel_ring(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.sender.cancel();
+        }
+    }
+}
+
+impl<P: Payload, C: CallNote> Batch<'_, P, C> {
+    #[inline]
+    pub(crate) fn entries(&self) -> &Entries<P> {
+        &self.queue.entries
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self, pieces: usize) -> bool {
+        self.burst.burst.has_room(pieces)
+    }
+
+    /// Messages that were added.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.burst.calls.len()
+    }
+
+    /// Adds a message, cut into datagrams of `segment_bytes` if that is not 0.
+    /// Panics without [`has_room`](Self::has_room).
+    #[inline]
+    pub(crate) fn add(&mut self, extent: Extent, segment_bytes: u16, note: C) {
+        let Burst { burst, calls } = &mut *self.burst;
+        burst.begin(self.to, segment_bytes);
+        self.queue.entries.pieces(extent).for_each(|piece| burst.piece(piece));
+        calls.push((extent, note));
+    }
+
+    /// Sends the messages with a copy; returns how many the kernel accepted. Returns the kernel's error for the first message.
+    pub(crate) fn send_copied(self, flags: i32) -> io::Result<usize> {
+        // SAFETY: the pieces were just made of entries, and stay until the call was made, which copies.
+        unsafe { self.burst.burst.send(self.queue.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
+    }
+
+    /// Sends the messages without a copy; returns how many the kernel accepted. Errors: the kernel's, for the first message. `Unsupported`
+    /// if this sender may make no such calls. While it [is uncertain](SendQueue::is_uncertain) whether a call was numbered: `EINTR` (read
+    /// reports and try again), then `ENOBUFS` (no memory to find out).
+    pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
+        self.queue.check_zero_copy()?;
+        if self.queue.is_uncertain() {
+            return Err(self.probe_again(flags));
+        }
+        let Self { queue, burst: Burst { burst, calls }, .. } = &mut self;
+        // SAFETY: the pieces were just made of entries, which are held, unchanged, until their calls, recorded below, were reported, or they
+        // were abandoned for good.
+        let sent = unsafe { burst.send(queue.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY) };
+        let count = *sent.as_ref().unwrap_or(&0);
+        for &(extent, note) in calls.iter().take(count) {
+            queue.entries.open_call(extent.tickets());
+            queue.numbered.push(OpenCall { extent, note });
+        }
+        if let Some(&(extent, note)) = calls.get(count) {
+            self.on_failed_call(extent, note, sent.as_ref().err(), flags);
+        }
+        sent
+    }
+
+    /// Handles a failed call; `error` is its own, unless others of its burst were taken. The call may have a number, so its entries are held
+    /// until that is known.
+    #[cold]
+    #[inline(never)]
+    fn on_failed_call(&mut self, extent: Extent, note: C, error: Option<&io::Error>, flags: i32) {
+        let errno = error.and_then(io::Error::raw_os_error);
+        if errno.is_some_and(|errno| [libc::EAGAIN, libc::EINTR].contains(&errno)) {
+            return; // it waited, or would have, for room to make the packet in
+        }
+        let Self { queue, burst, to } = self;
+        queue.entries.open_call(extent.tickets());
+        let failed = OpenCall { extent: Extent { bytes: 0, ..extent }, note: note.of_failed() };
+        let uncertain = queue.numbered.push_uncertain(failed);
+        let again = burst.burst.probe_number(queue.socket.as_fd(), *to, flags).raw_os_error();
+        // The memory may suffice for one call and not for the other.
+        let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
+        uncertain.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
+    }
+
+    /// Makes a further call, whose number shows whether the failed one was numbered.
+    #[cold]
+    #[inline(never)]
+    fn probe_again(&mut self, flags: i32) -> io::Error {
+        let error = self.burst.burst.probe_number(self.queue.socket.as_fd(), self.to, flags);
+        let uncertain = self.queue.numbered.uncertain_mut();
+        let is_tried = uncertain.is_none_or(|call| std::mem::replace(&mut call.is_tried, true));
+        match error.kind() {
+            io::ErrorKind::WouldBlock => error,
+            _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
+            _ => io::ErrorKind::Interrupted.into(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How a queue ends: what was not sent is taken back, and memory that the kernel still reads is left to the reaper, or given up.
+
+use std::sync::Arc;
+
+use super::calls::Ring;
+use super::{CallNote, Entries, Freed, Payload, Position, SendQueue, bytes_of};
+use crate::memory::pool::{Buffer, Cache};
+
+impl<P: Payload, C: CallNote> SendQueue<P, C> {
+    /// Removes the payloads that were not handed over, in order. Those that the kernel reads in part stay until it has.
+    pub(crate) fn take_unsent(&mut self) -> Vec<P> {
+        let end = self.entries.end();
+        let unsent = (self.head.ticket..end).filter_map(|ticket| self.entries.take_unsent(ticket)).collect();
+        self.head = Position::of(end);
+        unsent
+    }
+
+    /// Moves everything out that the kernel may read or report, into a queue that drops what becomes free. Later entries get the
+    /// following tickets.
+    pub(crate) fn detach(&mut self) -> Self {
+        let pool = self.freed.cache.pool().clone();
+        let freed = Freed { cache: Cache::sharing(pool), completed: None };
+        let end = self.entries.end();
+        let mut detached = Self::starting_at(end, Arc::clone(&self.socket), freed, self._sharer.take());
+        std::mem::swap(&mut self.entries, &mut detached.entries);
+        std::mem::swap(&mut self.numbered, &mut detached.numbered);
+        std::mem::swap(&mut self.ring, &mut detached.ring);
+        std::mem::swap(&mut self.finished, &mut detached.finished);
+        std::mem::swap(&mut self.generation, &mut detached.generation);
+        std::mem::swap(&mut self.head, &mut detached.head);
+        detached
+    }
+
+    /// Ends all finished calls, without evidence.
+    pub(crate) fn settle_unseen(&mut self) {
+        while let Some(done) = self.next_completion() {
+            self.settle(done, None);
+        }
+    }
+
+    /// Whether all pages that the kernel reads can be replaced, once this sender's ring has ended.
+    pub(crate) fn is_replaceable(&self) -> bool {
+        let ring = self.ring.as_ref().map(Ring::memory);
+        self.entries.read().flat_map(Payload::buffers).all(|buffer| buffer.is_replaceable(ring))
+    }
+
+    /// Bytes that the kernel reads.
+    pub(crate) fn read_bytes(&self) -> usize {
+        self.entries.read().map(bytes_of).sum()
+    }
+
+    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
+    pub(crate) fn abandon(mut self) -> usize {
+        if self.is_inherited() {
+            return 0; // nothing of this process is read
+        }
+        self.cancel_ring();
+        self.collect_ring();
+        self.settle_unseen();
+        // The ring has the old pages registered: it must end before they are replaced.
+        drop(self.ring.take());
+        let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
+        entries.abandon().flat_map(Payload::into_buffers).map(Buffer::abandon).sum()
+    }
+}
+
+impl<P: Payload, C: CallNote> Drop for SendQueue<P, C> {
+    fn drop(&mut self) {
+        if self.in_flight() > 0 || (self.ring.is_some() && self.is_inherited()) {
+            let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
+            std::mem::forget((entries, self.ring.take()));
+        }
+        self.numbered.give_back(&self.socket);
+    }
+}

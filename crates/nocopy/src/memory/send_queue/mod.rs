@@ -1,0 +1,581 @@
+//! The queue of sends: the only owner of bytes from `send` until the kernel no longer reads them.
+//!
+//! ```text
+//!   program ── push ──▶ ENTRY queued ── call that copies ───── advance(evidence) ──────────────▶ FREE
+//!                          │                                                                       ▲
+//!                          ├─ MSG_ZEROCOPY, io_uring ── advance(no evidence yet)                   │
+//!                          ▼                                                                       │
+//!                      ENTRY handed over, open calls                                               │
+//!                          │  the kernel reports ── collect ──▶ COMPLETION ── settle(evidence) ────┤  with the last open call
+//!                          │                                                                       │
+//!                          ├─ a datagram call failed ──▶ UNCERTAIN CALL (`numbering`) ── collect ──┤  if it has no number
+//!                          │
+//!                          └─ the sender is dropped: `detach`, for the reaper; closed by force: `abandon`
+//! ```
+//!
+//! An entry is free when all of it was handed over *and* no call that reads it is open; nothing else frees it, except `take_unsent` (never
+//! handed over) and `abandon`. Only this module hands bytes of entries to calls (`calls`) and counts them (`numbering`). Reports are checked:
+//! one of a call that was never made, or is finished, frees nothing.
+#![allow(unsafe_code)]
+
+mod calls;
+mod ends;
+mod numbering;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use calls::Ring;
+pub(crate) use calls::{Burst, SendMode};
+pub(crate) use numbering::{Completion, KernelSocket, NoZeroCopy, Report};
+use numbering::{NumberedCalls, OpenCall};
+
+use crate::facts::evidence::Evidence;
+use crate::memory::pool::{Buffer, Cache, Sharer};
+use crate::sys::fork::Generation;
+use crate::sys::poll::{Wakeup, wait_for_completions};
+use crate::sys::readiness::Readiness;
+
+/// Number of open calls from which completions are read: often enough that buffers return while they are in the cache.
+pub(crate) const REAP_AT: usize = 16;
+
+/// The most entries from the first to the last that the kernel reads, before the first is moved aside.
+const SPAN_MAX: usize = 4096;
+
+/// The number of a send, counted from 0 for each sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(crate) u64);
+
+/// A finished send, whose memory is free again.
+#[derive(Debug)]
+pub struct Completed<T> {
+    /// The ticket that `send` returned.
+    pub ticket: Ticket,
+    /// The evidence for its bytes; if it differs between parts, that of the worst part.
+    pub evidence: Evidence,
+    /// The buffer or the message itself.
+    pub item: T,
+}
+
+/// What an entry sends: a message of datagrams, a piece of a stream.
+///
+/// Moving it must not change its buffers, and it must return all of them, because memory that the kernel reads must not change.
+pub(crate) trait Payload: Send + 'static {
+    fn buffers(&self) -> &[Buffer];
+
+    /// As `buffers`, by value.
+    fn into_buffers(self) -> impl Iterator<Item = Buffer>;
+
+    /// Whether completions return it as a whole to the program.
+    fn is_returned(&self) -> bool {
+        true
+    }
+}
+
+fn bytes_of(payload: &impl Payload) -> usize {
+    payload.buffers().iter().map(|buffer| buffer.len()).sum()
+}
+
+/// Information kept about a call until it is finished.
+pub(crate) trait CallNote: Copy + Send + 'static {
+    /// The note for a failed call that sent nothing, although the kernel may have numbered it (datagrams).
+    #[must_use]
+    fn of_failed(self) -> Self {
+        self
+    }
+}
+
+/// A byte of the queue: an entry, and how many of its bytes are in front. Never the end of an entry: that is the next one's begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) ticket: u64,
+    pub(crate) bytes: usize,
+}
+
+impl Position {
+    /// The first byte of an entry.
+    #[inline]
+    pub(crate) fn of(ticket: u64) -> Self {
+        Self { ticket, bytes: 0 }
+    }
+}
+
+/// Bytes of consecutive entries. It begins inside of an entry only if that has one buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+    pub(crate) bytes: usize,
+}
+
+impl Extent {
+    /// The entries that have bytes of it.
+    #[inline]
+    pub(crate) fn tickets(self) -> Range<u64> {
+        self.start.ticket..self.end.ticket + u64::from(self.end.bytes > 0)
+    }
+}
+
+/// Something that is queued, or that the kernel still reads.
+#[derive(Debug)]
+struct Entry<P> {
+    /// `None` once it is free but an earlier entry is not.
+    payload: Option<P>,
+    /// Calls that read it and are not settled.
+    open_calls: u32,
+    is_handed_over: bool,
+    evidence: Option<Evidence>,
+}
+
+/// All entries, in the order of their tickets.
+#[derive(Debug)]
+pub(crate) struct Entries<P> {
+    first: u64,
+    entries: VecDeque<Entry<P>>,
+    /// Entries before `first` that the kernel reads much longer than many after them, moved aside because their slots are needed.
+    late: BTreeMap<u64, Entry<P>>,
+    /// Calls that are not settled.
+    open_calls: usize,
+}
+
+/// Where free memory goes.
+#[derive(Debug)]
+struct Freed<P> {
+    cache: Cache,
+    completed: Option<VecDeque<Completed<P>>>,
+}
+
+/// Entries with payloads `P`, and the calls that carry them, each with a note `C`.
+///
+/// If it is dropped while the kernel reads some of its memory, all of it is leaked. That happens if a panic unwinds the reaper, and in
+/// forked children: they have a copy, whose socket belongs to their parent, and whose ring is not mapped.
+#[derive(Debug)]
+pub(crate) struct SendQueue<P: Payload, C: CallNote> {
+    entries: Entries<P>,
+    /// The next byte to hand over.
+    head: Position,
+    /// MSG_ZEROCOPY calls, which the error queue completes.
+    numbered: NumberedCalls<C>,
+    ring: Option<Ring<C>>,
+    /// Calls that are finished and not settled.
+    finished: VecDeque<(OpenCall<C>, io::Result<Report>)>,
+    freed: Freed<P>,
+    socket: Arc<KernelSocket>,
+    readiness: Readiness,
+    /// Completions of calls that were never made.
+    unknown_completions: u64,
+    /// Counts this sender among those that share its pool, even after it was dropped while calls are in flight.
+    _sharer: Option<Sharer>,
+    /// The process that makes the calls and receives their completions.
+    generation: Generation,
+    /// Other queues have other numbers.
+    number: u64,
+}
+
+impl<P: Payload> Freed<P> {
+    #[inline]
+    fn put(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
+        match &mut self.completed {
+            Some(completed) if payload.is_returned() => {
+                completed.push_back(Completed { ticket, evidence, item: payload });
+            }
+            _ => payload.into_buffers().for_each(|buffer| self.cache.put(buffer)),
+        }
+    }
+}
+
+impl<P> Entries<P> {
+    /// No entries; the first one gets the ticket `first`.
+    fn starting_at(first: u64) -> Self {
+        Self { first, entries: VecDeque::new(), late: BTreeMap::new(), open_calls: 0 }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, payload: P) -> Ticket {
+        let ticket = Ticket(self.end());
+        let payload = Some(payload);
+        self.entries.push_back(Entry { payload, open_calls: 0, is_handed_over: false, evidence: None });
+        if self.entries.len() > SPAN_MAX {
+            self.move_to_late();
+        }
+        ticket
+    }
+
+    /// Moves late entries aside, so that later ones need not be kept.
+    #[cold]
+    fn move_to_late(&mut self) {
+        if self.entries.front().is_some_and(|first| first.is_handed_over)
+            && let Some(first) = self.entries.pop_front()
+        {
+            self.late.insert(self.first, first);
+            self.first += 1;
+            self.forget_front();
+        }
+    }
+
+    /// The ticket that the next entry gets.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    #[inline]
+    fn get(&self, ticket: u64) -> &Entry<P> {
+        match ticket.checked_sub(self.first) {
+            Some(place) => &self.entries[place as usize],
+            None => &self.late[&ticket],
+        }
+    }
+
+    fn get_mut(&mut self, ticket: u64) -> &mut Entry<P> {
+        match ticket.checked_sub(self.first) {
+            Some(place) => &mut self.entries[place as usize],
+            None => self.late.get_mut(&ticket).expect("held until it is free"),
+        }
+    }
+
+    /// Panics if it is free.
+    #[inline]
+    pub(crate) fn payload(&self, ticket: u64) -> &P {
+        self.get(ticket).payload.as_ref().expect("what is queued or read is held")
+    }
+
+    /// Whether a call reads it.
+    pub(crate) fn is_read(&self, ticket: u64) -> bool {
+        self.get(ticket).open_calls > 0
+    }
+
+    /// Payloads that are not free yet.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &P> {
+        self.late.values().chain(&self.entries).filter_map(|entry| entry.payload.as_ref())
+    }
+
+    /// Payloads that the kernel may still read.
+    pub(crate) fn read(&self) -> impl Iterator<Item = &P> {
+        let all = self.late.values().chain(&self.entries);
+        all.filter(|entry| entry.open_calls > 0).filter_map(|entry| entry.payload.as_ref())
+    }
+
+    /// Records a call that reads all or part of these entries.
+    fn open_call(&mut self, tickets: Range<u64>) {
+        self.open_calls += 1;
+        for ticket in tickets {
+            self.get_mut(ticket).open_calls += 1;
+        }
+    }
+
+    fn forget_front(&mut self) {
+        while self.entries.front().is_some_and(|entry| entry.payload.is_none()) {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Removes an entry that was not handed over, unless a call reads it: then it counts as handed over.
+    fn take_unsent(&mut self, ticket: u64) -> Option<P> {
+        let entry = self.get_mut(ticket);
+        entry.is_handed_over = true;
+        let payload = if entry.open_calls == 0 { entry.payload.take() } else { None };
+        self.forget_front();
+        payload
+    }
+
+    /// Returns the payloads that the kernel may still read; the rest is dropped.
+    fn abandon(self) -> impl Iterator<Item = P> {
+        let all = self.late.into_values().chain(self.entries);
+        all.filter(|entry| entry.open_calls > 0).filter_map(|entry| entry.payload)
+    }
+}
+
+impl<P: Payload> Entries<P> {
+    /// The pieces to pass to the kernel.
+    #[inline]
+    pub(crate) fn pieces(&self, extent: Extent) -> impl Iterator<Item = &[u8]> {
+        let (mut at, mut left) = (extent.start.bytes, extent.bytes);
+        let payloads = extent.tickets().filter_map(|ticket| self.get(ticket).payload.as_ref());
+        payloads.flat_map(Payload::buffers).map(move |buffer| {
+            let piece = &buffer[std::mem::take(&mut at)..];
+            let piece = &piece[..piece.len().min(left)];
+            left -= piece.len();
+            piece
+        })
+    }
+
+    /// The extent of so many bytes.
+    fn extent(&self, start: Position, bytes: usize) -> Extent {
+        let (mut end, mut left) = (start, bytes);
+        while left > 0 {
+            let rest = bytes_of(self.payload(end.ticket)) - end.bytes;
+            if left < rest {
+                end.bytes += left;
+                break;
+            }
+            left -= rest;
+            end = Position::of(end.ticket + 1);
+        }
+        Extent { start, end, bytes }
+    }
+
+    /// Records the end of such a call, with its evidence, if it sent anything.
+    fn end_call(&mut self, tickets: Range<u64>, evidence: Option<Evidence>, freed: &mut Freed<P>) {
+        self.open_calls -= 1;
+        for ticket in tickets {
+            let entry = self.get_mut(ticket);
+            entry.open_calls -= 1;
+            entry.merge_evidence(evidence);
+            self.release(ticket, freed);
+        }
+    }
+
+    /// Notes that a whole entry was handed over; `evidence` is for the parts that no call reports.
+    fn hand_over(&mut self, ticket: u64, evidence: Option<Evidence>, freed: &mut Freed<P>) {
+        let entry = self.get_mut(ticket);
+        entry.is_handed_over = true;
+        entry.merge_evidence(evidence);
+        self.release(ticket, freed);
+    }
+
+    fn release(&mut self, ticket: u64, freed: &mut Freed<P>) {
+        let entry = self.get_mut(ticket);
+        if entry.open_calls > 0 || !entry.is_handed_over {
+            return;
+        }
+        let evidence = entry.evidence.unwrap_or(Evidence::Unknown);
+        if let Some(payload) = entry.payload.take() {
+            freed.put(Ticket(ticket), payload, evidence);
+        }
+        if ticket < self.first {
+            self.late.remove(&ticket);
+        }
+        self.forget_front();
+    }
+}
+
+impl<P> Entry<P> {
+    /// The evidence for an entry is that of its worst part.
+    fn merge_evidence(&mut self, evidence: Option<Evidence>) {
+        let Some(evidence) = evidence else { return };
+        self.evidence = Some(match (self.evidence, evidence) {
+            (None, new) => new,
+            (Some(Evidence::Copied(cause)), _) | (_, Evidence::Copied(cause)) => Evidence::Copied(cause),
+            (Some(Evidence::Unknown), _) | (_, Evidence::Unknown) => Evidence::Unknown,
+            (Some(Evidence::ZeroCopy), Evidence::ZeroCopy) => Evidence::ZeroCopy,
+        });
+    }
+}
+
+impl<P: Payload, C: CallNote> SendQueue<P, C> {
+    /// `keeps_completed`: free payloads are kept for [`completed`](Self::completed).
+    pub(crate) fn new(socket: Arc<KernelSocket>, cache: Cache, keeps_completed: bool) -> Self {
+        let sharer = cache.share();
+        let freed = Freed { cache, completed: keeps_completed.then(VecDeque::new) };
+        Self::starting_at(0, socket, freed, sharer)
+    }
+
+    fn starting_at(first: u64, socket: Arc<KernelSocket>, freed: Freed<P>, sharer: Option<Sharer>) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self {
+            entries: Entries::starting_at(first),
+            head: Position::of(first),
+            numbered: NumberedCalls::none(),
+            ring: None,
+            finished: VecDeque::new(),
+            freed,
+            socket,
+            readiness: Readiness::to_send(),
+            unknown_completions: 0,
+            _sharer: sharer,
+            generation: Generation::current(),
+            number: NUMBERS.fetch_add(1, Relaxed),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, payload: P) -> Ticket {
+        self.entries.push(payload)
+    }
+
+    #[inline]
+    pub(crate) fn head(&self) -> Position {
+        self.head
+    }
+
+    #[inline]
+    pub(crate) fn entries(&self) -> &Entries<P> {
+        &self.entries
+    }
+
+    /// Entries that were not handed over whole.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        (self.entries.end() - self.head.ticket) as usize
+    }
+
+    /// The only payload, if it is queued and no call reads it.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<&P> {
+        match self.entries.entries.front() {
+            Some(first) if self.entries.entries.len() == 1 && self.queued() == 1 && first.open_calls == 0 => {
+                first.payload.as_ref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Removes the only entry, which a copying call sent; `take` removes its buffer.
+    #[inline(always)]
+    pub(crate) fn pop_only(&mut self, take: impl FnOnce(&mut P) -> Option<Buffer>, evidence: Evidence) {
+        let Entries { entries, first, .. } = &mut self.entries;
+        let Some(entry) = entries.front_mut() else { return };
+        assert!(entry.open_calls == 0, "the kernel reads it");
+        if let (None, Some(payload)) = (&self.freed.completed, &mut entry.payload) {
+            if let Some(buffer) = take(payload) {
+                self.freed.cache.put(buffer);
+            }
+            entries.pop_front();
+        } else if let Some(payload) = entries.pop_front().and_then(|entry| entry.payload) {
+            self.freed.put(Ticket(*first), payload, evidence);
+        }
+        *first += 1;
+        self.head = Position::of(*first);
+    }
+
+    /// The payload at the head, and the socket.
+    /// Panics if a call reads it, or nothing is queued.
+    pub(crate) fn front_mut(&mut self) -> (&mut P, BorrowedFd<'_>) {
+        let entry = self.entries.get_mut(self.head.ticket);
+        assert!(entry.open_calls == 0, "the kernel reads it");
+        (entry.payload.as_mut().expect("what is queued is held"), self.socket.as_fd())
+    }
+
+    /// Removes the payload at the head, if it is wanted and no call reads it. To be [put back](Self::restore_front), or
+    /// [passed](Self::advance).
+    pub(crate) fn take_front(&mut self, is_wanted: impl FnOnce(&P) -> bool) -> Option<P> {
+        let entry = self.entries.get_mut(self.head.ticket);
+        if entry.open_calls > 0 {
+            return None;
+        }
+        entry.payload.take_if(|payload| is_wanted(payload))
+    }
+
+    pub(crate) fn restore_front(&mut self, payload: P) {
+        self.entries.get_mut(self.head.ticket).payload = Some(payload);
+    }
+
+    /// Continues at `to`; `evidence` is that of the skipped bytes, if no call reports it.
+    #[inline]
+    pub(crate) fn advance(&mut self, to: Position, evidence: Option<Evidence>) {
+        let from = std::mem::replace(&mut self.head, to);
+        for ticket in from.ticket..to.ticket {
+            self.entries.hand_over(ticket, evidence, &mut self.freed);
+        }
+        if to.bytes > 0 && to != from {
+            self.entries.get_mut(to.ticket).merge_evidence(evidence);
+        }
+    }
+
+    /// Reads the kernel's reports of MSG_ZEROCOPY calls and of the ring, and the network's errors. Finished calls wait to be
+    /// [pulled](Self::next_completion).
+    pub(crate) fn collect(&mut self) {
+        loop {
+            let was_quiet = self.numbered.is_quiet(&self.socket);
+            let before = self.finished.len();
+            while let Some(report) = self.numbered.next_report(&self.socket) {
+                self.unknown_completions += self.numbered.complete(report, &mut self.finished);
+            }
+            if let Some(failed) = self.numbered.resolve_uncertain(was_quiet) {
+                self.entries.end_call(failed.extent.tickets(), None, &mut self.freed);
+            }
+            // After the last completions it may be quiet.
+            if self.finished.len() == before || !self.is_uncertain() {
+                break;
+            }
+        }
+        self.collect_ring();
+    }
+
+    /// The next finished call: to be [settled](Self::settle). None in a forked child: memory of its parent's calls is not its own.
+    pub(crate) fn next_completion(&mut self) -> Option<Completion<C>> {
+        let (call, outcome) =
+            if self.finished.is_empty() || self.is_inherited() { None } else { self.finished.pop_front() }?;
+        Some(Completion::of(call, outcome, self.number))
+    }
+
+    /// Ends a finished call, with the evidence for its bytes, if it sent any. Entries that no other call reads are free.
+    /// Panics if it is one of another queue.
+    pub(crate) fn settle(&mut self, done: Completion<C>, evidence: Option<Evidence>) {
+        self.entries.end_call(done.tickets(self.number), evidence, &mut self.freed);
+    }
+
+    /// The next payload that is free again, if they are kept.
+    pub(crate) fn completed(&mut self) -> Option<Completed<P>> {
+        self.freed.completed.as_mut()?.pop_front()
+    }
+
+    /// Calls whose memory the kernel still reads, or may read.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.open_calls
+    }
+
+    /// Whether this process is a forked child of the one that made the calls.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation.is_past()
+    }
+
+    #[inline]
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn kernel_socket(&self) -> &Arc<KernelSocket> {
+        &self.socket
+    }
+
+    #[inline]
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.freed.cache
+    }
+
+    #[inline]
+    pub(crate) fn cache_mut(&mut self) -> &mut Cache {
+        &mut self.freed.cache
+    }
+
+    /// Waits for completions of earlier sends.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_for_completions(self.socket(), self.busy_ring(), timeout)
+    }
+
+    /// Whether the descriptor also reports room to send.
+    #[inline]
+    pub(crate) fn wants_room(&self) -> bool {
+        self.readiness.wants_room()
+    }
+
+    /// Sets whether the descriptor also reports room to send.
+    #[inline]
+    pub(crate) fn want_room(&self, wanted: bool) {
+        self.readiness.want_room(self.socket(), wanted);
+    }
+
+    /// Sets whether the descriptor is also readable while another one is.
+    pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
+        self.readiness.watch_also(other, wanted);
+    }
+
+    /// A descriptor that is readable while the kernel has something to report about sends, by the socket or by its ring, or, if wanted,
+    /// there is room to send.
+    /// Panics at the first call, if the process has no descriptor left.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.readiness.descriptor_of(self.socket(), self.ring_descriptor())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,524 @@
+//! The numbers of zero-copy calls, until the kernel reports them finished.
+//!
+//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and reports completions in one error
+//! queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one continues its
+//! numbers, and only this module reads the queue: a completion that another half reads is kept for that sender.
+//!
+//! It may number a call that fails. For example, with UDP segmentation after the MTU was lowered, the packet is made, found too long, and its
+//! completion reported, although `sendmsg` returns `EINVAL`. So after any failure the error queue is read before the next call, and the data
+//! of the failed call is held until it is known whether it has a number.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{CallNote, Extent, Position};
+use crate::sys::error_queue::{CompletionReport, NetworkError, QueueEntry, next_entry};
+use crate::sys::fork::Generation;
+use crate::sys::option;
+
+const ERRORS_MAX: usize = 64;
+
+/// The most entries read from the queue at a time, at under a microsecond each.
+const READ_MAX: usize = 1024;
+
+const BUSY: &str = "socket: cannot be shared now; the kernel has not reported yet how many MSG_ZEROCOPY calls were made on it; \
+                    drain them, and try again";
+
+const FORKED: &str = "socket: cannot be shared here; this process is a forked child, and its parent still numbers the MSG_ZEROCOPY \
+                      calls; ask in the parent, before the fork";
+
+/// A kernel socket with one or several senders, and their shared state.
+#[derive(Debug)]
+pub(crate) struct KernelSocket {
+    descriptor: Arc<OwnedFd>,
+    /// The process that reads the queue. A forked child must not read it, because its parent would miss those entries.
+    generation: Generation,
+    queue: Mutex<ErrorQueue>,
+    /// Network errors read so far, including discarded ones.
+    network_errors: AtomicU64,
+}
+
+/// Entries of the error queue that were read, but not taken by a sender.
+#[derive(Debug)]
+struct ErrorQueue {
+    numbering: Numbering,
+    /// At most one for each call that the sender has in flight.
+    completions: VecDeque<CompletionReport>,
+    errors: VecDeque<NetworkError>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Numbering {
+    /// No sender makes `MSG_ZEROCOPY` calls; the next call gets this number.
+    Free(u64),
+    /// One sender makes the calls, or waits for their completions.
+    Taken,
+    /// The number of the next call is unknown: calls were made by others, or given up.
+    Lost,
+}
+
+impl KernelSocket {
+    /// A socket without earlier `MSG_ZEROCOPY` calls and without other descriptors.
+    pub(crate) fn new(descriptor: Arc<OwnedFd>) -> Arc<Self> {
+        let numbering = Numbering::Free(0);
+        let queue = ErrorQueue { numbering, completions: VecDeque::new(), errors: VecDeque::new() };
+        let (queue, generation) = (Mutex::new(queue), Generation::current());
+        Arc::new(Self { descriptor, generation, queue, network_errors: AtomicU64::new(0) })
+    }
+
+    /// Whether another half of this process uses the socket as well.
+    pub(crate) fn is_shared(socket: &Arc<Self>) -> bool {
+        Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
+    }
+
+    /// Makes the caller the only sender of `MSG_ZEROCOPY` calls, and returns the number of its first call. `None` while there is another
+    /// sender, if the number is unknown, and in a forked child, because its parent may make further calls.
+    pub(super) fn claim(&self) -> Option<u64> {
+        let mut queue = self.queue()?;
+        let Numbering::Free(next) = queue.numbering else { return None };
+        queue.numbering = Numbering::Taken;
+        Some(next)
+    }
+
+    /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the number of the next call, if
+    /// known.
+    pub(super) fn give_back(&self, next: Option<u64>) {
+        let Some(mut queue) = self.queue() else { return };
+        queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
+        queue.completions.clear();
+    }
+
+    /// The next completion, for the sender that made the calls; `None` if there is none now.
+    pub(super) fn next_completion(&self) -> Option<CompletionReport> {
+        let mut queue = self.queue()?;
+        loop {
+            if let Some(report) = queue.completions.pop_front() {
+                return Some(report);
+            }
+            if !self.read_one(&mut queue) {
+                return None;
+            }
+        }
+    }
+
+    /// Reads the error queue, and returns how many network errors there were.
+    pub(crate) fn read(&self) -> u64 {
+        let Some(mut queue) = self.queue() else { return 0 };
+        let before = self.network_errors();
+        // Limited, so that a flood of errors does not hold the lock that other halves wait for.
+        (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
+        self.network_errors() - before
+    }
+
+    fn read_one(&self, queue: &mut ErrorQueue) -> bool {
+        match next_entry(self.as_fd()) {
+            Ok(Some(QueueEntry::Completion(report))) => {
+                if let Numbering::Taken = queue.numbering {
+                    queue.completions.push_back(report);
+                }
+            }
+            Ok(Some(QueueEntry::Network(error))) => {
+                self.network_errors.fetch_add(1, Relaxed); // a count alone: it is of no other memory
+                if queue.errors.len() == ERRORS_MAX {
+                    queue.errors.pop_front();
+                }
+                queue.errors.push_back(error);
+            }
+            Ok(None) | Err(_) => return false,
+        }
+        true
+    }
+
+    /// Network errors read so far.
+    #[inline]
+    pub(crate) fn network_errors(&self) -> u64 {
+        self.network_errors.load(Relaxed)
+    }
+
+    /// The latest network errors that were not taken yet, oldest first.
+    pub(crate) fn take_errors(&self) -> VecDeque<NetworkError> {
+        self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
+    }
+
+    /// Memory that the kernel keeps for the socket in addition to its data: options, and each `MSG_ZEROCOPY` call until its completion was
+    /// read (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
+    fn option_memory_bytes(&self) -> Option<u32> {
+        option::option_memory_bytes(self).ok()
+    }
+
+    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
+    fn queue(&self) -> Option<MutexGuard<'_, ErrorQueue>> {
+        // Poisoning does not matter: no code that may panic leaves it half changed.
+        (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AsFd for KernelSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The kernel's report of a finished call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) copied: bool,
+    /// Whether this is the first call of the kernel's report, which may cover several.
+    pub(crate) is_first: bool,
+}
+
+/// A call that the kernel has accepted and not completed.
+#[derive(Debug)]
+pub(super) struct OpenCall<C> {
+    /// The bytes that it took.
+    pub(super) extent: Extent,
+    pub(super) note: C,
+}
+
+/// A finished call, whose entries are held until it is [settled](super::SendQueue::settle).
+#[derive(Debug)]
+#[must_use = "its memory is never free"]
+pub(crate) struct Completion<C> {
+    call: OpenCall<C>,
+    /// Error: the ring refused the call, which sent nothing.
+    pub(crate) outcome: io::Result<Report>,
+    /// The number of its queue.
+    queue: u64,
+}
+
+impl<C: CallNote> Completion<C> {
+    pub(super) fn of(call: OpenCall<C>, outcome: io::Result<Report>, queue: u64) -> Self {
+        Self { call, outcome, queue }
+    }
+
+    /// The entries that it read. Panics if it is one of another queue.
+    pub(super) fn tickets(&self, queue: u64) -> Range<u64> {
+        assert!(self.queue == queue, "a call of another queue");
+        self.call.extent.tickets()
+    }
+
+    pub(crate) fn note(&self) -> C {
+        self.call.note
+    }
+
+    /// Bytes that the call took.
+    pub(crate) fn bytes(&self) -> usize {
+        self.call.extent.bytes
+    }
+
+    pub(crate) fn start(&self) -> Position {
+        self.call.extent.start
+    }
+}
+
+/// Why a sender makes no MSG_ZEROCOPY calls.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.why())]
+pub(crate) enum NoZeroCopy {
+    /// Another sender makes them, or gave up calls that the kernel has not completed.
+    Taken,
+    /// There may be other descriptors of the socket, through which such calls may be made.
+    Shared,
+    /// Such calls were made before the socket was handed over, so their number is not known.
+    Used,
+    Kernel(#[source] io::Error),
+}
+
+impl NoZeroCopy {
+    pub(crate) fn why(&self) -> &'static str {
+        match self {
+            Self::Taken => {
+                "another sender makes the MSG_ZEROCOPY calls of this socket, which the kernel numbers together; use io_uring, or one sender"
+            }
+            Self::Shared => {
+                "the program may have other descriptors of this socket, and the kernel numbers the MSG_ZEROCOPY calls of all together; use \
+                 io_uring, or a socket that was made here"
+            }
+            Self::Used => {
+                "the socket was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set); hand it over unused"
+            }
+            Self::Kernel(_) => {
+                "the kernel refuses SO_ZEROCOPY; use Linux 4.14 or newer for TCP sockets, 5.0 for UDP sockets"
+            }
+        }
+    }
+}
+
+/// The MSG_ZEROCOPY calls of one sender.
+#[derive(Debug)]
+pub(super) struct NumberedCalls<C> {
+    calls: CallTable<OpenCall<C>>,
+    role: Role,
+    /// No other call is made until it is resolved.
+    uncertain: Option<UncertainCall<C>>,
+}
+
+/// Whether this sender makes the calls of its socket. All such calls on a socket share one numbering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// This sender makes none.
+    NotOurs,
+    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` [in addition to
+    /// data](KernelSocket::option_memory_bytes).
+    Ours { idle_bytes: Option<u32> },
+    /// This sender made them and waits for the last completions. Other senders may make such calls now.
+    GivenAway,
+}
+
+/// A MSG_ZEROCOPY call of datagrams failed. The kernel has numbered it if it made the packet before it found that it cannot send it.
+///
+/// Usually its completion is reported before the call returns. But parts of the packet may still be in flight, and read their memory: the
+/// first fragments of a long datagram, a copy for local receivers of a multicast group. Then nothing is reported yet, and mistaking the
+/// next call's number for this one's would free memory that the kernel reads. So a second call that fails deliberately (a *probe*) follows:
+/// its reported number shows whether the first was numbered. Until that is known the memory is held, even if the kernel had no memory for
+/// the second call.
+#[derive(Debug)]
+pub(super) struct UncertainCall<C> {
+    /// Recorded as if it had sent nothing.
+    failed: OpenCall<C>,
+    /// Whether the next number, and the one after it, were reported.
+    reported: [bool; 2],
+    /// The probe failed with the same error, in the route look-up: neither call made a packet.
+    pub(super) is_uncounted: bool,
+    /// The probe was repeated, and not reported.
+    pub(super) is_tried: bool,
+}
+
+/// What is known of the number of a failed call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Unknown,
+    /// Nothing reads its memory; it and the probe used up that many numbers.
+    NotOpen {
+        numbers: u32,
+    },
+    /// It has the first number, and is still read; the probe has the second.
+    Open,
+}
+
+impl<C> UncertainCall<C> {
+    /// `was_quiet`: before the reports were read, the kernel held no call.
+    fn outcome(&self, was_quiet: bool) -> Outcome {
+        match self.reported {
+            [false, false] if self.is_uncounted || was_quiet => Outcome::NotOpen { numbers: 0 },
+            // The kernel had too little memory for the probe.
+            [false, false] => Outcome::Unknown,
+            // Either call has it; the other has none.
+            [true, false] => Outcome::NotOpen { numbers: 1 },
+            [true, true] => Outcome::NotOpen { numbers: 2 },
+            [false, true] => Outcome::Open,
+        }
+    }
+}
+
+impl<C: CallNote> NumberedCalls<C> {
+    pub(super) fn none() -> Self {
+        Self { calls: CallTable::starting_at(0), role: Role::NotOurs, uncertain: None }
+    }
+
+    /// Calls without a report.
+    pub(super) fn open(&self) -> usize {
+        self.calls.open()
+    }
+
+    #[inline]
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.uncertain.is_some()
+    }
+
+    pub(super) fn uncertain_mut(&mut self) -> Option<&mut UncertainCall<C>> {
+        self.uncertain.as_mut()
+    }
+
+    /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
+    pub(super) fn allow(&mut self, socket: &KernelSocket) -> Result<(), NoZeroCopy> {
+        match self.role {
+            Role::Ours { .. } => return Ok(()),
+            Role::GivenAway => return Err(NoZeroCopy::Shared),
+            Role::NotOurs => {}
+        }
+        option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)?;
+        let first = socket.claim().ok_or(NoZeroCopy::Taken)?;
+        self.role = Role::Ours { idle_bytes: socket.option_memory_bytes() };
+        self.calls = CallTable::starting_at(first);
+        Ok(())
+    }
+
+    /// Lets others make such calls on the socket; this sender makes no more.
+    pub(super) fn share_socket(&mut self, socket: &KernelSocket, is_inherited: bool) -> io::Result<()> {
+        match self.role {
+            Role::GivenAway => return Ok(()),
+            _ if is_inherited => return Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
+            Role::Ours { .. } if self.uncertain.is_none() => {}
+            Role::NotOurs if socket.claim().is_some() => {}
+            Role::Ours { .. } | Role::NotOurs => {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY));
+            }
+        }
+        self.role = Role::GivenAway;
+        Ok(())
+    }
+
+    /// Whether this sender makes such calls.
+    pub(super) fn is_allowed(&self) -> bool {
+        matches!(self.role, Role::Ours { .. })
+    }
+
+    /// Records a call that the kernel accepted.
+    pub(super) fn push(&mut self, call: OpenCall<C>) {
+        self.calls.push(call);
+    }
+
+    /// Records a call that failed: `failed` has no bytes.
+    pub(super) fn push_uncertain(&mut self, failed: OpenCall<C>) -> &mut UncertainCall<C> {
+        let call = UncertainCall { failed, reported: [false; 2], is_uncounted: false, is_tried: false };
+        self.uncertain.insert(call)
+    }
+
+    /// The next report of such calls; also reads the other entries of the error queue.
+    pub(super) fn next_report(&self, socket: &KernelSocket) -> Option<CompletionReport> {
+        if self.role == Role::NotOurs {
+            socket.read();
+            return None;
+        }
+        socket.next_completion()
+    }
+
+    /// Moves the calls of a report to those that are finished. Returns how many of its numbers were of calls that were never made, or
+    /// already finished.
+    pub(super) fn complete(
+        &mut self,
+        report: CompletionReport,
+        finished: &mut VecDeque<(OpenCall<C>, io::Result<Report>)>,
+    ) -> u64 {
+        let first = self.calls.number(report.first);
+        let named = first..first + i64::from(report.last.wrapping_sub(report.first)) + 1;
+        let mut expected = 0;
+        for number in self.calls.among(&named) {
+            let Some(call) = self.calls.take(number) else { continue };
+            finished.push_back((call, Ok(Report { copied: report.copied, is_first: expected == 0 })));
+            expected += 1;
+        }
+        if let Some(uncertain) = &mut self.uncertain {
+            let next = self.calls.end().cast_signed();
+            for (number, reported) in (next..).zip(&mut uncertain.reported) {
+                if named.contains(&number) && !std::mem::replace(reported, true) {
+                    expected += 1;
+                }
+            }
+        }
+        let unknown = (named.end - named.start - expected).cast_unsigned();
+        // The calls of other senders are reported here, too.
+        if self.role == Role::GivenAway { 0 } else { unknown }
+    }
+
+    /// Whether there is an uncertain call, and the kernel has no open calls: it reads no memory, and all completions were read. Call it
+    /// before completions are read, for [`resolve_uncertain`](Self::resolve_uncertain), because another half may read some at the same time.
+    pub(super) fn is_quiet(&self, socket: &KernelSocket) -> bool {
+        let Role::Ours { idle_bytes: Some(idle) } = self.role else { return false };
+        self.uncertain.is_some() && socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
+    }
+
+    /// Finds out from the reports whether the failed call was numbered, if they suffice. Returns the call if nothing reads its memory.
+    pub(super) fn resolve_uncertain(&mut self, was_quiet: bool) -> Option<OpenCall<C>> {
+        let outcome = self.uncertain.as_ref()?.outcome(was_quiet);
+        if outcome == Outcome::Unknown {
+            return None;
+        }
+        let failed = self.uncertain.take()?.failed;
+        if let Outcome::NotOpen { numbers } = outcome {
+            (0..numbers).for_each(|_| self.calls.skip());
+            return Some(failed);
+        }
+        self.calls.push(failed);
+        self.calls.skip();
+        None
+    }
+
+    /// The number that the next call gets.
+    #[cfg(test)]
+    pub(super) fn next_number(&self) -> u64 {
+        self.calls.end()
+    }
+
+    /// The end of the sender: others may make such calls, if their number is known.
+    pub(super) fn give_back(&self, socket: &KernelSocket) {
+        if self.role != Role::NotOurs {
+            let is_known = self.is_allowed() && self.calls.open() == 0 && self.uncertain.is_none();
+            socket.give_back(is_known.then(|| self.calls.end()));
+        }
+    }
+}
+
+/// Calls by number, as both sides count them. Completions may come in any order, and for several calls at once.
+#[derive(Debug)]
+pub(super) struct CallTable<C> {
+    first: u64,
+    calls: VecDeque<Option<C>>,
+    open: usize,
+}
+
+impl<C> CallTable<C> {
+    /// No calls; the first gets the number `first`.
+    pub(super) fn starting_at(first: u64) -> Self {
+        Self { first, calls: VecDeque::new(), open: 0 }
+    }
+
+    pub(super) fn push(&mut self, call: C) -> u64 {
+        self.calls.push_back(Some(call));
+        self.open += 1;
+        self.first + self.calls.len() as u64 - 1
+    }
+
+    /// Takes call `number`; `None` if there is none, or it is finished already, because the kernel's number is not trusted.
+    pub(super) fn take(&mut self, number: u64) -> Option<C> {
+        let place = number.checked_sub(self.first)?;
+        let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
+        self.open -= 1;
+        self.forget_front();
+        Some(call)
+    }
+
+    /// Skips a number that the kernel gave to a finished call.
+    fn skip(&mut self) {
+        self.calls.push_back(None);
+        self.forget_front();
+    }
+
+    fn forget_front(&mut self) {
+        while let Some(None) = self.calls.front() {
+            self.calls.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// The full number for the kernel's 32-bit `low`: the one nearest to the open calls, possibly below them.
+    fn number(&self, low: u32) -> i64 {
+        let away = low.wrapping_sub(self.first as u32).cast_signed();
+        self.first.cast_signed() + i64::from(away)
+    }
+
+    /// The part of a range that may be open.
+    fn among(&self, range: &Range<i64>) -> Range<u64> {
+        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
+        within(range.start)..within(range.end)
+    }
+
+    /// How many are not finished.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// The number after the last call.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.calls.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

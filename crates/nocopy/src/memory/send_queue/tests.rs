@@ -1,0 +1,267 @@
+mod entries;
+mod model;
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::engine::reaper::{self, CloseTimeouts};
+use crate::memory::pool::Pool;
+use crate::sys::error_queue::CompletionReport;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl CallNote for () {}
+
+impl Payload for Buffer {
+    fn buffers(&self) -> &[Buffer] {
+        std::slice::from_ref(self)
+    }
+
+    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        std::iter::once(self)
+    }
+}
+
+type Queue = SendQueue<Buffer, ()>;
+
+/// A queue that keeps what is free for `completed`.
+fn queue(socket: Arc<KernelSocket>) -> Queue {
+    SendQueue::new(socket, Cache::new(Pool::new(1, 4096).unwrap()), true)
+}
+
+fn connected() -> (Arc<KernelSocket>, UdpSocket) {
+    let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    from.connect(to.local_addr().unwrap()).unwrap();
+    to.set_read_timeout(Some(PATIENCE)).unwrap();
+    (KernelSocket::new(Arc::new(from.into())), to)
+}
+
+/// All of one entry.
+fn whole(ticket: u64) -> Extent {
+    Extent { start: Position::of(ticket), end: Position::of(ticket + 1), bytes: 100 }
+}
+
+fn call(extent: Extent) -> OpenCall<()> {
+    OpenCall { extent, note: () }
+}
+
+/// Queues a datagram of 100 bytes.
+fn push(queue: &mut Queue) -> Extent {
+    let Ticket(ticket) = queue.push(vec![7; 100].into());
+    whole(ticket)
+}
+
+fn send(queue: &mut Queue, extent: Extent) -> io::Result<usize> {
+    let mut burst = Burst::new();
+    let mut batch = queue.batch(&mut burst, None);
+    batch.add(extent, 0, ());
+    batch.send_zero_copy(0)
+}
+
+fn send_one(queue: &mut Queue) {
+    let extent = push(queue);
+    assert_eq!(send(queue, extent).unwrap(), 1);
+    queue.advance(extent.end, None);
+    assert!(queue.completed().is_none(), "a call reads it");
+}
+
+struct SharedBytes(Arc<[u8; 100]>);
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &*self.0
+    }
+}
+
+#[test]
+fn memory_in_flight_survives_drop() {
+    for is_read in [false, true] {
+        let bytes = Arc::new([7; 100]);
+        let (socket, _to) = connected();
+        let mut queue = queue(socket);
+        queue.push(Buffer::from_owner(SharedBytes(Arc::clone(&bytes))));
+        if is_read {
+            queue.entries.open_call(0..1);
+            queue.numbered.push(call(whole(0)));
+        }
+        drop(queue);
+        assert_eq!(Arc::strong_count(&bytes), if is_read { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn a_call_reads_only_the_entries_that_it_took_bytes_of() {
+    let mut queue = queue(connected().0);
+    for bytes in [10, 0, 20, 0] {
+        queue.push(vec![0; bytes].into());
+    }
+    let entries = &queue.entries;
+    let lengths = |extent: Extent| entries.pieces(extent).map(<[u8]>::len).collect::<Vec<_>>();
+    let start = Position { ticket: 0, bytes: 4 };
+    for (bytes, end, pieces) in [
+        (1, Position { ticket: 0, bytes: 5 }, vec![1]),
+        (6, Position::of(1), vec![6]),
+        (7, Position { ticket: 2, bytes: 1 }, vec![6, 0, 1]),
+        (26, Position::of(3), vec![6, 0, 20]),
+    ] {
+        let extent = entries.extent(start, bytes);
+        assert_eq!((extent.end, lengths(extent)), (end, pieces), "{bytes}");
+    }
+    assert!(entries.extent(Position::of(0), 0).tickets().is_empty());
+}
+
+#[test]
+#[should_panic(expected = "another queue")]
+fn a_completion_of_another_queue_is_refused() {
+    let (mut queue, mut other) = (queue(connected().0), queue(connected().0));
+    for queue in [&mut queue, &mut other] {
+        queue.allow_zero_copy().unwrap();
+        send_one(queue);
+    }
+    let give_up = Instant::now() + PATIENCE;
+    let done = loop {
+        assert!(Instant::now() < give_up, "stuck");
+        queue.collect();
+        if let Some(done) = queue.next_completion() {
+            break done;
+        }
+    };
+    other.settle(done, None);
+}
+
+#[test]
+fn reading_completions_submits_what_did_not_fit_the_ring() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
+    let (socket, to) = connected();
+    let mut queue = queue(socket);
+    queue.open_ring(128).unwrap();
+    let extent = push(&mut queue);
+
+    // Something that is no ring, in the place of the ring.
+    let ring = queue.ring_descriptor().unwrap().as_raw_fd();
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: descriptors of this test; the ring's number goes on to be the ring's.
+    let original = unsafe { libc::dup(ring) };
+    // SAFETY: as above.
+    unsafe { libc::dup2(nothing.as_raw_fd(), ring) };
+    queue.queue_on_ring(extent, None, None, ()).unwrap();
+    queue.advance(extent.end, None);
+    let submitted = queue.submit();
+    // SAFETY: as above.
+    unsafe { (libc::dup2(original, ring), libc::close(original)) };
+    assert!(submitted.is_err());
+    assert_eq!(queue.in_flight(), 1, "taken, and noted");
+
+    let give_up = Instant::now() + PATIENCE;
+    while queue.in_flight() > 0 {
+        assert!(Instant::now() < give_up, "stuck");
+        queue.collect_ring();
+        queue.settle_unseen();
+    }
+    let mut bytes = [0; 200];
+    assert_eq!((to.recv(&mut bytes).unwrap(), bytes[0]), (100, 7));
+}
+
+#[test]
+fn the_next_sender_continues_the_numbers_of_the_last() {
+    let (socket, to) = connected();
+    let mut first = queue(Arc::clone(&socket));
+    first.allow_zero_copy().unwrap();
+    let mut second = queue(Arc::clone(&socket));
+    second.allow_zero_copy().expect_err("two would count from the same number");
+    let extent = push(&mut second);
+    let refused = send(&mut second, extent).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::Unsupported, "no call without a number");
+
+    (0..3).for_each(|_| send_one(&mut first));
+    assert_eq!(first.in_flight(), 3);
+    reaper::leave(&mut first, CloseTimeouts { patience: PATIENCE, cut_off: None });
+    drop(first);
+    let give_up = Instant::now() + PATIENCE;
+    while second.allow_zero_copy().is_err() {
+        assert!(Instant::now() < give_up, "the numbering never came back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(second.numbered.next_number(), 3);
+    send(&mut second, extent).unwrap();
+    to.recv(&mut [0; 200]).unwrap();
+    while second.in_flight() > 0 {
+        assert!(Instant::now() < give_up, "stuck");
+        // Another half may read the queue.
+        socket.read();
+        second.collect();
+        second.settle_unseen();
+        assert_eq!(second.unknown_completions(), 0);
+    }
+}
+
+#[test]
+fn calls_that_are_given_up_end_the_numbering() {
+    let (socket, _to) = connected();
+    let mut first = queue(Arc::clone(&socket));
+    first.allow_zero_copy().unwrap();
+    send_one(&mut first);
+    assert_eq!(first.in_flight(), 1);
+    assert_eq!(first.abandon(), 100, "foreign memory");
+    assert!(socket.claim().is_none());
+}
+
+impl Queue {
+    /// As after a call that failed, and may have a number.
+    fn fail(&mut self, extent: Extent) {
+        self.entries.open_call(extent.tickets());
+        self.numbered.push_uncertain(call(Extent { bytes: 0, ..extent }));
+    }
+
+    /// As after the kernel's report; returns how many of its numbers are unknown.
+    fn complete(&mut self, report: CompletionReport) -> u64 {
+        self.numbered.complete(report, &mut self.finished)
+    }
+
+    fn resolve(&mut self, was_quiet: bool) {
+        if let Some(failed) = self.numbered.resolve_uncertain(was_quiet) {
+            self.entries.end_call(failed.extent.tickets(), None, &mut self.freed);
+        }
+    }
+}
+
+/// The meaning of a failed call, by the reports that follow.
+#[test]
+fn an_uncertain_call_holds_its_memory_until_resolved() {
+    let report = |number| CompletionReport { first: number, last: number, copied: false };
+    // First reports; whether the kernel then holds no call; whether the memory is free then; the next number.
+    let cases = [
+        (vec![], false, false, 0),
+        (vec![], true, true, 0),
+        (vec![0], false, true, 1),
+        (vec![0, 1], false, true, 2),
+        (vec![1], false, false, 2),
+    ];
+    for (reported, was_quiet, is_free, next) in cases {
+        let mut queue = queue(connected().0);
+        queue.allow_zero_copy().unwrap();
+        let extent = push(&mut queue);
+        queue.fail(extent);
+        assert!(queue.entries.is_read(0) && queue.only().is_none(), "not to be taken away");
+        queue.advance(extent.end, Some(Evidence::Unknown)); // sent in another way
+        assert!(queue.completed().is_none() && queue.in_flight() == 1);
+        for &number in &reported {
+            assert_eq!(queue.complete(report(number)), 0);
+        }
+        queue.resolve(was_quiet);
+        assert_eq!(queue.numbered.next_number(), next, "{reported:?} {was_quiet}");
+        assert_eq!(queue.completed().is_some(), is_free, "{reported:?} {was_quiet}");
+        if !is_free {
+            assert_eq!(queue.in_flight(), 1);
+            queue.complete(report(0));
+            queue.resolve(false);
+            queue.settle_unseen();
+            assert!(queue.completed().is_some(), "{reported:?} {was_quiet}");
+        }
+        assert_eq!(queue.in_flight(), 0, "{reported:?} {was_quiet}");
+    }
+}

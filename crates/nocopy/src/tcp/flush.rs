@@ -1,0 +1,373 @@
+//! How a sender hands over its queue: the method for each part, and the fallback if a method fails.
+//!
+//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel numbers only calls that sent something (in
+//! `tcp_sendmsg_locked`, `net_zcopy_put_abort` takes back the number of a failed call).
+//!
+//! Sends of io_uring are made one by one, without waiting, because the next send could overtake one that waits inside the kernel. Only the
+//! time of the calls is measured, because the time that a peer does not read does not depend on the method.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::Method;
+use super::by_reference::{ByReference, Circumstances, Step, TransferError};
+use super::choice::{pages, size};
+use super::item::Item;
+use super::sender::Sender;
+use crate::facts::evidence::{Cause, Evidence};
+use crate::memory::pool;
+use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode};
+use crate::sys::uring_send::UringRefused;
+
+/// The evidence for data that a stream sends beyond its share of a pool.
+const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
+
+const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
+
+/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while the next call is made.
+const RUN_BYTES_MAX: usize = 1 << 20;
+
+const RUN_PIECES_MAX: u64 = 64;
+
+const RING_SENDS: u32 = 256;
+
+/// The number of pools registered with rings in this process from which on streams make rings only if asked: registered memory is locked,
+/// and thousands of connections must not lock all memory.
+const RINGS_MAX: usize = 64;
+
+/// Bytes of buffers at the front of the queue, for one call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) bytes: usize,
+}
+
+/// A call that the kernel accepted and has not completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    run_bytes: usize,
+    method: Method,
+    /// Whether its first packet may be shared with the previous call, so that its completion may report *copied* although it was not.
+    may_share: bool,
+    /// When it was made, if the policy measures it.
+    since: Option<Instant>,
+}
+
+impl CallNote for Call {}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    method: Method,
+    waits: bool,
+    /// The evidence known at once; `None`: the completion will report it.
+    evidence: Option<Evidence>,
+    /// Start of the policy's measurement, if there is one.
+    since: Option<Instant>,
+    run_bytes: usize,
+}
+
+/// This stream's use of io_uring.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RingUse {
+    pub(super) is_asked_for: bool,
+    /// The last call by it sent a part, so its last packet is unfinished.
+    has_open_packet: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RingRefused {
+    #[error(transparent)]
+    Kernel(UringRefused),
+    #[error("{}", Self::MANY)]
+    Many,
+}
+
+impl RingRefused {
+    const MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
+
+    /// The reason as a short constant text.
+    fn why(&self) -> &'static str {
+        match self {
+            Self::Kernel(refused) => refused.why(),
+            Self::Many => Self::MANY,
+        }
+    }
+}
+
+impl Sender {
+    pub(super) fn hand_over_all(&mut self, waits: bool) -> io::Result<bool> {
+        while self.queue.queued() > 0 {
+            if self.left == 0 {
+                return Ok(false);
+            }
+            let is_done = match self.queue.entries().payload(self.queue.head().ticket) {
+                Item::Buffer(_) => self.send_run(Run { bytes: self.next(RUN_BYTES_MAX).bytes }, waits),
+                Item::Reference(_) => self.send_reference(waits),
+            };
+            match is_done {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Buffers from the front of the queue, at most that many bytes. Those without bytes are not passed to the kernel, which would take them
+    /// for the end of a failed call.
+    fn next(&self, bytes_max: usize) -> Extent {
+        let (entries, start) = (self.queue.entries(), self.queue.head());
+        let (mut end, mut bytes) = (start, 0);
+        let stop = entries.end().min(start.ticket + RUN_PIECES_MAX);
+        while end.ticket < stop {
+            let Item::Buffer(buffer) = entries.payload(end.ticket) else { break };
+            let left = buffer.len() - end.bytes;
+            if left > bytes_max - bytes {
+                end.bytes += bytes_max - bytes;
+                bytes = bytes_max;
+                break;
+            }
+            end = Position::of(end.ticket + 1);
+            bytes += left;
+        }
+        Extent { start, end, bytes }
+    }
+
+    /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now.
+    fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
+        let behind = Position::of(self.queue.head().ticket + 1);
+        // Only in front of more bytes may a segment be held back.
+        let more = (behind.ticket..self.queue.entries().end())
+            .any(|ticket| self.queue.entries().payload(ticket).bytes_left() > 0);
+        let mut by_reference = match self.by_reference.take() {
+            Some(made) => made,
+            None => ByReference::new(self.queue.socket(), self.published_method)?,
+        };
+        let is_done = self.send_reference_by(&mut by_reference, Circumstances { more, waits });
+        self.by_reference = Some(by_reference);
+        if let Ok(true) = is_done {
+            self.queue.advance(behind, None);
+        }
+        is_done
+    }
+
+    fn send_reference_by(&mut self, by_reference: &mut ByReference, now: Circumstances) -> io::Result<bool> {
+        loop {
+            let (Item::Reference(transfer), socket) = self.queue.front_mut() else { return Ok(true) };
+            match by_reference.step(transfer, socket, now).map_err(of_transfer)? {
+                Step::Sent { bytes, evidence } => {
+                    self.left = self.left.saturating_sub(bytes as usize);
+                    self.queued_bytes.referred -= u128::from(bytes);
+                    self.counted.bytes += bytes;
+                    self.ledger.add(evidence, 0, bytes);
+                    if self.left == 0 {
+                        return Ok(false);
+                    }
+                }
+                Step::Done => return Ok(true),
+                Step::SocketFull if !now.waits => return Ok(false),
+                Step::SocketFull => self.make_room()?,
+            }
+        }
+    }
+
+    /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more now.
+    ///
+    /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
+    fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
+        let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run.bytes);
+        let choice = chosen.map_or_else(|| self.chooser.choose(run), |(_, choice)| choice);
+        let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
+        let mut method = if is_over_share { Method::Plain } else { choice.method };
+        let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
+        let is_done = loop {
+            let since = (choice.measured && !is_over_share).then(Instant::now);
+            let how = self.how(method, run, waits && since.is_none(), since);
+            let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
+            let sent = self.send_some_of((run.bytes - sent_bytes).min(self.left), how);
+            self.reap_if_many();
+            cost += since.map_or(Duration::ZERO, |since| since.elapsed());
+            match sent {
+                Ok(sent) => {
+                    sent_bytes += sent;
+                    self.left -= sent.min(self.left);
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock if waits => self.make_room()?,
+                    io::ErrorKind::WouldBlock => break false,
+                    _ => method = self.fallback(method, error)?,
+                },
+            }
+            if sent_bytes == run.bytes {
+                break true;
+            }
+            if self.left == 0 {
+                break false;
+            }
+        };
+        if method == choice.method && sent_bytes > 0 {
+            self.chooser.record(choice, Run { bytes: sent_bytes }, cost);
+        }
+        Ok(is_done)
+    }
+
+    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many in
+    /// flight as it leaves free, however long its peer does not read. A stream with its own pool may have all.
+    fn is_over_share(&self, run: Run) -> bool {
+        let (cache, entries) = (self.queue.cache(), self.queue.entries());
+        if cache.pool().sharers() <= 1 || run.bytes == 0 {
+            return false;
+        }
+        let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
+        let fresh = self.next(run.bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
+        let fresh = fresh.map(|ticket| entries.payload(ticket)).filter(of_pool).count();
+        fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().at_home()
+    }
+
+    fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
+        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(pages(run.bytes), run.bytes));
+        How { method, waits, evidence, since, run_bytes: run.bytes }
+    }
+
+    fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+        if how.method == Method::UringZeroCopy {
+            if let Err(refused) = self.open_ring_if_few() {
+                self.chooser.unavailable(how.method, refused.why());
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+        }
+        if how.method == Method::ZeroCopy
+            && let Err(refused) = self.queue.allow_zero_copy()
+        {
+            self.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let in_flight = self.in_flight();
+        let sent = self.call(bytes, how);
+        match sent {
+            Err(error) if how.method.is_zero_copy() && is_no_buffers(&error) => {
+                // Completions make room. Without any, a copy is sent.
+                self.reap();
+                if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, how) }
+            }
+            sent => sent,
+        }
+    }
+
+    /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel no byte was handed over.
+    fn call(&mut self, bytes_max: usize, how: How) -> io::Result<usize> {
+        let extent = self.next(bytes_max);
+        let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, how)? };
+        let end = if sent == extent.bytes { extent.end } else { self.next(sent).end };
+        self.queue.advance(end, how.evidence);
+        self.queued_bytes.buffered -= sent as u64;
+        self.counted.bytes += sent as u64;
+        if let Some(evidence) = how.evidence {
+            self.ledger.add(evidence, 0, sent as u64);
+        }
+        Ok(sent)
+    }
+
+    fn call_kernel(&mut self, extent: Extent, how: How) -> io::Result<usize> {
+        let How { method, waits, since, run_bytes, .. } = how;
+        let call = Call { run_bytes, method, may_share: false, since };
+        let may_share = self.ring.has_open_packet;
+        match method {
+            Method::Plain => self.queue.send(extent, SendMode::Copied { waits }, call),
+            Method::ZeroCopy => self.queue.send(extent, SendMode::ZeroCopy { waits }, call),
+            Method::UringZeroCopy => {
+                let sent = self.queue.send(extent, SendMode::Ring, Call { may_share, ..call })?;
+                self.ring.has_open_packet = if sent > 0 { sent < extent.bytes } else { may_share };
+                Ok(sent)
+            }
+        }
+    }
+
+    /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings already, only if asked for.
+    fn open_ring_if_few(&mut self) -> Result<(), RingRefused> {
+        if !self.queue.has_ring() && !self.ring.is_asked_for && pool::registrations() >= RINGS_MAX {
+            return Err(RingRefused::Many);
+        }
+        self.queue.open_ring(RING_SENDS).map_err(RingRefused::Kernel)
+    }
+
+    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+        self.ring.is_asked_for = true;
+        self.open_ring_if_few().map_err(io::Error::other)
+    }
+
+    /// Sends by a copy, because there is no memory to record a zero-copy call, or no room in the ring.
+    #[cold]
+    fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
+        let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
+        self.counted.no_buffers_bytes += sent as u64;
+        self.chooser.no_room(how.method, self.queue.is_ring_full());
+        Ok(sent)
+    }
+
+    #[cold]
+    fn fallback(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
+        let is_of_method = error.kind() == io::ErrorKind::Unsupported
+            || matches!(
+                error.raw_os_error(),
+                Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
+            );
+        if self.queue.is_ring_broken() {
+            self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
+        }
+        if !method.is_zero_copy() || !is_of_method {
+            return Err(error);
+        }
+        self.chooser.not_taken(method);
+        Ok(Method::Plain)
+    }
+
+    #[inline]
+    fn reap_if_many(&mut self) {
+        let open = self.in_flight();
+        if open >= REAP_AT || (open > 0 && self.queue.cache().is_low()) {
+            self.reap();
+        }
+    }
+
+    /// Reads the kernel's completions of earlier sends, and returns how many zero-copy calls are complete. Makes no system call while none
+    /// is in flight.
+    pub fn reap(&mut self) -> usize {
+        if self.in_flight() == 0 {
+            return 0;
+        }
+        self.paths.refresh();
+        self.queue.collect();
+        let mut count = 0;
+        while let Some(done) = self.queue.next_completion() {
+            // A call that the ring refused took nothing.
+            let report = done.outcome.as_ref().ok().copied();
+            let evidence = report.map(|report| {
+                let Call { run_bytes, method, may_share, since } = done.note();
+                let proven = self.paths.evidence(0, || self.peer, report);
+                let is_doubtful = report.copied && may_share;
+                let evidence = if is_doubtful { Evidence::Unknown } else { proven };
+                self.ledger.add(evidence, 0, done.bytes() as u64);
+                self.chooser.completed(method, 0, size(run_bytes), report.copied && !is_doubtful, since);
+                evidence
+            });
+            self.queue.settle(done, evidence);
+            count += 1;
+        }
+        count
+    }
+}
+
+fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// The kernel's reason, if there is one; `UnexpectedEof` if the source has ended.
+fn of_transfer(error: TransferError) -> io::Error {
+    match error {
+        TransferError::Connection(source) => source,
+        ended @ TransferError::Ended { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, ended),
+        other => io::Error::other(other),
+    }
+}

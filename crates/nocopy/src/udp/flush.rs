@@ -1,0 +1,546 @@
+//! How a sender hands over its queue: cut into calls of as many datagrams as the method allows, with a fallback for each failure.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::Method;
+use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
+use super::outcome::SendError;
+use super::sender::Sender;
+use crate::facts::evidence::{Cause, Evidence};
+use crate::memory::pool::Buffer;
+use crate::memory::send_queue::{CallNote, Completion, Entries, Extent, Position, REAP_AT};
+use crate::sys::udp_send;
+
+/// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
+const PAGES_MAX: usize = 17;
+const PAGE_BYTES: usize = 4096;
+
+const RING_SENDS: u32 = 128;
+
+/// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and parts of two pages.
+const BESIDE_BYTES: usize = 12 << 10;
+
+/// How often to try a datagram that the ring refused.
+const ATTEMPTS: usize = 4;
+
+/// How long one wait for room lasts at most, because the completion that made room may have been read already.
+pub(super) const ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// How many errors of other datagrams a call may return before it gives up.
+const PENDING_ERRORS_MAX: usize = 16;
+
+/// A call that the kernel accepted and has not completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    datagrams: u32,
+    datagram_bytes: u32,
+    destination: u32,
+    method: Method,
+    /// When it was made, if the policy measures it.
+    since: Option<Instant>,
+}
+
+impl CallNote for Call {
+    fn of_failed(self) -> Self {
+        Self { datagrams: 0, since: None, ..self }
+    }
+}
+
+/// Equal datagrams at the front of the queue, for one destination.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) destination: u32,
+    pub(super) datagram_bytes: usize,
+    pub(super) datagrams: usize,
+    /// The ticket after the last message.
+    end: u64,
+}
+
+#[cfg(test)]
+impl Run {
+    pub(super) fn of(destination: u32, datagram_bytes: usize, datagrams: usize) -> Self {
+        Self { destination, datagram_bytes, datagrams, end: 0 }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    method: Method,
+    pub(super) flags: i32,
+    /// The evidence known at once; `None`: the completion will report it.
+    evidence: Option<Evidence>,
+    /// Start of the policy's measurement, if there is one.
+    since: Option<Instant>,
+}
+
+/// Bytes for one message of a call: a part of one buffer with several datagrams, or whole messages.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    extent: Extent,
+    datagrams: u32,
+}
+
+impl Cut {
+    fn call(self, run: &Run, how: How) -> Call {
+        Call {
+            datagrams: self.datagrams,
+            datagram_bytes: run.datagram_bytes as u32,
+            destination: run.destination,
+            method: how.method,
+            since: how.since,
+        }
+    }
+
+    /// Into datagrams of how many bytes the kernel has to cut it.
+    fn segment_bytes(self, run: &Run) -> Option<u16> {
+        (self.datagrams > 1).then_some(run.datagram_bytes as u16)
+    }
+
+    fn pieces(self, entries: &Entries<Outgoing>) -> usize {
+        self.extent.tickets().map(|ticket| entries.payload(ticket).message.pieces().len()).sum()
+    }
+}
+
+/// Errors that were waiting at the socket when a datagram was sent.
+#[derive(Debug, Default)]
+pub(super) struct PendingErrors {
+    count: usize,
+    /// Errors of the network known before the call.
+    pub(super) known: u64,
+}
+
+impl Sender {
+    pub(super) fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
+        let mut refused: Option<SendError> = None;
+        let mut is_all = true;
+        self.awaits_completions = false;
+        while let Some(run) = self.run() {
+            let choice = self.chooser.choose(&run);
+            let since = choice.measured.then(Instant::now);
+            let how = How { method: choice.method, flags, evidence: None, since };
+            let done = self.send_run(how, &run);
+            self.reap_if_many();
+            if let (Some(since), Ok(true)) = (since, &done) {
+                self.chooser.record(choice, &run, since.elapsed());
+            }
+            match done {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_all = false;
+                    break;
+                }
+                Err(source) => {
+                    self.refuse(&source);
+                    let to = self.destinations.get(run.destination).to;
+                    refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
+                }
+            }
+        }
+        self.queue.want_room(!is_all && !self.awaits_completions);
+        refused.or_else(|| self.outcome.late.take()).map_or(Ok(is_all), Err)
+    }
+
+    /// The equal datagrams at the front of the queue.
+    #[inline]
+    fn run(&self) -> Option<Run> {
+        let (entries, head) = (self.queue.entries(), self.queue.head());
+        let end = entries.end();
+        if head.ticket == end {
+            return None;
+        }
+        let Outgoing { message, destination } = entries.payload(head.ticket);
+        let datagram_bytes = message.datagram_bytes();
+        let mut run = Run {
+            destination: *destination,
+            datagram_bytes,
+            datagrams: message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0),
+            end: head.ticket + 1,
+        };
+        while run.end < end {
+            let Outgoing { message, destination } = entries.payload(run.end);
+            if *destination != run.destination || message.datagram_bytes() != datagram_bytes {
+                break;
+            }
+            run.datagrams += message.datagrams();
+            run.end += 1;
+        }
+        Some(run)
+    }
+
+    #[inline]
+    pub(super) fn has(&self, run: &Run) -> bool {
+        self.queue.head().ticket < run.end
+    }
+
+    /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was used.
+    #[inline]
+    fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
+        let (mut pending, chosen) = (PendingErrors::default(), how.method);
+        while self.has(run) {
+            pending.known = self.network_errors();
+            let sent = match how.method {
+                Method::Socket => self.send_one(how, run),
+                Method::Xdp => self.send_over_port(how, run),
+                _ => self.send_many(how, run),
+            };
+            let Err(error) = sent else { continue };
+            if !self.belongs_to_earlier(&error, &mut pending) {
+                how.method = self.fallback(how.method, run, &error).ok_or(error)?;
+            }
+        }
+        Ok(how.method == chosen)
+    }
+
+    /// Sends the next datagram by its own call.
+    #[inline]
+    fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let ticket = self.queue.head().ticket;
+        let Some(bytes) = self.queue.entries().payload(ticket).message.single() else {
+            return self.send_many(how, run);
+        };
+        let address = self.destinations.get(run.destination).address.as_ref();
+        udp_send::send(self.queue.socket(), bytes, address, how.flags)?;
+        let bytes = bytes.len();
+        let evidence = self.chooser.copied(run.datagrams, bytes);
+        self.count_sent(1, bytes as u64);
+        self.ledger.add(evidence, 1, bytes as u64);
+        self.queue.advance(Position::of(ticket + 1), Some(evidence));
+        Ok(())
+    }
+
+    /// Sends as many datagrams of the run as fit into one call.
+    fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
+        if how.method.is_by_ring() {
+            return self.send_by_ring(how, run);
+        }
+        let evidence =
+            (!how.method.is_zero_copy()).then(|| self.chooser.copied(run.datagrams, run.datagram_bytes));
+        let open = self.queue.numbered_calls();
+        match self.call(run, How { evidence, ..how }) {
+            Err(error) if evidence.is_none() && is_no_buffers(&error) => {
+                // Completions make room, so recent ones are read. Without any, a copy is sent.
+                if self.queue.numbered_calls() < open { Ok(()) } else { self.send_copied(how, run) }
+            }
+            sent => sent.map(drop),
+        }
+    }
+
+    /// Makes one call for as many datagrams as it may carry; returns how many the kernel took.
+    fn call(&mut self, run: &Run, how: How) -> io::Result<u64> {
+        let address = self.destinations.get(run.destination).address.as_ref();
+        let mut place = self.queue.head();
+        let mut batch = self.queue.batch(&mut self.burst, address);
+        let messages_max = if how.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
+        while place.ticket < run.end && batch.len() < messages_max {
+            let cut = cut(batch.entries(), how.method, place, run);
+            if !batch.has_room(cut.pieces(batch.entries())) {
+                break;
+            }
+            batch.add(cut.extent, cut.segment_bytes(run).unwrap_or(0), cut.call(run, how));
+            place = cut.extent.end;
+        }
+        if batch.len() == 0 {
+            // In more pieces than the kernel allows (`UIO_MAXIOV`).
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        let sent = match how.evidence {
+            None => batch.send_zero_copy(how.flags),
+            Some(_) => batch.send_copied(how.flags),
+        };
+        let (mut datagrams, mut bytes) = (0, 0);
+        let accepted = self.burst.accepted(*sent.as_ref().unwrap_or(&0));
+        for (extent, call) in accepted {
+            datagrams += u64::from(call.datagrams);
+            bytes += extent.bytes as u64;
+        }
+        if let Some((extent, _)) = accepted.last() {
+            self.queue.advance(extent.end, how.evidence);
+        }
+        self.count_sent(datagrams, bytes);
+        if let Some(evidence) = how.evidence {
+            self.ledger.add(evidence, datagrams, bytes);
+        }
+        if self.queue.is_uncertain() {
+            self.reap();
+        }
+        sent.map(|_| datagrams)
+    }
+
+    /// Sends by copies, because the kernel has no memory to record zero-copy calls.
+    #[cold]
+    #[inline(never)]
+    fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let method = how.method.instead().unwrap_or(Method::SendMmsg);
+        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
+        self.outcome.counters.no_buffers += self.call(run, How { method, evidence, ..how })?;
+        self.chooser.no_buffers(how.method);
+        Ok(())
+    }
+
+    /// Makes the ring, with the pool's memory registered, if there is none.
+    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+        self.queue.open_ring(RING_SENDS).map_err(io::Error::other)
+    }
+
+    /// Passes as many datagrams of the run to the ring as there is room for, by one call.
+    fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
+        if let Err(refused) = self.queue.open_ring(RING_SENDS) {
+            self.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if !self.queue_on_ring(how, run)? {
+            return self.make_room(how.flags);
+        }
+        // Most results have arrived already, and reading them needs no call.
+        self.reap_ring();
+        Ok(())
+    }
+
+    /// Whether there was room for any.
+    fn queue_on_ring(&mut self, how: How, run: &Run) -> io::Result<bool> {
+        self.queue.check_process()?;
+        let Some(mut room) = self.queue.ring_room()? else { return Ok(false) };
+        let (mut datagrams, mut bytes) = (0, 0);
+        while self.has(run) {
+            let cut = cut(self.queue.entries(), how.method, self.queue.head(), run);
+            let needed = cut.extent.bytes + BESIDE_BYTES;
+            if room < needed && self.queue.in_flight() > 0 {
+                break; // in the kernel it would be overtaken by the next
+            }
+            room = room.saturating_sub(needed);
+            let address = self.destinations.get(run.destination).address.as_ref();
+            let (segment_bytes, call) = (cut.segment_bytes(run), cut.call(run, how));
+            if self.queue.queue_on_ring(cut.extent, address, segment_bytes, call).is_err() {
+                break; // the ring is full
+            }
+            datagrams += u64::from(cut.datagrams);
+            bytes += cut.extent.bytes as u64;
+            self.queue.advance(cut.extent.end, None);
+        }
+        self.count_sent(datagrams, bytes);
+        let submitted = self.queue.submit();
+        // If the ring holds something, an error does not concern it: it is submitted with the next call, or when completions are read.
+        if datagrams == 0 { submitted.map(|()| false) } else { Ok(true) }
+    }
+
+    /// Makes room by completions, because the ring or the send buffer is full.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, flags: i32) -> io::Result<()> {
+        if self.reap() == 0 {
+            if flags & libc::MSG_DONTWAIT != 0 {
+                // With nothing in flight, it waits for room in the socket.
+                self.awaits_completions = self.queue.in_flight() > 0;
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.queue.wait(ROOM_WAIT)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is kept for
+    /// [`errors`](Self::errors).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn belongs_to_earlier(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
+        match error.kind() {
+            io::ErrorKind::Interrupted => return true,
+            io::ErrorKind::WouldBlock => return false,
+            _ => {}
+        }
+        self.reap();
+        pending.count += 1;
+        // An error without a notice may still have been waiting; the datagram's own error comes again.
+        let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
+        is_first || (self.network_errors() > pending.known && pending.count <= PENDING_ERRORS_MAX)
+    }
+
+    /// The method for sends that the kernel refuses by this one; `None` if there is none.
+    #[cold]
+    #[inline(never)]
+    fn fallback(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
+        if !is_of_method(error) {
+            return None;
+        }
+        let other = method.instead()?;
+        self.chooser.refused(method, run.destination, run.datagram_bytes as u32);
+        Some(other)
+    }
+
+    /// Removes the first datagram, which no method could send.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, error: &io::Error) {
+        self.outcome.refuse(error);
+        self.pass_next();
+    }
+
+    /// Skips the next datagram, for which no completion will arrive.
+    pub(super) fn pass_next(&mut self) {
+        self.queue.advance(self.next().end, None);
+    }
+
+    /// The next datagram.
+    pub(super) fn next(&self) -> Extent {
+        cut_one(self.queue.entries(), self.queue.head()).extent
+    }
+
+    #[inline]
+    fn reap_if_many(&mut self) {
+        let open = self.queue.in_flight();
+        if open >= REAP_AT || (open > 0 && self.queue.cache().is_empty()) {
+            self.reap();
+        }
+    }
+
+    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete by that.
+    pub fn reap(&mut self) -> usize {
+        let frames = self.port.as_mut().map_or(0, |port| port.reap());
+        if self.queue.in_flight() > 0 {
+            self.paths.refresh();
+        }
+        self.queue.collect();
+        frames + self.settle_finished()
+    }
+
+    fn reap_ring(&mut self) {
+        self.queue.collect_ring();
+        self.settle_finished();
+    }
+
+    fn settle_finished(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(done) = self.queue.next_completion() {
+            let evidence = match &done.outcome {
+                Ok(report) => {
+                    let Call { datagrams, datagram_bytes, destination, method, since } = done.note();
+                    let to = || self.destinations.get(destination).to.map(|to| to.ip());
+                    let evidence = self.paths.evidence(destination, to, *report);
+                    self.ledger.add(evidence, u64::from(datagrams), done.bytes() as u64);
+                    self.chooser.completed(method, destination, datagram_bytes, report.copied, since);
+                    evidence
+                }
+                Err(error) => self.resend(&done, error),
+            };
+            self.queue.settle(done, Some(evidence));
+            count += 1;
+        }
+        count
+    }
+
+    /// Repeats a call that the ring refused by ordinary ones, one for each datagram: for the program it was handed over already.
+    #[cold]
+    #[inline(never)]
+    fn resend(&mut self, done: &Completion<Call>, error: &io::Error) -> Evidence {
+        let (call, evidence) = (done.note(), Evidence::Copied(Cause::ZeroCopyRefused));
+        let mut place = done.start();
+        for _ in 0..call.datagrams {
+            let extent = cut_one(self.queue.entries(), place).extent;
+            place = extent.end;
+            match self.send_again(extent, call) {
+                Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
+                Err(source) => {
+                    self.outcome.counters.sent -= 1;
+                    self.outcome.counters.sent_bytes -= extent.bytes as u64;
+                    self.outcome.refuse(&source);
+                    let to = self.destinations.get(call.destination).to;
+                    self.outcome.late.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
+                }
+            }
+        }
+        if is_of_method(error) {
+            self.chooser.refused(call.method, call.destination, call.datagram_bytes);
+        }
+        evidence
+    }
+
+    /// An error that an earlier datagram left at the socket is returned by one call, which clears it.
+    fn send_again(&mut self, extent: Extent, call: Call) -> io::Result<()> {
+        let mut sent = Ok(0);
+        for _ in 0..ATTEMPTS {
+            let address = self.destinations.get(call.destination).address.as_ref();
+            let mut batch = self.queue.batch(&mut self.burst, address);
+            if !batch.has_room(Cut { extent, datagrams: 1 }.pieces(batch.entries())) {
+                return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+            }
+            batch.add(extent, 0, call);
+            sent = batch.send_copied(0);
+            if sent.is_ok() {
+                break;
+            }
+        }
+        sent.map(drop)
+    }
+}
+
+#[inline]
+fn cut(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Cut {
+    if method.is_segmented() { cut_long(entries, method, from, run) } else { cut_one(entries, from) }
+}
+
+/// One datagram.
+#[inline]
+fn cut_one(entries: &Entries<Outgoing>, from: Position) -> Cut {
+    let message = &entries.payload(from.ticket).message;
+    let bytes = message.datagram_bytes().min(message.bytes() - from.bytes);
+    Cut { extent: within(from, bytes, message), datagrams: 1 }
+}
+
+/// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or messages of one datagram each.
+fn cut_long(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Cut {
+    let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
+    let message = &entries.payload(from.ticket).message;
+    if message.datagrams() > 1 {
+        let bytes = (limit * run.datagram_bytes).min(message.bytes() - from.bytes);
+        let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
+        return Cut { extent: within(from, bytes, message), datagrams };
+    }
+    let mut cut = cut_one(entries, from);
+    let mut pages = pages_of(message);
+    let mut pieces = message.pieces().len();
+    while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
+        let message = &entries.payload(cut.extent.end.ticket).message;
+        pages += pages_of(message);
+        pieces += message.pieces().len();
+        let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
+        if message.datagrams() > 1 || too_scattered || message.bytes() == 0 {
+            break;
+        }
+        cut.extent.end.ticket += 1;
+        cut.extent.bytes += message.bytes();
+        cut.datagrams += 1;
+    }
+    cut
+}
+
+/// That many bytes of one message.
+#[inline]
+fn within(start: Position, bytes: usize, message: &Message) -> Extent {
+    let next = start.bytes + bytes;
+    let end = if next >= message.bytes() {
+        Position::of(start.ticket + 1)
+    } else {
+        Position { bytes: next, ..start }
+    };
+    Extent { start, end, bytes }
+}
+
+fn pages_of(message: &Message) -> usize {
+    let of = |piece: &Buffer| match piece.len() {
+        0 => 0,
+        bytes => (piece.as_ptr() as usize % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),
+    };
+    message.pieces().iter().map(of).sum()
+}
+
+/// Whether another method may succeed where this one failed.
+fn is_of_method(error: &io::Error) -> bool {
+    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
+}
+
+fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
