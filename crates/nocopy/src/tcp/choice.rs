@@ -1,7 +1,7 @@
 //! The choice among a stream's sending methods.
 
 use super::Method;
-use super::flush::Run;
+use super::item::Run;
 use crate::engine::choice;
 use crate::engine::policy::{Matter, Policy, Reason, Work};
 

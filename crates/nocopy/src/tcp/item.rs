@@ -42,6 +42,12 @@ impl Payload for Item {
     }
 }
 
+/// Bytes of buffers at the front of the queue, for one call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) bytes: usize,
+}
+
 /// Bytes of the queue that were not handed over.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QueuedBytes {

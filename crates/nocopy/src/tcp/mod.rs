@@ -30,7 +30,6 @@ pub(crate) mod by_reference;
 mod choice;
 mod chunk;
 mod diagnosis;
-mod flush;
 mod item;
 mod mapped;
 mod method;

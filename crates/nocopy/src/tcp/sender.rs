@@ -1,5 +1,7 @@
 //! The half that sends.
 
+mod flush;
+
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -8,10 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flush::{Call, RingUse};
+
 use super::by_reference::{ByReference, Transfer};
 use super::choice::{Chooser, pages};
-use super::flush::{Call, RingUse, Run};
-use super::item::{Item, QueuedBytes};
+use super::item::{Item, QueuedBytes, Run};
 use super::outcome::{QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::counter::Counter;
@@ -39,12 +42,12 @@ const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool;
 
 /// The sender's counters that are not in its ledger.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
+struct Counted {
     /// Slices that were copied; queued items are counted by their tickets instead.
     slices: u64,
-    pub(super) bytes: u64,
+    bytes: u64,
     flushes: u64,
-    pub(super) no_buffers_bytes: u64,
+    no_buffers_bytes: u64,
     abandoned_calls: u64,
     kept_bytes: u64,
     /// Items that were taken back unsent.
@@ -65,22 +68,22 @@ pub(super) struct Counted {
 /// returns it; how much of the data handed over before has arrived is unknown.
 #[derive(Debug)]
 pub struct Sender {
-    pub(super) queue: SendQueue<Item, Call>,
-    pub(super) queued_bytes: QueuedBytes,
+    queue: SendQueue<Item, Call>,
+    queued_bytes: QueuedBytes,
     end: End,
-    pub(super) paths: PathEvidence,
-    pub(super) peer: Option<IpAddr>,
-    pub(super) ledger: Ledger,
-    pub(super) chooser: Chooser,
+    paths: PathEvidence,
+    peer: Option<IpAddr>,
+    ledger: Ledger,
+    chooser: Chooser,
     /// The choice for a run of so many bytes, if it was made already.
-    pub(super) chosen: Option<(usize, Choice<Method>)>,
-    pub(super) counted: Counted,
+    chosen: Option<(usize, Choice<Method>)>,
+    counted: Counted,
     /// Bytes that the running flush may still hand over.
-    pub(super) left: usize,
-    pub(super) ring: RingUse,
-    pub(super) published_method: Option<PublishedMethod>,
+    left: usize,
+    ring: RingUse,
+    published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
-    pub(super) by_reference: Option<ByReference>,
+    by_reference: Option<ByReference>,
 }
 
 /// Whether the stream goes on.
@@ -407,13 +410,13 @@ impl Sender {
         self.queue.want_room(self.queued() > 0);
     }
 
-    pub(super) fn error(&self, source: io::Error) -> io::Error {
+    fn error(&self, source: io::Error) -> io::Error {
         SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
     }
 
     /// Reaps completions because the socket's send buffer is full.
     #[cold]
-    pub(super) fn make_room(&mut self) -> io::Result<()> {
+    fn make_room(&mut self) -> io::Result<()> {
         self.wait_for_room(LOOK_AGAIN)
     }
 

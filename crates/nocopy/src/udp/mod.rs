@@ -55,7 +55,6 @@ mod builder;
 mod by_port;
 mod choice;
 mod destinations;
-mod flush;
 pub(crate) mod kernel;
 mod message;
 mod method;

@@ -1,17 +1,20 @@
 //! The half that sends.
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
+mod flush;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use flush::How;
+use flush::{Call, PendingErrors, ROOM_WAIT};
 use rustix::event::PollFlags;
 
 use super::choice::Chooser;
 use super::destinations::Destinations;
-use super::flush::{Call, PendingErrors, ROOM_WAIT};
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
 use super::outcome::{Counters, Outcome, SendError};
 use super::over_port;
@@ -61,9 +64,9 @@ const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10
 #[derive(Debug)]
 pub struct Sender {
     pub(super) queue: SendQueue<Outgoing, Call>,
-    pub(super) burst: Burst<Call>,
-    pub(super) paths: PathEvidence,
-    pub(super) ledger: Ledger,
+    burst: Burst<Call>,
+    paths: PathEvidence,
+    ledger: Ledger,
     /// 0 after close.
     queue_max: usize,
     pub(super) destinations: Destinations,
@@ -71,7 +74,7 @@ pub struct Sender {
     copies_over_port: bool,
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
-    pub(super) chooser: Chooser,
+    chooser: Chooser,
     strangers: Strangers,
     pub(super) outcome: Outcome,
 }

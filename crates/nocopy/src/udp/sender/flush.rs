@@ -3,14 +3,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Method;
-use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
-use super::outcome::SendError;
-use super::sender::Sender;
+use super::Sender;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool::Buffer;
 use crate::memory::send_queue::{CallNote, Completion, Entries, Extent, Position, REAP_AT};
 use crate::sys::udp_send;
+use crate::udp::Method;
+use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing, Run};
+use crate::udp::outcome::SendError;
 
 /// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
@@ -32,7 +32,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
+pub(in crate::udp) struct Call {
     datagrams: u32,
     datagram_bytes: u32,
     destination: u32,
@@ -47,27 +47,10 @@ impl CallNote for Call {
     }
 }
 
-/// Equal datagrams at the front of the queue, for one destination.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    pub(super) destination: u32,
-    pub(super) datagram_bytes: usize,
-    pub(super) datagrams: usize,
-    /// The ticket after the last message.
-    end: u64,
-}
-
-#[cfg(test)]
-impl Run {
-    pub(super) fn of(destination: u32, datagram_bytes: usize, datagrams: usize) -> Self {
-        Self { destination, datagram_bytes, datagrams, end: 0 }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(in crate::udp) struct How {
     method: Method,
-    pub(super) flags: i32,
+    pub(in crate::udp) flags: i32,
     /// The evidence known at once; `None`: the completion will report it.
     evidence: Option<Evidence>,
     /// Start of the policy's measurement, if there is one.
@@ -169,7 +152,7 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn has(&self, run: &Run) -> bool {
+    pub(in crate::udp) fn has(&self, run: &Run) -> bool {
         self.queue.head().ticket < run.end
     }
 
@@ -279,7 +262,7 @@ impl Sender {
     }
 
     /// Makes the ring, with the pool's memory registered, if there is none.
-    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+    pub(in crate::udp) fn open_ring(&mut self) -> io::Result<()> {
         self.queue.open_ring(RING_SENDS).map_err(io::Error::other)
     }
 
@@ -377,12 +360,12 @@ impl Sender {
     }
 
     /// Skips the next datagram, for which no completion will arrive.
-    pub(super) fn pass_next(&mut self) {
+    pub(in crate::udp) fn pass_next(&mut self) {
         self.queue.advance(self.next().end, None);
     }
 
     /// The next datagram.
-    pub(super) fn next(&self) -> Extent {
+    pub(in crate::udp) fn next(&self) -> Extent {
         cut_one(self.queue.entries(), self.queue.head()).extent
     }
 

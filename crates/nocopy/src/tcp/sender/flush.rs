@@ -9,15 +9,15 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Method;
-use super::by_reference::{ByReference, Circumstances, Step, TransferError};
-use super::choice::{pages, size};
-use super::item::Item;
-use super::sender::Sender;
+use super::Sender;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
 use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode};
 use crate::sys::uring_send::UringRefused;
+use crate::tcp::Method;
+use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
+use crate::tcp::choice::{pages, size};
+use crate::tcp::item::{Item, Run};
 
 /// The evidence for data that a stream sends beyond its share of a pool.
 const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
@@ -34,12 +34,6 @@ const RING_SENDS: u32 = 256;
 /// The number of pools registered with rings in this process from which on streams make rings only if asked: registered memory is locked,
 /// and thousands of connections must not lock all memory.
 const RINGS_MAX: usize = 64;
-
-/// Bytes of buffers at the front of the queue, for one call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    pub(super) bytes: usize,
-}
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
@@ -230,11 +224,11 @@ impl Sender {
     }
 
     fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        if how.method == Method::UringZeroCopy {
-            if let Err(refused) = self.open_ring_if_few() {
-                self.chooser.unavailable(how.method, refused.why());
-                return Err(io::ErrorKind::Unsupported.into());
-            }
+        if how.method == Method::UringZeroCopy
+            && let Err(refused) = self.open_ring_if_few()
+        {
+            self.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
         }
         if how.method == Method::ZeroCopy
             && let Err(refused) = self.queue.allow_zero_copy()
@@ -291,7 +285,7 @@ impl Sender {
         self.queue.open_ring(RING_SENDS).map_err(RingRefused::Kernel)
     }
 
-    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+    pub(in crate::tcp) fn open_ring(&mut self) -> io::Result<()> {
         self.ring.is_asked_for = true;
         self.open_ring_if_few().map_err(io::Error::other)
     }
