@@ -249,8 +249,11 @@ fn directories_without_end_are_not_copied_without_end() {
     for (url, expected) in [(inside_itself, 1), (deeper, 256)] {
         let around = tempfile::tempdir().unwrap();
         let (code, said) = copy(&url, around.path());
-        assert_eq!((code, files(around.path())), (1, expected), "{said}");
-        assert!(said.contains("not copied; the server's directories have no end"), "{said}");
+        let count = files(around.path());
+        // The directories above are held: where few descriptors are allowed, they end it sooner.
+        let is_cut = count < expected && said.contains("raise the limit of descriptors");
+        let is_whole = count == expected && said.contains("not copied; the server's directories have no end");
+        assert!(code == 1 && (is_whole || is_cut), "{code} {count} {said}");
         remove_deep(around.path());
     }
 }

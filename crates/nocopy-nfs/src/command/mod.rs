@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::process::{geteuid, umask};
 use rustix::thread::CapabilitySet;
 
@@ -54,7 +55,7 @@ pub enum Failure {
     Client(#[from] ClientError),
     #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = Why(.0))]
     Memory(#[source] io::Error),
-    #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = local_path::text(path), cause = Why(.source))]
+    #[error("{path}: cannot be read or written{cause}; {}", of_local(.source), path = local_path::text(path), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
         "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = path.display()
@@ -94,6 +95,16 @@ pub enum Failure {
     IntoItself { path: String },
     #[error("copy: interrupted; a signal arrived; start it again")]
     Interrupted,
+}
+
+/// What to do about an error of a file of this host.
+fn of_local(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "raise the limit of descriptors ('ulimit -n'): a copy holds one for each directory above"
+        }
+        _ => "check the path and the permissions",
+    }
 }
 
 impl Failure {
