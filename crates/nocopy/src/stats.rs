@@ -66,6 +66,15 @@ impl Stats {
         self
     }
 
+    /// Adds counters of a sender, each to its sum.
+    pub(crate) fn with_sender(self, counters: impl IntoIterator<Item = Counter>) -> Self {
+        counters.into_iter().fold(self, |stats, counter| match &*counter.name {
+            "refused" | "given_up" => stats.with_dropped([counter]),
+            "strange_completions" => stats.with_faults([counter]),
+            _ => stats.with([counter]),
+        })
+    }
+
     pub(crate) fn only(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }

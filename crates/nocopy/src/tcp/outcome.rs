@@ -3,6 +3,47 @@
 use nocopy_proto::errno::Why;
 use std::io;
 
+use crate::counter::counters;
+use crate::stats::Stats;
+
+counters! {
+    pub(super) struct Counters {
+        /// Items of the queue that close did not hand over in time.
+        given_up,
+        /// Completions of calls that were never made: a fault of the kernel.
+        strange_completions,
+        /// Bytes that were copied because the kernel had no memory to record a zero-copy call.
+        no_buffers_bytes,
+        /// Files that ended before the range that was to be sent.
+        ended_early,
+        /// Zero-copy calls that close gave up before the peer acknowledged them.
+        abandoned_calls,
+        /// Bytes of these calls that come back when the peer acknowledges them or is reset.
+        kept_bytes,
+    }
+}
+
+/// What became of the data of one sender.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Outcome {
+    /// Slices that were copied; queued items are counted by their tickets instead.
+    pub(super) slices: u64,
+    /// Items that were taken back unsent.
+    pub(super) unsent: u64,
+    pub(super) bytes: u64,
+    pub(super) flushes: u64,
+    pub(super) counters: Counters,
+}
+
+impl Outcome {
+    /// `handed_over`: items that left the queue.
+    pub(super) fn stats(&self, handed_over: u64, counters: Counters) -> Stats {
+        let mut stats = Stats::moved(handed_over - self.unsent + self.slices, self.bytes);
+        stats.flushes = self.flushes;
+        stats.with_sender(counters.counters())
+    }
+}
+
 /// The most bytes that are queued before they must be flushed.
 pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 

@@ -15,9 +15,8 @@ use flush::{Call, RingUse};
 use super::by_reference::{ByReference, Transfer};
 use super::choice::{Chooser, pages};
 use super::item::{Item, QueuedBytes, Run};
-use super::outcome::{QUEUE_BYTES_MAX, SendError};
+use super::outcome::{Counters, Outcome, QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
-use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Choice;
@@ -39,21 +38,6 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
-
-/// The sender's counters that are not in its ledger.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counted {
-    /// Slices that were copied; queued items are counted by their tickets instead.
-    slices: u64,
-    bytes: u64,
-    flushes: u64,
-    no_buffers_bytes: u64,
-    abandoned_calls: u64,
-    kept_bytes: u64,
-    /// Items that were taken back unsent.
-    unsent: u64,
-    dropped: u64,
-}
 
 /// The sending half of a stream.
 ///
@@ -77,7 +61,7 @@ pub struct Sender {
     chooser: Chooser,
     /// The choice for a run of so many bytes, if it was made already.
     chosen: Option<(usize, Choice<Method>)>,
-    counted: Counted,
+    outcome: Outcome,
     /// Bytes that the running flush may still hand over.
     left: usize,
     ring: RingUse,
@@ -114,7 +98,7 @@ impl Sender {
             ledger: Ledger::default(),
             chooser,
             chosen: None,
-            counted: Counted::default(),
+            outcome: Outcome::default(),
             left: usize::MAX,
             ring: RingUse::default(),
             published_method,
@@ -300,7 +284,7 @@ impl Sender {
             let sent = sent.map_err(|source| SendError { unsent_bytes: bytes.len() as u64, source })?;
             bytes = &bytes[sent..];
         }
-        self.counted.slices += 1;
+        self.outcome.slices += 1;
         Ok(())
     }
 
@@ -321,7 +305,7 @@ impl Sender {
             sent => sent.map_err(|error| self.error(error))?,
         };
         let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
-        self.counted.bytes += sent as u64;
+        self.outcome.bytes += sent as u64;
         self.ledger.add(evidence, 0, sent as u64);
         Ok(sent)
     }
@@ -336,7 +320,7 @@ impl Sender {
                 sent => break sent?,
             }
         };
-        self.counted.bytes += sent as u64;
+        self.outcome.bytes += sent as u64;
         self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
         Ok(sent)
     }
@@ -399,7 +383,7 @@ impl Sender {
     }
 
     fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
-        self.counted.flushes += u64::from(self.queued() > 0);
+        self.outcome.flushes += u64::from(self.queued() > 0);
         let is_all = self.hand_over_all(waits);
         self.wait_in_descriptor();
         is_all
@@ -467,7 +451,7 @@ impl Sender {
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
         self.queue.want_room(false);
-        self.counted.unsent += self.queued() as u64;
+        self.outcome.unsent += self.queued() as u64;
         self.drop_unsent()
     }
 
@@ -577,42 +561,10 @@ impl Sender {
     /// # Errors
     /// None; other kinds of halves have some.
     pub fn stats(&self) -> io::Result<Stats> {
-        let Counted {
-            slices,
-            bytes,
-            flushes,
-            no_buffers_bytes,
-            abandoned_calls,
-            kept_bytes,
-            unsent,
-            dropped,
-        } = self.counted;
-        let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
-        let strange = self.queue.unknown_completions();
-        let ended = self.by_reference.as_ref().map_or(0, ByReference::ended_early);
-        let others = [
-            counter(
-                "no_buffers_bytes",
-                "Copied for want of memory to remember zero-copy calls by",
-                no_buffers_bytes,
-            ),
-            counter("ended_early", "Files that ended before the range that was to be sent", ended),
-            counter(
-                "abandoned_calls",
-                "Zero-copy calls that close gave up before the peer acknowledged them",
-                abandoned_calls,
-            ),
-            counter(
-                "kept_bytes",
-                "Bytes of theirs that come back when the peer acknowledges them or is reset",
-                kept_bytes,
-            ),
-        ];
-        let mut stats = Stats::moved(self.queue.head().ticket - unsent + slices, bytes);
-        stats.flushes = flushes;
-        let strange = counter("strange_completions", "Completions of calls that were never made", strange);
-        let dropped = counter("given_up", "Items of the queue that close did not hand over in time", dropped);
-        Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
+        let strange_completions = self.queue.unknown_completions();
+        let ended_early = self.by_reference.as_ref().map_or(0, ByReference::ended_early);
+        let counters = Counters { strange_completions, ended_early, ..self.outcome.counters };
+        Ok(self.outcome.stats(self.queue.head().ticket, counters))
     }
 
     /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Unless a
@@ -662,7 +614,7 @@ impl Sender {
             self.reap();
             Ok(false)
         };
-        self.counted.dropped += self.queued() as u64;
+        self.outcome.counters.given_up += self.queued() as u64;
         drop(self.take_unsent());
         self.give_up();
         flushed.and(drained)
@@ -671,11 +623,11 @@ impl Sender {
     /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
     /// reaper keeps it.
     fn give_up(&mut self) {
-        self.counted.abandoned_calls += self.in_flight() as u64;
+        self.outcome.counters.abandoned_calls += self.in_flight() as u64;
         if self.queue.is_replaceable() {
             reaper::leaked(self.queue.detach().abandon());
         } else {
-            self.counted.kept_bytes += self.queue.read_bytes() as u64;
+            self.outcome.counters.kept_bytes += self.queue.read_bytes() as u64;
             reaper::leave(&mut self.queue, TIMEOUTS);
         }
     }
@@ -720,7 +672,7 @@ impl io::Write for Sender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Self::flush(self)?;
         let sent = self.send_some(bytes).map_err(|error| self.error(error))?;
-        self.counted.slices += 1;
+        self.outcome.slices += 1;
         Ok(sent)
     }
 

@@ -4,14 +4,11 @@ use nocopy_proto::errno::{Counts, Why};
 use std::io;
 use std::net::SocketAddr;
 
-use crate::counter::counters;
+use crate::counter::{Counter, counters};
+use crate::stats::Stats;
 
 counters! {
     pub(crate) struct Counters {
-        /// Datagrams the kernel accepted (not: delivered).
-        sent,
-        /// Bytes of the datagrams the kernel accepted.
-        sent_bytes,
         /// Datagrams that the kernel refused for good; flush returns the reason.
         refused,
         /// Datagrams that were copied because the kernel had no memory to record a zero-copy call.
@@ -20,8 +17,6 @@ counters! {
         peer_errors,
         /// Completions of calls that were never made: a fault of the kernel.
         strange_completions,
-        /// Calls to flush that handed over queued messages.
-        flushes,
         /// Queued messages that close did not hand over in time.
         given_up,
         /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the ledger.
@@ -32,8 +27,13 @@ counters! {
 }
 
 /// What became of the datagrams of one sender.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
+    /// Datagrams the kernel accepted (not: delivered).
+    pub(super) sent: u64,
+    pub(super) sent_bytes: u64,
+    /// Calls to flush that handed over queued messages.
+    pub(super) flushes: u64,
     pub(super) counters: Counters,
     pub(super) by_error: Counts,
     /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
@@ -43,15 +43,24 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn beginning_at(errors_before: u64) -> Self {
-        let (counters, by_error) = (Counters::default(), Counts::default());
-        Self { counters, by_error, late: None, errors_before }
-    }
-
     /// Counts a datagram that is not sent.
     pub(super) fn refuse(&mut self, error: &io::Error) {
         self.counters.refused += 1;
         self.by_error.add(error, 1);
+    }
+
+    /// `network_errors`: those read at the socket so far, `None` if another sender reports them.
+    pub(super) fn stats(&self, network_errors: Option<u64>, strange_completions: u64) -> Stats {
+        let peer_errors = network_errors.map_or(0, |errors| errors - self.errors_before);
+        let counters = Counters { peer_errors, strange_completions, ..self.counters };
+        let by_error = self.by_error.by_name().into_iter().map(|(name, value)| {
+            let meaning = "Of the refused datagrams, those by this error of the kernel.";
+            Counter { name: format!("refused_{name}").into(), meaning, value }
+        });
+        let mut stats =
+            Stats::moved(self.sent, self.sent_bytes).with(by_error).with_sender(counters.counters());
+        stats.flushes = self.flushes;
+        stats
     }
 }
 

@@ -16,11 +16,10 @@ use rustix::event::PollFlags;
 use super::choice::Chooser;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
-use super::outcome::{Counters, Outcome, SendError};
+use super::outcome::{Outcome, SendError};
 use super::over_port;
 use super::peer_error::PeerError;
 use super::strangers::Strangers;
-use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::reaper::{self, CloseTimeouts};
@@ -88,7 +87,7 @@ impl Sender {
         return_buffers: bool,
     ) -> Self {
         Self {
-            outcome: Outcome::beginning_at(socket.network_errors()),
+            outcome: Outcome { errors_before: socket.network_errors(), ..Outcome::default() },
             queue: SendQueue::new(socket, Cache::new(pool), return_buffers),
             burst: Burst::new(),
             paths: PathEvidence::new(paths),
@@ -296,8 +295,8 @@ impl Sender {
 
     #[inline(always)]
     pub(super) fn count_sent(&mut self, datagrams: u64, bytes: u64) {
-        self.outcome.counters.sent += datagrams;
-        self.outcome.counters.sent_bytes += bytes;
+        self.outcome.sent += datagrams;
+        self.outcome.sent_bytes += bytes;
     }
 
     #[inline]
@@ -317,7 +316,7 @@ impl Sender {
     /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
-        self.outcome.counters.flushes += 1;
+        self.outcome.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
@@ -392,7 +391,7 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.outcome.counters.flushes += 1;
+        self.outcome.flushes += 1;
         let (is_all, is_taken) = self.hand_over_to_all(libc::MSG_DONTWAIT)?;
         Ok(is_all && is_taken)
     }
@@ -416,7 +415,7 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.outcome.counters.flushes += 1;
+        self.outcome.flushes += 1;
         self.flush_all(Some(timeout))
     }
 
@@ -494,7 +493,7 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         // Refusals are returned at the end: the wait for sends in flight continues.
-        self.outcome.counters.flushes += 1;
+        self.outcome.flushes += 1;
         let refused = self.flush_all(Some(timeout)).err();
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
@@ -586,26 +585,9 @@ impl Sender {
     /// # Errors
     /// Never, in this version.
     pub fn stats(&self) -> io::Result<Stats> {
-        let Counters { sent, sent_bytes, flushes, .. } = self.outcome.counters;
         let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
-        let peer_errors =
-            if counts_elsewhere { 0 } else { self.network_errors() - self.outcome.errors_before };
-        let strange_completions = self.queue.unknown_completions();
-        let counters = Counters { peer_errors, strange_completions, ..self.outcome.counters };
-        let by_error = self.outcome.by_error.by_name().into_iter().map(|(name, value)| {
-            let meaning = "Of the refused datagrams, those by this error of the kernel.";
-            Counter { name: format!("refused_{name}").into(), meaning, value }
-        });
-        let mut stats = Stats::moved(sent, sent_bytes).with(by_error);
-        stats.flushes = flushes;
-        for counter in counters.counters() {
-            stats = match &*counter.name {
-                "sent" | "sent_bytes" | "flushes" => stats,
-                "refused" | "given_up" => stats.with_dropped([counter]),
-                "strange_completions" => stats.with_faults([counter]),
-                _ => stats.with([counter]),
-            };
-        }
+        let network_errors = (!counts_elsewhere).then(|| self.network_errors());
+        let stats = self.outcome.stats(network_errors, self.queue.unknown_completions());
         Ok(match &self.port {
             None => stats,
             Some(port) => {

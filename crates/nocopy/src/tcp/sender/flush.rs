@@ -151,7 +151,7 @@ impl Sender {
                 Step::Sent { bytes, evidence } => {
                     self.left = self.left.saturating_sub(bytes as usize);
                     self.queued_bytes.referred -= u128::from(bytes);
-                    self.counted.bytes += bytes;
+                    self.outcome.bytes += bytes;
                     self.ledger.add(evidence, 0, bytes);
                     if self.left == 0 {
                         return Ok(false);
@@ -255,7 +255,7 @@ impl Sender {
         let end = if sent == extent.bytes { extent.end } else { self.next(sent).end };
         self.queue.advance(end, how.evidence);
         self.queued_bytes.buffered -= sent as u64;
-        self.counted.bytes += sent as u64;
+        self.outcome.bytes += sent as u64;
         if let Some(evidence) = how.evidence {
             self.ledger.add(evidence, 0, sent as u64);
         }
@@ -295,7 +295,7 @@ impl Sender {
     fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
-        self.counted.no_buffers_bytes += sent as u64;
+        self.outcome.counters.no_buffers_bytes += sent as u64;
         self.chooser.no_room(how.method, self.queue.is_ring_full());
         Ok(sent)
     }

@@ -424,8 +424,8 @@ impl Sender {
             match self.send_again(extent, call) {
                 Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
                 Err(source) => {
-                    self.outcome.counters.sent -= 1;
-                    self.outcome.counters.sent_bytes -= extent.bytes as u64;
+                    self.outcome.sent -= 1;
+                    self.outcome.sent_bytes -= extent.bytes as u64;
                     self.outcome.refuse(&source);
                     let to = self.destinations.get(call.destination).to;
                     self.outcome.late.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
