@@ -4,6 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use nocopy_report::input_file::{Kind, kind_of};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -26,8 +27,9 @@ enum Holes {
 
 impl Source {
     pub(super) fn new(file: File, about: &Metadata) -> Self {
-        // Files of /proc have no length, and no blocks.
-        let holes = match about.blocks().saturating_mul(512) < about.len() {
+        // Without a length that is that of its content, it has no holes: what is made when it is read takes no blocks.
+        let is_stored = || kind_of(&file, about) != Kind::Stream;
+        let holes = match about.blocks().saturating_mul(512) < about.len() && is_stored() {
             true => Holes::Data { end: 0 },
             false => Holes::None,
         };
@@ -106,5 +108,9 @@ mod tests {
         let empty = tempfile::tempfile().unwrap();
         let about = empty.metadata().unwrap();
         assert_eq!(Source::new(empty, &about).holes, Holes::None);
+        // A file that is not as long as reported.
+        let made = File::open("/sys/class/net/lo/address").unwrap();
+        let about = made.metadata().unwrap();
+        assert_eq!(Source::new(made, &about).holes, Holes::None);
     }
 }

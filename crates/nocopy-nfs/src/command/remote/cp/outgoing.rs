@@ -118,6 +118,10 @@ impl Outgoing {
         self.to.expect("it is made first").file
     }
 
+    fn shrunk(&self) -> Failure {
+        Failure::Shrunk { path: self.from.clone() }
+    }
+
     fn version(&self) -> Version {
         Version::from(&self.about)
     }
@@ -292,8 +296,14 @@ impl Outgoing {
 
     /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes, and whether no more follow.
     pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
-        let room = self.source.skip(&mut self.offset);
-        let Some(room) = room.map_err(|error| self.failed(error))? else { return Ok((0, true)) };
+        let room = self.source.skip(&mut self.offset).map_err(|error| self.failed(error))?;
+        let Some(room) = room else {
+            return if self.source.length(0) < Some(self.about.len()) {
+                Err(self.shrunk())
+            } else {
+                Ok((0, true))
+            };
+        };
         let most = usize::try_from(room).unwrap_or(usize::MAX).min(memory.len());
         let mut count = 0;
         while count < most {
@@ -301,7 +311,7 @@ impl Outgoing {
                 Ok(0) => {
                     let is_short = self.offset + (count as u64) < self.about.len();
                     if is_short && kind_of(&self.source.file, &self.about) != Kind::Stream {
-                        return Err(Failure::Shrunk { path: self.from.clone() });
+                        return Err(self.shrunk());
                     }
                     return Ok((count, true));
                 }
@@ -346,17 +356,32 @@ mod tests {
     fn a_file_may_grow_while_it_is_read_and_must_not_shrink() {
         let around = tempfile::tempdir().unwrap();
         let source = around.path().join("source");
-        let fill_after = |bytes: u64| {
+        let fill_after = |bytes: u64, hole_bytes: u64| {
             std::fs::write(&source, [7; 1000]).unwrap();
+            let file = std::fs::File::options().write(true).open(&source).unwrap();
+            file.set_len(1000 + hole_bytes).unwrap();
             let mut outgoing = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
             assert_eq!(outgoing.fill(&mut [0; 500]).unwrap(), (500, false));
             outgoing.offset = 500;
-            std::fs::File::options().write(true).open(&source).unwrap().set_len(bytes).unwrap();
-            outgoing.fill(&mut [0; 4096])
+            file.set_len(bytes).unwrap();
+            loop {
+                match outgoing.fill(&mut [0; 4096]) {
+                    Ok((count, false)) => outgoing.offset += count as u64,
+                    end => {
+                        let offset = outgoing.offset;
+                        break end
+                            .map(|(count, _)| outgoing.source.length(0).unwrap_or(offset + count as u64));
+                    }
+                }
+            }
         };
-        assert_eq!(fill_after(1100).unwrap(), (600, true));
-        for shorter in [0, 300, 700] {
-            assert!(matches!(fill_after(shorter), Err(Failure::Shrunk { .. })), "{shorter}");
+        assert_eq!(fill_after(1100, 0).unwrap(), 1100);
+        assert_eq!(fill_after(6 << 20, 4 << 20).unwrap(), 6 << 20);
+        for (shorter, hole_bytes) in
+            [0, 4 << 20].into_iter().flat_map(|hole| [0, 300, 700, 999 + hole].map(|to| (to, hole)))
+        {
+            let filled = fill_after(shorter, hole_bytes);
+            assert!(matches!(filled, Err(Failure::Shrunk { .. })), "{shorter} {hole_bytes}: {filled:?}");
         }
     }
 
