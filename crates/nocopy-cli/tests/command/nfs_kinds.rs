@@ -253,6 +253,7 @@ fn what_is_left_out_is_named() {
     let both = Both::new(|source| {
         fs::write(source.join("file"), b"content").unwrap();
         fs::write(source.join("other.nocopy-part"), b"unfinished").unwrap();
+        symlink("target", source.join("link.nocopy-done")).unwrap();
         mkfifo(&source.join("fifo"));
         let device = makedev(1, 3);
         is_device =
@@ -270,6 +271,7 @@ fn what_is_left_out_is_named() {
             is_named("other.nocopy-part", "left out") && is_named("program", "copied without set-user-ID"),
             "{failed:?}"
         );
+        assert!(is_named("link.nocopy-done", "left out"), "{failed:?}");
         assert!(!is_named("file", "") && !is_named("fifo", ""), "{failed:?}");
         assert!(fs::symlink_metadata(to.join("source/fifo")).unwrap().file_type().is_fifo());
         assert_eq!(fs::metadata(to.join("source/program")).unwrap().mode() & 0o7777, 0o755);

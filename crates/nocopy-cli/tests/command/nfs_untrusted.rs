@@ -21,7 +21,8 @@ use nocopy_nfs::wire::{nfs3, record};
 use crate::running::{nocopy, text};
 
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
-/// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A file that is made has always the handle `made`.
+/// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A handle that begins with `linked`
+/// is of a file with two names, whose length is that of the handle; `longest` looks as long as possible. A file that is made has always the handle `made`.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 
 /// The most bytes of a write, as the server announces it: memory and time of a client must not depend on it.
@@ -109,9 +110,16 @@ fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
                 (number as u64).encode(&mut out);
                 xdr::put_opaque(&mut out, name);
                 (arguments.cookie + number as u64 + 1).encode(&mut out);
-                let size = if handle == b"long" { 8 << 20 } else { 7 };
+                let is_linked = handle.starts_with(b"linked");
+                let size = match handle.as_slice() {
+                    b"long" => 8 << 20,
+                    b"longest" => u64::MAX,
+                    _ if is_linked => handle.len() as u64,
+                    _ => 7,
+                };
                 let mode = if handle == b"all rights" { 0o6755 } else { 0o755 };
-                Some(Attributes { size, mode, ..attributes(*file_type) }).encode(&mut out);
+                let links = if is_linked { 2 } else { 1 };
+                Some(Attributes { size, mode, links, ..attributes(*file_type) }).encode(&mut out);
                 FileHandle::new(handle).encode(&mut out);
                 out
             };
@@ -328,6 +336,20 @@ fn a_link_of_the_server_is_not_followed() {
     assert_eq!((files(&to), files(&outside)), (1, 0));
 }
 
+/// All of its files have the same number, and so have those of a server behind another port.
+#[test]
+fn files_with_the_same_number_need_not_be_the_same() {
+    let linked = |name: &[u8], handle: &[u8]| entry(name, handle, FileType::Regular);
+    let all = [linked(b"one", b"linked"), linked(b"same", b"linked"), linked(b"long", b"linked, long")];
+    let url = serve(move |_, _| (all.to_vec(), true));
+    let other = serve(move |_, _| (vec![linked(b"other", b"linked")], true));
+    let around = tempfile::tempdir().unwrap();
+    let output = nocopy(&["cp", "-r", &url, &other, around.path().to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let links = |name: &str| fs::metadata(around.path().join(name)).unwrap().nlink();
+    assert_eq!(["one", "same", "long", "other"].map(links), [2, 2, 1, 1]);
+}
+
 /// A server decides what is behind a device, and which program runs as its owner.
 #[test]
 fn devices_and_programs_of_the_server_are_for_their_owner_only() {
@@ -364,6 +386,19 @@ fn reads_that_are_given_up_disturb_no_other_file() {
     let output = nocopy(&words).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     for name in ["long", "below/file"] {
+        assert_eq!(fs::read(around.path().join(name)).unwrap(), b"content", "{name}");
+    }
+}
+
+#[test]
+fn lengths_that_no_file_has_are_not_believed() {
+    let url = serve(|_, _| {
+        let files = [&b"one"[..], b"other"].map(|name| entry(name, b"longest", FileType::Regular));
+        (files.to_vec(), true)
+    });
+    let around = tempfile::tempdir().unwrap();
+    assert_eq!(copy(&url, around.path()), (0, String::new()));
+    for name in ["one", "other"] {
         assert_eq!(fs::read(around.path().join(name)).unwrap(), b"content", "{name}");
     }
 }

@@ -25,8 +25,8 @@ use crate::wire::nfs3::{FileHandle, FileType};
 const OPEN_MAX: u64 = 256;
 const DESCRIPTORS_PER_FILE: u64 = 4;
 
-/// The most directories that wait to be copied.
-const WAITING_MAX: usize = 1 << 20;
+/// The most directories and links that wait to be copied.
+const WAITING_MAX: usize = 1 << 22;
 
 /// The directories that something is in: of the server, and the copies of these.
 type Above = Rc<[(FileHandle, Rc<Directory>)]>;
@@ -34,17 +34,10 @@ type Above = Rc<[(FileHandle, Rc<Directory>)]>;
 enum Step {
     /// Copy a directory.
     Enter(Wanted, Above),
-    /// Make the links of a directory in which everything else was made, so that nothing is ever written through them, and then give it its
-    /// permissions and time.
-    Leave(Entered),
-}
-
-/// A directory in which copies are made.
-struct Entered {
-    /// `None` if it is no copy, but was there before.
-    wanted: Option<Wanted>,
-    directory: Rc<Directory>,
-    links: Vec<Wanted>,
+    /// Make a link in a directory in which everything else was made, so that nothing is ever written through it.
+    Link(Wanted),
+    /// Give a copied directory, which is complete, its permissions and time.
+    Leave(Wanted, Rc<Directory>),
 }
 
 /// What is in a directory of the server.
@@ -69,10 +62,12 @@ pub(super) fn run(
         return Err(Failure::NotDirectory { path: super::local_path::text(to) });
     }
     let name = |word: &OsStr| Some(url(word).ok()?.path.file_name()?.to_owned());
-    let mut host = None;
+    let mut server = None;
     for source in copying.sources(from, name) {
         let url = url(&source)?;
-        if host.replace(url.host.clone()).is_some_and(|last| last != url.host) {
+        // Behind other ports is another server.
+        let this = Url { path: "/".into(), ..url.clone() };
+        if server.replace(this.clone()).is_some_and(|last| last != this) {
             copying.originals.forget();
         }
         let Reached { client, found } =
@@ -139,13 +134,19 @@ fn copy_all(
     }
     let entries = client.list(found.file)?;
     copying.counts.directories += 1;
-    let contents = contents(copying, entries, &Rc::new(url.clone()), &directory);
-    copy_files(copying, client, &directory, contents.files)?;
+    let mut contents = contents(copying, entries, &Rc::new(url.clone()), &directory);
+    copy_files(copying, client, &directory, std::mem::take(&mut contents.files))?;
     let above: Above = Rc::new([(found.file, Rc::clone(&directory))]);
-    let mut steps =
-        vec![Step::Leave(Entered { wanted: None, directory: Rc::clone(&directory), links: contents.links })];
-    steps.extend(contents.directories.into_iter().rev().map(|wanted| Step::Enter(wanted, Rc::clone(&above))));
-    copy_branches(copying, client, &directory, steps)
+    copy_branches(copying, client, &directory, contents.steps(&above).collect())
+}
+
+impl Contents {
+    /// What is done when its files are copied, the last step first.
+    fn steps(self, above: &Above) -> impl Iterator<Item = Step> {
+        let links = self.links.into_iter().rev().map(Step::Link);
+        let directories = self.directories.into_iter().rev();
+        links.chain(directories.map(|wanted| Step::Enter(wanted, Rc::clone(above))))
+    }
 }
 
 /// Iteratively, so that the server's depth does not matter.
@@ -158,25 +159,23 @@ fn copy_branches(
     while let Some(step) = left.pop() {
         copying.count(0)?;
         let (wanted, above) = match step {
-            Step::Leave(entered) => {
-                leave(copying, client, root, entered)?;
+            Step::Enter(wanted, above) => (wanted, above),
+            Step::Link(wanted) => {
+                link(copying, client, root, &wanted)?;
                 continue;
             }
-            Step::Enter(wanted, above) => (wanted, above),
+            Step::Leave(wanted, directory) => {
+                leave(copying, &wanted, &directory)?;
+                continue;
+            }
         };
         let name = wanted.name();
         match enter(copying, client, &wanted, &above) {
-            Ok((contents, directory)) => {
-                copy_files(copying, client, root, contents.files)?;
+            Ok((mut contents, directory)) => {
+                copy_files(copying, client, root, std::mem::take(&mut contents.files))?;
                 let above: Above = [&*above, &[(wanted.found.file, Rc::clone(&directory))]].concat().into();
-                left.push(Step::Leave(Entered { wanted: Some(wanted), directory, links: contents.links }));
-                left.extend(
-                    contents
-                        .directories
-                        .into_iter()
-                        .rev()
-                        .map(|wanted| Step::Enter(wanted, Rc::clone(&above))),
-                );
+                left.push(Step::Leave(wanted, directory));
+                left.extend(contents.steps(&above));
                 if left.len() > WAITING_MAX {
                     return Err(Failure::Endless { path: name });
                 }
@@ -213,24 +212,19 @@ fn enter(
     Ok((contents(copying, entries, &Rc::new(wanted.url()), &made), made))
 }
 
-fn leave(
+fn link(
     copying: &mut Copying<'_>,
     client: &mut Client,
     root: &Directory,
-    entered: Entered,
+    wanted: &Wanted,
 ) -> Result<(), Failure> {
-    let Entered { wanted, directory, links } = entered;
-    for link in links {
-        if !copying.claim(|| link.path().into_os_string().into_vec(), || link.name())
-            || make_name(copying, root, &link)?
-        {
-            continue;
-        }
-        if let Err(failure) = make_link(copying, client, &link) {
-            copying.fail(link.name(), failure)?;
-        }
+    if !may_be_made(copying, wanted) || make_name(copying, root, wanted)? {
+        return Ok(());
     }
-    let Some(wanted) = wanted else { return Ok(()) };
+    make_link(copying, client, wanted).or_else(|failure| copying.fail(wanted.name(), failure))
+}
+
+fn leave(copying: &mut Copying<'_>, wanted: &Wanted, directory: &Directory) -> Result<(), Failure> {
     let mode = wanted.found.attributes.mode & 0o7777;
     match directory.settle(mode, modified(&wanted.found.attributes)) {
         Ok(now) => {
@@ -239,6 +233,15 @@ fn leave(
         }
         Err(error) => copying.fail(wanted.name(), local(directory.own_path(), error)),
     }
+}
+
+/// Whether the name of a copy is free; if not, that is noted.
+fn may_be_made(copying: &mut Copying<'_>, wanted: &Wanted) -> bool {
+    if is_unfinished(&wanted.name) {
+        copying.leave_out(wanted.name(), UNFINISHED);
+        return false;
+    }
+    copying.claim(|| wanted.path().into_os_string().into_vec(), || wanted.name())
 }
 
 /// Copies files, FIFOs, sockets and devices into directories below `root`.
@@ -251,9 +254,7 @@ fn copy_files(
     let (mut files, mut again, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     for wanted in all {
         let about = wanted.found.attributes;
-        if is_unfinished(&wanted.name) {
-            copying.leave_out(wanted.name(), UNFINISHED);
-        } else if !copying.claim(|| wanted.path().into_os_string().into_vec(), || wanted.name()) {
+        if !may_be_made(copying, &wanted) {
             // It is noted.
         } else if has_more_names(&about) && !seen.insert((about.file_system, about.file_id)) {
             again.push(wanted);
@@ -281,10 +282,7 @@ fn copy_files(
 }
 
 fn copy_regular(copying: &mut Copying<'_>, client: &mut Client, files: Vec<Wanted>) -> Result<(), Failure> {
-    for wanted in &files {
-        copying.counts.files_all += 1;
-        copying.counts.bytes_all += wanted.found.attributes.size;
-    }
+    files.iter().for_each(|wanted| copying.counts.expect(wanted.found.attributes.size));
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open_max = (descriptors / DESCRIPTORS_PER_FILE).clamp(1, OPEN_MAX) as usize;
     let mut files = files.into_iter().peekable();

@@ -8,12 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::directory::Directory;
+use super::record::Version;
 use crate::wire::nfs3::Attributes;
 
-/// Copies on this host, by the numbers that the server gives to their originals.
+/// Copies on this host, by the numbers that the server gives to their originals. Names of one file have its size and times, too.
 #[derive(Debug, Default)]
 pub(super) struct Originals {
-    all: HashMap<(u64, u64), Copied>,
+    all: HashMap<(u64, Version), Copied>,
 }
 
 #[derive(Debug)]
@@ -61,6 +62,6 @@ impl Copied {
     }
 }
 
-fn number(original: &Attributes) -> (u64, u64) {
-    (original.file_system, original.file_id)
+fn number(original: &Attributes) -> (u64, Version) {
+    (original.file_system, Version::from(original))
 }

@@ -65,7 +65,7 @@ pub(super) fn is_unfinished(name: &OsStr) -> bool {
 }
 
 /// A version of a source: if any of it changes, the bytes may have changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Version {
     file_id: u64,
     size: u64,

@@ -33,6 +33,14 @@ pub(super) struct Counts {
     pub(super) bytes_all: u64,
 }
 
+impl Counts {
+    /// Counts a file that is to be copied. A server may say that it has any length.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        self.files_all += 1;
+        self.bytes_all = self.bytes_all.saturating_add(bytes);
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Failed {
     path: String,

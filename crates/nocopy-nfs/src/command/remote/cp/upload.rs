@@ -174,8 +174,7 @@ fn enter(copying: &mut Copying<'_>, client: &mut Client, job: &Job) -> Result<(E
         if let Ok(Some(about)) = from.look_up(&name)
             && about.is_file()
         {
-            copying.counts.files_all += 1;
-            copying.counts.bytes_all += about.len();
+            copying.counts.expect(about.len());
         }
         let (from, source) = (Rc::clone(&from), name.clone());
         below.push(Job { from, source, directory: made.file, name, above: Rc::clone(&above) });
