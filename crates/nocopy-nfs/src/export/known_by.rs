@@ -96,18 +96,15 @@ impl KnownBy {
     }
 
     pub(super) fn write_to(&self, hasher: &mut impl Hasher) {
-        let (tag, words, boot) = match self {
-            Self::Name(number) => (0, [0, *number], &[][..]),
-            Self::Disk { kind, number } => (1, [(*kind).into(), *number], &[][..]),
-            Self::Memory(number) => (2, [0, *number], &[][..]),
-            Self::Boot { boot, device, .. } => (3, [0, *device], boot.as_bytes()),
+        let (tag, words, texts) = match self {
+            Self::Name(number) => (0, [0, *number], ["", ""]),
+            Self::Disk { kind, number } => (1, [(*kind).into(), *number], ["", ""]),
+            Self::Memory(number) => (2, [0, *number], ["", ""]),
+            Self::Boot { boot, device, disk } => (3, [0, *device], [&**boot, disk]),
         };
         hasher.write(&[tag]);
         words.iter().for_each(|word| hasher.write(&word.to_be_bytes()));
-        hasher.write(boot);
-        if let Self::Boot { disk, .. } = self {
-            hasher.write(disk.as_bytes());
-        }
+        texts.iter().for_each(|text| hasher.write(text.as_bytes()));
     }
 }
 
@@ -267,6 +264,7 @@ mod tests {
         numbers.dedup();
         assert_eq!(numbers.len(), all.len());
     }
+
     #[test]
     fn a_file_system_has_the_name_that_it_is_given() {
         let scene = Scene::new();

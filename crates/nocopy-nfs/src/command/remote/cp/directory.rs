@@ -33,15 +33,17 @@ pub(super) struct Directory {
 impl Directory {
     /// A directory that the user names: links in that path are followed.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let path = if path == Path::new("") { Path::new(".") } else { path };
-        let descriptor = open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { descriptor, path: path.to_owned() })
+        Self::open_as(path, OFlags::empty())
     }
 
     /// As [`open`](Self::open), of a directory that this process need not be able to list.
     pub(super) fn open_path(path: &Path) -> io::Result<Self> {
+        Self::open_as(path, OFlags::PATH)
+    }
+
+    fn open_as(path: &Path, flags: OFlags) -> io::Result<Self> {
         let path = if path == Path::new("") { Path::new(".") } else { path };
-        let descriptor = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let descriptor = open(path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
