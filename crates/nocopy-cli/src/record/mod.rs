@@ -71,7 +71,7 @@ impl Source {
 trait Recording {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()>;
     /// Stops taking packets; returns the losses.
-    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss>;
+    fn stop(&mut self, sink: &mut Sink, interrupt: &Interrupt) -> io::Result<Loss>;
     /// The memory into which packets are copied, if they are.
     fn gather(&mut self) -> Option<&mut Gather>;
     fn describe(&mut self) -> Description;
@@ -106,7 +106,7 @@ fn record(
     let failed = recording.run(sink, &mut progress);
     let (ended, elapsed) = (progress.ended(), progress.elapsed());
     let broken = |source| gone(arguments, source);
-    let loss = recording.stop(sink).map_err(broken)?;
+    let loss = recording.stop(sink, progress.interrupt()).map_err(broken)?;
     let (mut surplus, mut gaps) = (None, None);
     if let Some(gather) = recording.gather() {
         (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
@@ -230,7 +230,7 @@ mod tests {
             Ok(())
         }
 
-        fn stop(&mut self, _sink: &mut Sink) -> io::Result<Loss> {
+        fn stop(&mut self, _sink: &mut Sink, _interrupt: &Interrupt) -> io::Result<Loss> {
             Ok(Loss { received: 1, ..Loss::default() })
         }
 

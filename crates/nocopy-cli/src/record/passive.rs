@@ -20,6 +20,7 @@ use super::target::Target;
 use super::{Description, Recording};
 use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
+use nocopy_report::Interrupt;
 use nocopy_report::boot_clock::BootInstant;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
@@ -198,22 +199,22 @@ impl Recording for Passive {
         Ok(())
     }
 
-    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
+    fn stop(&mut self, sink: &mut Sink, interrupt: &Interrupt) -> io::Result<Loss> {
         self.blocks.stop()?;
         // Counted in polls, not in time: while the machine stood still there were none.
         let looks_max = (3 * Target::Disk.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
         let mut stats = self.blocks.stats()?;
-        let (mut missing, mut looks) = (u64::MAX, 0);
+        let (mut missing, mut looks, mut patience) = (u64::MAX, 0, sink.patience());
         while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {
             looks += 1;
-            // Blocks that wait for the disk are not missing.
+            // Blocks that wait for the disk or a reader are not missing.
             if self.missing(&stats) < missing || !self.has_room(sink) {
                 (missing, looks) = (self.missing(&stats), 0);
             }
             match self.take_all(sink, GLANCE) {
                 // Even after the interface was removed there may be another block.
                 Err(_) => sleep(GLANCE),
-                Ok(()) => sink.wait(GLANCE)?,
+                Ok(()) => sink.wait_for_reader(GLANCE, interrupt, &mut patience),
             }
             sink.turn();
             stats = self.blocks.stats()?;

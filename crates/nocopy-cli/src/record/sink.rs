@@ -28,6 +28,9 @@ pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// How long the reader of a pipe may read nothing after the user has interrupted.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long to wait for the disk at a time once nothing is recorded any more.
+const LAST_WAIT: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amount {
     pub(super) packets: u64,
@@ -69,6 +72,13 @@ pub(super) struct Sink {
     pub(super) failed: Option<io::Error>,
     /// Free memory to gather packets into.
     spare: Vec<SectorBuffer>,
+}
+
+/// The last progress of writing after an interrupt.
+#[derive(Debug)]
+pub(super) struct Patience {
+    bytes: u64,
+    since: Instant,
 }
 
 /// What was written to a file so far.
@@ -176,12 +186,12 @@ impl Sink {
         self.writer.is_in_order() && self.failed.as_ref().is_some_and(is_gone)
     }
 
-    /// Writes all waiting data, and ends the file. After an interrupt a stream whose reader does not read is given up.
+    /// Writes all waiting data, and ends the file.
     pub(super) fn finish(&mut self, interrupt: &Interrupt) {
-        let mut progress = (self.writer.bytes_so_far(), Instant::now());
+        let mut patience = self.patience();
         while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
             self.turn();
-            self.settle_wait(interrupt, &mut progress);
+            self.wait_for_reader(LAST_WAIT, interrupt, &mut patience);
         }
         if self.state == State::Nothing {
             self.start(); // a file without packets is one all the same
@@ -190,18 +200,28 @@ impl Sink {
             if let Some(written) = self.writer.poll() {
                 self.settle(written);
             }
-            self.settle_wait(interrupt, &mut progress);
+            self.wait_for_reader(LAST_WAIT, interrupt, &mut patience);
         }
     }
 
-    fn settle_wait(&mut self, interrupt: &Interrupt, progress: &mut (u64, Instant)) {
-        if let Err(error) = self.wait(Duration::from_millis(100)) {
+    pub(super) fn patience(&self) -> Patience {
+        Patience { bytes: self.writer.bytes_so_far(), since: Instant::now() }
+    }
+
+    /// Waits as [`wait`](Self::wait). After an interrupt a stream whose reader does not read is given up.
+    pub(super) fn wait_for_reader(
+        &mut self,
+        timeout: Duration,
+        interrupt: &Interrupt,
+        patience: &mut Patience,
+    ) {
+        if let Err(error) = self.wait(timeout) {
             self.fail(error);
         }
         let bytes = self.writer.bytes_so_far();
-        if bytes > progress.0 || !interrupt.came() {
-            *progress = (bytes, Instant::now());
-        } else if self.writer.is_in_order() && progress.1.elapsed() >= READER_PATIENCE {
+        if bytes > patience.bytes || !interrupt.came() {
+            *patience = Patience { bytes, since: Instant::now() };
+        } else if self.writer.is_in_order() && patience.since.elapsed() >= READER_PATIENCE {
             let error = io::Error::new(io::ErrorKind::TimedOut, "its reader does not read");
             if let Some(written) = self.writer.give_up(error) {
                 self.settle(written);

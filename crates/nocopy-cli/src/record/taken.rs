@@ -19,6 +19,7 @@ use super::target::Target;
 use super::{Description, Recording};
 use crate::arguments::RecordArguments;
 use crate::{Failure, taking};
+use nocopy_report::Interrupt;
 use nocopy_report::wall_clock::now_ns;
 
 /// Frames, and ring entries, of each queue.
@@ -126,7 +127,7 @@ impl Recording for Taken {
         Ok(())
     }
 
-    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
+    fn stop(&mut self, sink: &mut Sink, _: &Interrupt) -> io::Result<Loss> {
         // From now on the host gets arriving packets. If the kernel refuses this, closing the ports soon has the same effect: until then
         // more may arrive, so the number of packets still taken is limited to the size of the rings.
         self.queues.stop_taking();
