@@ -576,7 +576,7 @@ fn a_pipe_that_pauses_holds_up_nothing() {
     let silent = Running::start_with_pipe(&lab, &[]);
     silent.wait_for_listening();
     silent.interrupt();
-    assert_error(&{ silent }.end(), &["/dev/stdin", "nothing was read before the interrupt"]);
+    assert_error(&{ silent }.end(), &["/dev/stdin", "no packet was read before the interrupt"]);
     let mut twice = Running::start_with_pipe(&lab, &["--loop=2"]);
     let _ = twice.0.stdin.take().unwrap().write_all(&file);
     assert_error(&twice.end(), &["/dev/stdin", "cannot be read twice", "--loop"]);

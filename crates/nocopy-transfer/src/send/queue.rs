@@ -141,7 +141,7 @@ impl<S: Source> Queue<S> {
             true => schedule.tally.too_short += 1,
             false => schedule.tally.too_long += 1,
         }
-        source.advance();
+        source.skip();
         Ok(Next::Skip)
     }
 

@@ -28,4 +28,9 @@ pub(super) trait Source {
     fn write(&mut self, buffer: &mut [u8]);
 
     fn advance(&mut self);
+
+    /// As [`advance`](Source::advance), past a packet that is not sent.
+    fn skip(&mut self) {
+        self.advance();
+    }
 }

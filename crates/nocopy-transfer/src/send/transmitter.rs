@@ -127,7 +127,7 @@ fn send_long<S: Source>(
         Err(Reason::Full) => return Ok(Step::NoRoom),
         Err(Reason::TooLong { .. }) => {
             queue.schedule.tally.too_long += 1;
-            queue.source.advance();
+            queue.source.skip();
         }
         Err(reason) => return Err(Error::Rejected(reason).into()),
     }

@@ -16,6 +16,9 @@ use super::pcapng::{
 };
 use super::window::Window;
 
+/// How much of a file is read in search of a packet before the caller may do other work: a few packed bytes may be blocks of gigabytes.
+pub(super) const SEARCHED_BYTES_MAX: u64 = 64 << 20;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recorded {
     /// Since 1970; `None` if not recorded.
@@ -48,7 +51,7 @@ impl<R: Read> Capture<R> {
         Ok(Self { window, format, packet: 0..0, block_bytes: 0, packets: 0 })
     }
 
-    /// Advances to the next packet; `None` at the end of the file.
+    /// Advances to the next packet; `None` at the end of the file. [`Damage::Silence`]: there is none yet, or it was searched for long enough.
     pub(super) fn next(&mut self) -> Result<Option<Recorded>, Damage> {
         self.window.skip(std::mem::take(&mut self.block_bytes));
         self.packet = 0..0;
@@ -66,6 +69,11 @@ impl<R: Read> Capture<R> {
 
     pub(super) fn input(&mut self) -> &mut R {
         self.window.input_mut().input()
+    }
+
+    /// Where the current packet, or the block that it is in, begins.
+    pub(super) fn offset(&self) -> u64 {
+        self.window.offset()
     }
 
     pub(super) fn format(&self) -> &'static str {
@@ -93,7 +101,8 @@ impl<R: Read> Capture<R> {
     }
 
     fn next_of_pcapng(&mut self) -> Result<Option<Recorded>, Damage> {
-        loop {
+        let begin = self.offset();
+        while self.offset() - begin < SEARCHED_BYTES_MAX {
             let Some((kind, block_bytes)) = self.next_block()? else { return Ok(None) };
             let Format::PcapNg(section) = &mut self.format else { return Ok(None) };
             let block = self.window.part(0, block_bytes);
@@ -114,6 +123,7 @@ impl<R: Read> Capture<R> {
             }
             self.window.skip(block_bytes);
         }
+        Err(Damage::Silence)
     }
 
     /// The type and length of the next block, which is completely in the window.
@@ -166,7 +176,7 @@ impl<R: Read> Capture<R> {
 
     /// The number of the next packet, from 1, and the offset in the file where it, or the block before it, begins.
     fn place(&self) -> (u64, u64) {
-        (self.packets + 1, self.window.offset())
+        (self.packets + 1, self.offset())
     }
 
     fn corrupt(&self, what: &'static str) -> Damage {

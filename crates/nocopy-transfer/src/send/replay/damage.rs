@@ -11,7 +11,7 @@ pub enum Damage {
     #[error("it cannot be read{cause}; {}", input_advice(.0), cause = Why(.0))]
     Read(#[source] io::Error),
     #[error(
-        "nothing was read before the interrupt, so nothing was sent; it is a pipe to which no packet was written; start the program that writes to it"
+        "no packet was read before the interrupt, so nothing was sent; start the program that writes to it, if it is a pipe"
     )]
     Silence,
     #[error("it cannot be read twice{cause}; leave out --loop, or name a file", cause = Why(.0))]

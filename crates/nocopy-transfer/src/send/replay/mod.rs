@@ -92,7 +92,7 @@ impl Replay {
         self.playback.capture().packing()
     }
 
-    /// Packets so far that were cut when they were recorded.
+    /// Packets that were sent, and cut when they were recorded.
     pub(super) fn cut(&self) -> u64 {
         self.playback.cut()
     }
@@ -149,5 +149,10 @@ impl Source for Replay {
             Correction::Impossible => self.corrections.impossible += 1,
         }
         self.playback.advance();
+    }
+
+    fn skip(&mut self) {
+        self.correction = Correction::None;
+        self.playback.skip();
     }
 }

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
-use super::capture::Capture;
+use super::capture::{Capture, SEARCHED_BYTES_MAX};
 use super::clock::Clock;
 use super::damage::Damage;
 use super::framing::{Framing, Stations, Unsendable};
 use crate::arguments::Rounds;
 use crate::send::source::{Ahead, Upcoming};
-
-/// How many packets that cannot be sent are read before the caller may do other work.
-const UNSENDABLE_MAX: u32 = 10_000;
 
 /// What is done with the packets of a file.
 #[derive(Debug, Clone, Copy)]
@@ -87,17 +84,19 @@ impl<R: Read + Seek> Playback<R> {
     }
 
     pub(super) fn ahead(&mut self) -> Result<Ahead, Damage> {
-        let mut unsendable = 0;
+        let mut begin = None;
         while self.current.is_none() {
             if self.ended {
                 return Ok(Ahead::End);
             }
-            if unsendable == UNSENDABLE_MAX {
-                return Ok(Ahead::Silence);
-            }
             match self.read() {
-                Ok(true) => {}
-                Ok(false) => unsendable += 1,
+                Ok(true) => begin = None, // also of a new round
+                Ok(false) => {
+                    let at = self.capture.offset();
+                    if at - *begin.get_or_insert(at) >= SEARCHED_BYTES_MAX {
+                        return Ok(Ahead::Silence);
+                    }
+                }
                 Err(Damage::Silence) => return Ok(Ahead::Silence),
                 Err(damage) => {
                     self.ended = true;
@@ -141,8 +140,13 @@ impl<R: Read + Seek> Playback<R> {
     }
 
     pub(super) fn advance(&mut self) {
-        if let Some(current) = self.current.take() {
-            self.cut += u64::from(current.is_cut);
+        self.cut += u64::from(self.is_cut());
+        self.skip();
+    }
+
+    /// As [`advance`](Self::advance), past a packet that is not sent.
+    pub(super) fn skip(&mut self) {
+        if self.current.take().is_some() {
             self.clock.is_past();
         }
     }

@@ -18,6 +18,7 @@ mod formats;
 mod frames;
 mod odd;
 mod packed;
+mod passed_over;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -225,7 +226,7 @@ fn a_pipe_that_is_silent_or_to_be_read_twice_is_refused() {
     for (rounds, expected) in [
         (
             Rounds::Times(1),
-            "nothing was read before the interrupt, so nothing was sent; it is a pipe to which no packet was written; start the program that writes to it",
+            "no packet was read before the interrupt, so nothing was sent; start the program that writes to it, if it is a pipe",
         ),
         (
             Rounds::Times(2),
