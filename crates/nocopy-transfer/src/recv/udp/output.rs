@@ -135,7 +135,7 @@ impl Output {
                 let (left_out, too_late) = order.gaps();
                 format!(
                     "{path}: {} bytes in order, {left_out} left out, {too_late} came too late",
-                    bytes - too_late
+                    bytes.saturating_sub(too_late) // of a write that failed only these are counted
                 )
             }
         }
