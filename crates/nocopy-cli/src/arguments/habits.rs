@@ -6,7 +6,7 @@
 mod pages;
 mod table;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
@@ -161,9 +161,11 @@ impl Translator<'_> {
                 }
                 Some(text) if text.starts_with("--") => self.long(text, &mut rest),
                 Some(text) if text.starts_with('-') && text.len() > 1 => self.short(text, &mut rest),
+                // Which does not listen at a port that is a word.
                 Some(text) if self.command.find_subcommand(text).is_some() => {
                     self.words.push(word.clone());
                     self.words.extend(rest.by_ref().cloned());
+                    self.listening = Listening::default();
                 }
                 // The program of `run` and `profile`, as after env(1) and strace(1).
                 _ if self.command.get_positionals().last().is_some_and(Arg::is_last_set) => {
@@ -184,8 +186,8 @@ impl Translator<'_> {
         if let Some(habit) = self.habit(name, own.is_some()) {
             let value = match value {
                 _ if habit.value.is_empty() => None,
-                Some(value) => Some(value.to_owned()),
-                None => rest.next().map(|value| value.to_string_lossy().into_owned()),
+                Some(value) => Some(value.into()),
+                None => rest.next().cloned(),
             };
             return self.apply(habit, name, value);
         }
@@ -213,8 +215,8 @@ impl Translator<'_> {
                 }
                 (Some((habit, typed, used)), _) => {
                     let value = match after(used) {
-                        "" => rest.next().map(|value| value.to_string_lossy().into_owned()),
-                        value => Some(value.to_owned()),
+                        "" => rest.next().cloned(),
+                        value => Some(value.into()),
                     };
                     return self.apply(habit, typed, value);
                 }
@@ -244,8 +246,9 @@ impl Translator<'_> {
         })
     }
 
-    fn apply(&mut self, habit: &Habit, typed: &str, value: Option<String>) {
-        let Some(value) = value.or_else(|| habit.value.is_empty().then(String::new)) else {
+    /// A value may be a name of a file, which is bytes.
+    fn apply(&mut self, habit: &Habit, typed: &str, value: Option<OsString>) {
+        let Some(value) = value.or_else(|| habit.value.is_empty().then(OsString::new)) else {
             // Its value is missing: clap says so of our option, or of none.
             let option = match habit.means {
                 Means::Option(option) => option,
@@ -255,8 +258,8 @@ impl Translator<'_> {
             return self.words.push(option.into());
         };
         match habit.means {
-            Means::Option(option) => self.words.push(format!("{option}={value}").into()),
-            Means::Value(_, meaning) => match meaning(&value, &self.text) {
+            Means::Option(option) => self.words.push([OsStr::new(option), &value].join(OsStr::new("="))),
+            Means::Value(_, meaning) => match meaning(&value.to_string_lossy(), &self.text) {
                 Meant::Word(word) => self.words.push(word.into()),
                 Meant::Nothing => {}
                 Meant::Hint(hint) => {
@@ -266,8 +269,8 @@ impl Translator<'_> {
             },
             Means::Words(word) => self.push_once(word),
             Means::Already(_) => self.listening.is_asked = true,
-            Means::Target => self.targets.push(value.into()),
-            Means::Port => self.listening.port = Some(value),
+            Means::Target => self.targets.push(value),
+            Means::Port => self.listening.port = Some(value.to_string_lossy().into_owned()),
             Means::Datagrams => self.listening.is_udp = true,
             Means::Hint(_) => {}
         }

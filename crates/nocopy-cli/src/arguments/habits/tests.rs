@@ -1,7 +1,8 @@
 use super::table::HABITS;
 use super::*;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Command as Asked};
 use clap::CommandFactory;
+use std::os::unix::ffi::OsStrExt;
 
 /// What is typed, and the same in our own words.
 const SYNONYMS: &[(&str, &str)] = &[
@@ -100,6 +101,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("serve -s -p 9000", "serve :9000"),
     ("serve --server --port 9000 -J", "serve :9000 --json"),
     ("serve -lk 9000 -n -v -vv", "serve :9000"),
+    ("serve -v nfs /srv", "serve nfs /srv"),
     ("serve --listen --keep-open 9000 -e cat", "serve :9000 --exec=cat"),
     ("ping udp://a:9 -c 3 -w 5 -n -q", "ping udp://a:9 --count=3 --duration=5"),
     ("ping xdp://a:9 -I eth0 -J", "ping xdp://a:9 --interface=eth0 --json"),
@@ -235,6 +237,16 @@ fn each_advice_is_given() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_name_of_a_file_is_bytes() {
+    let name = OsStr::from_bytes(b"caf\xe9.pcapng");
+    for option in ["-w", "--write"] {
+        let words = ["nocopy", "record", "eth0", option].map(OsStr::new);
+        let read = Arguments::try_read(words.iter().chain([&name])).unwrap();
+        assert!(matches!(&read.command, Asked::Record(record) if record.output == name), "{read:?}");
+    }
 }
 
 /// A short option that we have means what it means here; only its values may be another program's.
