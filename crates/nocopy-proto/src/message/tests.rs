@@ -168,6 +168,31 @@ fn a_round_trip_that_took_long_delays_no_answer_after_it() {
     }
 }
 
+/// A peer may be gone that has acknowledged nothing yet, or did not answer when it was asked: what is sent to it is looked at one by one.
+#[test]
+fn only_to_peers_that_answer_do_packets_go_the_short_way() {
+    let (mut table, client, _) = Table::connected(&Settings::default());
+    let goes_short = |table: &mut Table| {
+        table.send(0, client, b"message");
+        let sent = table.hosts[0].transmit_fresh(table.now, 1, |_, _, _| ());
+        if sent == Fresh::Last {
+            table.hosts[0].rest_after_last(table.now);
+        }
+        sent != Fresh::None
+    };
+    assert!(!goes_short(&mut table), "nothing is acknowledged yet");
+    table.settle(|_, _| true);
+    table.sleep(Duration::from_secs(1));
+    assert!(goes_short(&mut table));
+    table.sleep_while(Duration::from_secs(1), |_, _| false);
+    assert!(!goes_short(&mut table), "a probe is unanswered");
+    table.sleep(Duration::from_secs(2));
+    assert!(goes_short(&mut table));
+    table.sleep(Duration::from_secs(2)); // it arrives by a probe
+    table.sleep_while(Settings::default().keep_alive, |_, _| false);
+    assert!(!goes_short(&mut table), "a question is unanswered");
+}
+
 #[test]
 fn messages_arrive_in_order_and_leave_nothing_behind() {
     for crc in [false, true] {

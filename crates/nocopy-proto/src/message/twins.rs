@@ -459,12 +459,25 @@ impl Twins {
         let Some(Event::Accepted(server, _)) = accepted else { panic!("not accepted") };
         [client, server]
     }
+
+    /// Connects; then each end acknowledges a message, without which none goes to it the short way.
+    fn connect_and_answer(&mut self) -> [Peer; 2] {
+        let peers = self.connect();
+        for host in [0, 1] {
+            self.step(peers, &Step::Send(host, 8));
+            self.step(peers, &Step::Carry(host, false, vec![Fate::Arrives]));
+            self.step(peers, &Step::Read(1 - host, 1));
+            self.step(peers, &Step::Sleep(600));
+            self.step(peers, &Step::Carry(1 - host, false, vec![Fate::Arrives]));
+        }
+        peers
+    }
 }
 
 #[test]
 fn a_long_message_goes_in_runs() {
     let mut twins = Twins::new();
-    let peers = twins.connect();
+    let peers = twins.connect_and_answer();
     twins.step(peers, &Step::Send(0, 40_000));
     for _ in 0..20 {
         twins.step(peers, &Step::Carry(0, false, vec![Fate::Arrives]));
@@ -494,7 +507,7 @@ fn long_questions_and_answers_are_read_where_they_arrive() {
 #[test]
 fn questions_and_answers_go_at_once() {
     let mut twins = Twins::new();
-    let peers = twins.connect();
+    let peers = twins.connect_and_answer();
     for round in 0..20 {
         for host in [0, 1] {
             twins.step(peers, &Step::AtOnce(host, 1, 64, vec![Fate::Arrives]));

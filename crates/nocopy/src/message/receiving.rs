@@ -309,6 +309,11 @@ mod tests {
     fn packets_that_are_too_long_are_not_read() {
         let bind = || Endpoint::builder().streams(false);
         let (mut left, to_right, mut right) = super::super::tests::connected([bind(), bind()]);
+        left.send_copy(b"a first message", to_right).unwrap();
+        wait_until("its acknowledgement, without which no run goes at once", || {
+            let _ = (left.wait(Duration::ZERO).unwrap(), right.try_receive().unwrap());
+            left.in_flight() == 0
+        });
         left.send_copy(&[1; 2_500], to_right).unwrap();
         let last = left.peers.take(to_right).expect("it waits").close(&mut left.carrier);
         left.made.push(last);

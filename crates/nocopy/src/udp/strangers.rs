@@ -8,7 +8,7 @@ use crate::engine::route::{Kind, Routes};
 use crate::sys::option;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
-/// The eighths of the send buffer that are open to any address, and to peers that have not answered what they were sent before.
+/// The eighths of the send buffer that are open to any address, and to peers that have answered nothing, or not what they were sent before.
 const STRANGERS: usize = 1;
 const SILENT_PEERS: usize = 4;
 
@@ -31,20 +31,21 @@ pub(crate) struct Strangers {
 impl Strangers {
     /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share, only if its next hop is known.
     pub(crate) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
-        self.used_eighths(socket, bytes) < STRANGERS
+        self.used_eighths(socket, bytes, 0, STRANGERS) < STRANGERS
             || self.routes(socket).and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
     }
 
-    /// The same for a peer that has not answered what it was sent before, from one of this host's addresses.
-    pub(crate) fn may_repeat(
+    /// The same for a peer that has answered nothing, or not what it was sent before, from one of this host's addresses. `waiting`
+    /// datagrams as long as this one go before it.
+    pub(crate) fn may_reach(
         &mut self,
         socket: BorrowedFd<'_>,
         bytes: usize,
-        from: Option<IpAddr>,
-        to: SocketAddr,
+        waiting: usize,
+        way: (Option<IpAddr>, SocketAddr),
     ) -> bool {
-        self.used_eighths(socket, bytes) < SILENT_PEERS
-            || self.are_absent(socket, [(from, to)].into_iter()).next().is_none_or(|is_absent| !is_absent)
+        self.used_eighths(socket, bytes, waiting, SILENT_PEERS) < SILENT_PEERS
+            || self.are_absent(socket, std::iter::once(way)).next().is_none_or(|is_absent| !is_absent)
     }
 
     /// For which peers the kernel would keep what is sent to them from these addresses of the host, because their next hops do not answer:
@@ -61,12 +62,13 @@ impl Strangers {
         })
     }
 
-    fn used_eighths(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> usize {
+    fn used_eighths(&mut self, socket: BorrowedFd<'_>, bytes: usize, waiting: usize, share: usize) -> usize {
         self.unseen_bytes += bytes + OVERHEAD_BYTES;
-        if self.eighths > 0 || self.unseen_bytes > LOOK_BYTES {
+        if self.eighths >= share || self.unseen_bytes > LOOK_BYTES {
             self.unseen_bytes = 0;
+            let waiting_bytes = waiting * (bytes + OVERHEAD_BYTES);
             let both = unsent_bytes(&socket).and_then(|unsent| Ok((unsent, send_buffer_bytes(&socket)?)));
-            self.eighths = both.map_or(0, |(unsent, all)| 8 * unsent / all.max(1));
+            self.eighths = both.map_or(0, |(unsent, all)| 8 * (unsent + waiting_bytes) / all.max(1));
         }
         self.eighths
     }

@@ -115,7 +115,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
                 self.round_trip.sample(round_trip);
             }
         }
-        (self.probes, self.probe_due, self.asked) = (0, false, now);
+        (self.probes, self.probe_due, self.asked, self.is_answering) = (0, false, now, true);
         counters.spurious += acknowledged.late as u64;
         let more = header.marked.wrapping_sub(self.marks_told);
         let marks = if more < 1 << 15 { more } else { 0 }; // an older word

@@ -179,6 +179,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             self.heard = self.heard + late;
         }
         self.keep_alives += 1;
+        self.is_answering = false;
         true
     }
 
@@ -194,7 +195,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         counters.probes += 1;
         self.note_acknowledged_first(now);
         self.probes += 1;
-        self.asked = now;
+        (self.asked, self.is_answering) = (now, false);
         // Also after later probes: then the first packet is sent again, the only one that a peer with little memory accepts
         // (docs/protocol.md §8). A probe with the newest packet alone could fail for ever.
         if self.probes >= PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {

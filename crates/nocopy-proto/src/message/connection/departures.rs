@@ -160,7 +160,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
         let is_plain = sequence < self.credit
             && in_flight < self.congestion.window()
-            && self.confirmed
+            && self.is_answering
             && !self.probe_due
             && self.ended.is_none()
             && self.last.is_none()
@@ -197,7 +197,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && !self.probe_due
             && self.ended.is_none()
             && self.last.is_none()
-            && self.confirmed
+            && self.is_answering
             && in_flight > 0
             && !self.send.has_units_queued()
             && self.send.next_lost().is_none();

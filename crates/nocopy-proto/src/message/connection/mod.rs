@@ -110,6 +110,9 @@ pub(super) struct Connection<S, R> {
     keep_alives: u32,
     /// The peer has sent something on the connection, so it knows that the connection exists.
     pub(super) confirmed: bool,
+    /// The peer has acknowledged something, and since then no packet needed a probe, and it was not asked for a sign of life. Only then the
+    /// short ways send to it, which do not check whether its host is there.
+    is_answering: bool,
     /// The connection was reported to the caller.
     pub(super) announced: bool,
     /// Both ends connected at the same time, and this end answered.
@@ -184,6 +187,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             heard: now,
             keep_alives: 0,
             confirmed: false,
+            is_answering: false,
             announced: false,
             is_joined: false,
             refused: 0,

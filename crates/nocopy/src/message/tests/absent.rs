@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::Duration;
 
-use nocopy_lab::patience::wait_until;
+use nocopy_lab::patience::{PATIENCE, wait_until};
 use nocopy_lab::{End, Lab};
 use nocopy_proto::message::wire::{Hello, Versions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,7 +33,9 @@ fn bind(end: &End, address: Ipv4Addr) -> Endpoint {
 
 /// A server at the right end with little memory in its socket.
 fn server(lab: &Lab) -> Endpoint {
-    let server = bind(lab.right(), lab.right().ipv4());
+    // Peers that are gone are not asked whether they are alive during a test.
+    let builder = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+    let server = lab.right().namespace().run(|| builder.bind((lab.right().ipv4(), 0).into()).unwrap());
     set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
     server
 }
@@ -95,14 +97,35 @@ fn answers_to_hosts_that_do_not_exist_leave_room_for_peers() {
     });
 }
 
+/// The same with what a program itself sends to such hosts, all at once, to connect to them.
+#[test]
+fn connecting_to_hosts_that_do_not_exist_leaves_room_for_peers() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (mut client, mut server) = (bind(lab.left(), lab.left().ipv4()), server(&lab));
+    lab.right().namespace().run(|| {
+        let (to_server, to_client) = connect(&mut client, &mut server);
+        // Less than what the endpoint collects before it calls the kernel.
+        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 6).unwrap();
+        for number in 50..250 {
+            server.start_connect((host(number), 9).into()).unwrap();
+        }
+        server.wait(Duration::ZERO).unwrap();
+        ask((&mut client, to_server), (&mut server, to_client));
+        let stats = server.stats().unwrap();
+        assert!(stats["unresolved_dropped"] > 0 && stats["kernel_full"] == 0, "{stats}");
+    });
+}
+
 /// How many seconds the kernel asks for a neighbour, and keeps what is for it.
 fn patience_of_the_kernel(end: &End, seconds: u32) {
     let setting = format!("/proc/sys/net/ipv4/neigh/{}/mcast_solicit", end.interface());
     std::fs::write(setting, seconds.to_string()).unwrap();
 }
 
-/// The same with peers that are gone: their addresses are no more, and the kernel has forgotten where they were.
+/// The same with peers that are gone: their addresses are no more, and the kernel has forgotten where they were. Before that each has
+/// acknowledged a message, if they `answered`.
 fn with_peers_that_are_gone(
+    answered: bool,
     test: impl FnOnce(&mut Endpoint, &[Peer], &mut dyn FnMut(&mut Endpoint), &End) + Send,
 ) {
     const GONE: std::ops::Range<u8> = 100..140;
@@ -116,6 +139,13 @@ fn with_peers_that_are_gone(
     let mut gone: Vec<Endpoint> = left.namespace().run(|| GONE.map(bind_small).collect());
     right.namespace().run(|| {
         let peers: Vec<Peer> = gone.iter_mut().map(|gone| connect(gone, &mut server).1).collect();
+        for (gone, peer) in gone.iter_mut().zip(&peers).filter(|_| answered) {
+            server.send_copy(b"a first message", *peer).unwrap();
+            wait_until("acknowledged", || {
+                let _ = (server.wait(Duration::ZERO).unwrap(), gone.try_receive().unwrap());
+                server.in_flight() == 0
+            });
+        }
         let (to_server, to_client) = connect(&mut client, &mut server);
         GONE.for_each(|number| ip(left, &format!("address del {}", of_gone(number))));
         ip(right, &format!("neighbour flush dev {}", right.interface()));
@@ -128,7 +158,7 @@ fn with_peers_that_are_gone(
 /// What peers do not answer that are gone is sent to them again and again, but others do not wait for that.
 #[test]
 fn peers_that_are_gone_leave_room_for_others() {
-    with_peers_that_are_gone(|server, gone, ask, _| {
+    with_peers_that_are_gone(true, |server, gone, ask, _| {
         for peer in gone {
             server.send_copy(&[1; 1000], *peer).unwrap();
         }
@@ -141,17 +171,42 @@ fn peers_that_are_gone_leave_room_for_others() {
     });
 }
 
-/// More messages for them than the socket takes do not stay in front of those for others.
+/// Peers that never answered are sent no more than their part of the socket's buffer takes, though it is sent for the first time.
 #[test]
-fn nothing_waits_behind_peers_that_are_gone() {
-    with_peers_that_are_gone(|server, gone, ask, right| {
+fn peers_that_never_answered_leave_room_for_others() {
+    with_peers_that_are_gone(false, |server, gone, ask, _| {
         for peer in gone.iter().flat_map(|peer| [peer; 7]) {
             server.send_copy(&[1; 1400], *peer).unwrap(); // a packet
         }
         assert!(server.try_flush().unwrap(), "packets wait: {}", server.stats().unwrap());
+        ask(server);
+        let stats = server.stats().unwrap();
+        assert!(stats["kernel_full"] == 0 && stats["unresolved_dropped"] > 0, "{stats}");
+    });
+}
+
+/// More messages for them than the socket takes do not stay in front of those for others.
+#[test]
+fn nothing_waits_behind_peers_that_are_gone() {
+    with_peers_that_are_gone(true, |server, gone, ask, right| {
+        // Full before probes are due, after which packets are looked at one by one.
+        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 16).unwrap();
+        for peer in gone.iter().flat_map(|peer| [peer; 7]) {
+            server.send_copy(&[1; 1400], *peer).unwrap(); // a packet
+        }
+        // What is for one of them may wait until there is something for another peer.
+        let mut others = gone.iter();
+        wait_until("nothing waits", || {
+            let is_sent = server.try_flush().unwrap();
+            if !is_sent {
+                server.send_copy(b"another", *others.next().unwrap()).unwrap();
+            }
+            is_sent
+        });
         let stats = server.stats().unwrap();
         assert!(stats["kernel_full"] > 0 && stats["unresolved_dropped"] > 0, "{stats}");
         patience_of_the_kernel(right, 1);
+        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
         wait_until("there is room again", || server.carrier.socket().is_some_and(is_half_free));
         ask(server);
     });

@@ -146,7 +146,10 @@ impl Outbox {
         is_proven: bool,
     ) -> bool {
         match is_proven {
-            true => self.strangers.may_repeat(socket, bytes, source(self.local, to), to.remote),
+            true => {
+                let (waiting, way) = (self.len(), (source(self.local, to), to.remote));
+                self.strangers.may_reach(socket, bytes, waiting, way)
+            }
             false => self.strangers.may_send(socket, bytes, to.remote),
         }
     }
