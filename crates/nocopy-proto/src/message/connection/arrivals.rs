@@ -16,6 +16,8 @@ const ACK_PACKETS_IN_GAP: u32 = 3;
 const GRANULARITY: Span = Span::from_millis(1);
 /// The longest round trip that is accepted as a sample.
 const ROUND_TRIP_MAX: Span = Span::from_secs(60);
+/// A longer one is a sample only if this end ran meanwhile.
+const ROUND_TRIP_USUAL: Span = Span::from_millis(250);
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Handles the acknowledgement that every packet carries.
@@ -111,7 +113,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         // There is no echo for units: how long they waited in their stream is unknown.
         if acknowledged.packets > 0 && header.flags.contains(Flags::ECHO) {
             let round_trip = between_ticks(header.echo, now.ticks());
-            if round_trip <= ROUND_TRIP_MAX {
+            if round_trip <= ROUND_TRIP_USUAL || self.is_sample(round_trip) {
                 self.round_trip.sample(round_trip);
             }
         }
@@ -128,6 +130,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             transmissions: self.send.transmissions(),
         });
         self.find_losses(now, counters);
+    }
+
+    /// Whether a long round trip is a sample. It is not if a probe would have been sent long before its end, had this end not been suspended
+    /// or busy: the acknowledgement may have waited here.
+    #[cold]
+    fn is_sample(&self, round_trip: Span) -> bool {
+        let had_no_turn = self.probes == 0 && round_trip > self.probe_timeout().times(4);
+        round_trip <= ROUND_TRIP_MAX && !had_no_turn
     }
 
     #[inline(always)]

@@ -208,7 +208,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    fn probe_timeout(&self) -> Span {
+    pub(super) fn probe_timeout(&self) -> Span {
         let once = self.round_trip.probe_timeout(self.ack_delay);
         once.times(1 << self.probes.min(10)).min(PROBE_TIMEOUT_MAX.max(once))
     }

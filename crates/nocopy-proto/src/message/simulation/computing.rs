@@ -1,10 +1,11 @@
 //! Programs that compute for minutes and do not call their endpoint (docs/protocol.md §10.1).
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::tests::{on, pair, settings};
 use super::*;
-use crate::message::LostReason;
+use crate::message::{Event, LostReason};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Seconds: longer than the limit for a silent peer, and much longer.
@@ -52,6 +53,27 @@ fn without_a_thread_a_computing_program_is_lost() {
             matches!(world.ends(server)[..], [Some(End::Lost(LostReason::Aborted { code: 2 }))]),
             "{absence}"
         );
+    }
+}
+
+/// An end that was stopped with packets in flight finds their acknowledgements waiting: they say nothing about the path.
+#[test]
+fn an_absence_is_no_round_trip() {
+    for (seed, absence) in (0..).zip([1, 10, 29]) {
+        let (mut world, client, server) = server_computes(seed, absence * SECOND, 0.0, true);
+        let peer = world.events(server).iter().find_map(|(_, event)| match event {
+            Event::Accepted(peer, _) => Some(*peer),
+            _ => None,
+        });
+        let longest = Cell::new(Duration::ZERO);
+        world.run_until(900 * SECOND, |world| {
+            let found = world.endpoint(server).statistics(peer.expect("it was accepted"));
+            let round_trip = found.ok().flatten().map_or(Duration::ZERO, |of_peer| of_peer.round_trip);
+            longest.set(longest.get().max(round_trip));
+            false
+        });
+        assert!((Duration::from_nanos(1)..SECOND / 10).contains(&longest.get()), "{absence}: {longest:?}");
+        assert_all_arrived(&mut world, client, server);
     }
 }
 
