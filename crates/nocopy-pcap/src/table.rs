@@ -23,6 +23,11 @@ fn lost() -> *mut Pcap {
     without_provenance_mut(2)
 }
 
+/// Whether a slot's key is that of a handle.
+fn is_key(key: *mut Pcap) -> bool {
+    !key.is_null() && key != closed() && key != lost()
+}
+
 #[derive(Debug)]
 struct Slot {
     key: AtomicPtr<Pcap>,
@@ -111,7 +116,7 @@ pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
 
 #[inline]
 fn find_slot(key: *mut Pcap) -> Option<&'static Slot> {
-    if key.is_null() || key == closed() || key == lost() {
+    if !is_key(key) {
         return None;
     }
     segments().find_map(|segment| segment.find(key))
@@ -205,15 +210,18 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
-/// Calls this for each handle that no step of a call uses.
+/// Calls this for each handle, after the step that another thread is in. Handles of steps that do not end, or that the caller interrupted,
+/// are left out.
 pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
     for slot in segments().flat_map(|segment| &segment.slots) {
-        let key = slot.key.load(Ordering::Acquire);
-        if key.is_null() || key == closed() || key == lost() || !slot.claim.try_take(place) {
+        if slot.handle.load(Ordering::Relaxed).is_null() || !slot.claim.take(place) {
             continue;
         }
         // SAFETY: null, or a handle: it is freed only after it was removed by a holder of the claim.
-        if let Some(handle) = unsafe { slot.handle.load(Ordering::Acquire).as_ref() } {
+        let handle = unsafe { slot.handle.load(Ordering::Acquire).as_ref() };
+        // After the handle, which was stored after its key.
+        let key = slot.key.load(Ordering::Acquire);
+        if let Some(handle) = handle.filter(|_| is_key(key)) {
             call(key, handle);
         }
         slot.claim.give_back();
@@ -248,8 +256,15 @@ pub(crate) fn remove(key: *mut Pcap, place: Place) -> Option<Removed> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
     use super::*;
     use crate::handle::Footing;
+    use crate::patience::TIMED_OUT;
+
+    /// All threads of the process share the table.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     fn key(number: usize) -> *mut Pcap {
         without_provenance_mut(number * 16 + 4096)
@@ -272,9 +287,49 @@ mod tests {
         }
     }
 
-    /// A single test, because all threads of the process share the table.
+    /// Another thread is in a step that ends when its handle was closed, and a handle with another key opened in its slot.
+    #[test]
+    fn a_handle_in_a_step_is_enumerated_after_it_by_its_new_key() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        insert_numbered(1);
+        let (footing, slot) = (Footing::new(), find_slot(key(1)).unwrap());
+        let reopen = |number: usize| {
+            let new = Box::new(Handle::new(None));
+            let made = new.number;
+            let old = slot.handle.swap(null_mut(), Ordering::AcqRel);
+            slot.key.store(key(number), Ordering::Release);
+            slot.handle.store(Box::into_raw(new), Ordering::Release);
+            // SAFETY: made from a box, and only this thread has it.
+            drop(unsafe { Box::from_raw(old) });
+            (key(number).addr(), made)
+        };
+        let enumerate = || {
+            let mut all = Vec::new();
+            for_each(Footing::new().place(), |key, handle| all.push((key.addr(), handle.number)));
+            (all, TIMED_OUT.get() > 0)
+        };
+        for number in 2.. {
+            assert!(slot.claim.take(footing.place()));
+            let (all, timed_out, new) = std::thread::scope(|scope| {
+                let other = scope.spawn(enumerate);
+                std::thread::sleep(Duration::from_millis(20)); // mostly enough for it to come to the slot
+                let new = reopen(number);
+                slot.claim.give_back();
+                let (all, timed_out) = other.join().unwrap();
+                (all, timed_out, new)
+            });
+            if !timed_out {
+                assert_eq!(all, [new]);
+                break;
+            }
+        }
+        reopen(1);
+        assert!(remove_numbered(1).is_some());
+    }
+
     #[test]
     fn handles_are_found_until_removed_however_many_there_are() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove_at(null_mut()).is_none());
         let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
