@@ -464,6 +464,41 @@ fn only_matching_packets_are_shown_or_taken() {
     }
 }
 
+/// Packets as hosts with offloads write them: without a length, and with tags of all kinds.
+#[test]
+fn packets_of_offloads_match_and_have_the_frames_length() {
+    for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let segment = |tags: &[u8], ip: &[u8]| {
+            let addresses = [&lab.right().mac()[..], &lab.left().mac()].concat();
+            let tcp = [0, 80, 0x9c, 0x40, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0xf4, 0, 0, 0, 0];
+            [&addresses[..], tags, ip, &tcp, &[7; 100]].concat()
+        };
+        let v4: &[u8] = &[8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
+        let mut v6 = [0; 42];
+        v6[..9].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 6]);
+        (v6[9], v6[25], v6[41]) = (64, 1, 2);
+        let frames = [
+            segment(&[], v4),
+            segment(&[], &v6),
+            segment(&[0x81, 0, 0x60, 0], v4),
+            segment(&[0x88, 0xa8, 0, 100, 0x81, 0, 0, 5], v4),
+            segment(&[0x91, 0, 0, 100, 0x81, 0, 0, 5], v4),
+        ];
+        let sniffer =
+            Sniffer::start(lab.right(), &[way, &["tcp port 80 or (vlan and (tcp or vlan))"]].concat());
+        send(lab.left(), &frames);
+        let tcp = "10.77.0.1.80 > 10.77.0.2.40000: Flags [.], seq 1:101, ack 2, win 500, length 100";
+        sniffer.expect(&[&format!("IP {tcp}")]);
+        sniffer.expect(&["IP6 ::1.80 > ::2.40000: Flags [.], seq 1:101, ack 2, win 500, length 100"]);
+        sniffer.expect(&[&format!("vlan 0, p 3, IP {tcp}")]);
+        sniffer.expect(&[&format!("service vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
+        sniffer.expect(&[&format!("vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
+        sniffer.interrupt();
+        sniffer.wait();
+    }
+}
+
 #[test]
 fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

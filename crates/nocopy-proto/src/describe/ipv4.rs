@@ -15,8 +15,9 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
             return refuse(line, "ip", matches!(error, TooShort { .. } | HeaderBeyondPacket { .. }), error);
         }
     };
-    let total_bytes = usize::from(packet.total_bytes());
-    let declared_bytes = total_bytes - packet.header_bytes();
+    // Without a length, as hosts write it in packets that are still to be cut into segments, it is the frame's.
+    let total_bytes = packet.total_bytes().map_or(part.declared_bytes, usize::from);
+    let declared_bytes = total_bytes.saturating_sub(packet.header_bytes());
     upper(line, &packet, Part { bytes: packet.payload(), declared_bytes })?;
     options(line, packet.options())?;
     match total_bytes.saturating_sub(part.declared_bytes) {

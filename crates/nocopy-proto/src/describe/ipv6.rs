@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::{Line, Part, ProtocolName, icmpv6, refuse, tcp, udp};
 use crate::wire::IpProtocol;
-use crate::wire::ipv6::{Extension, ExtensionError, Packet, ParseError, UpperLayer};
+use crate::wire::ipv6::{Extension, ExtensionError, HEADER_BYTES, Packet, ParseError, UpperLayer};
 
 pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
     line.write_str("IP6 ")?;
@@ -14,7 +14,9 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
             return refuse(line, "ip6", matches!(error, ParseError::TooShort { .. }), error);
         }
     };
-    let payload = Part { bytes: packet.payload(), declared_bytes: packet.payload_bytes().into() };
+    let present_bytes = part.declared_bytes.saturating_sub(HEADER_BYTES);
+    let declared_bytes = packet.payload_bytes().map_or(present_bytes, |bytes| bytes as usize);
+    let payload = Part { bytes: packet.payload(), declared_bytes };
     match packet.upper_layer() {
         Ok(upper) => {
             let walked_bytes = payload.bytes.len() - upper.payload().len();
@@ -25,7 +27,6 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
             refuse(line, "ip6 extension", matches!(error, ExtensionError::TooShort { .. }), error)?;
         }
     }
-    let present_bytes = part.declared_bytes.saturating_sub(crate::wire::ipv6::HEADER_BYTES);
     match payload.declared_bytes.saturating_sub(present_bytes) {
         0 => Ok(()),
         missing => write!(line, ", truncated: {missing} bytes missing"),

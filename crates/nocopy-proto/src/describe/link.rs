@@ -94,6 +94,8 @@ fn name(ether_type: EtherType) -> Option<&'static str> {
         0x8906 => "FCoE",
         0x8915 => "RoCE",
         0x9000 => "loopback",
+        0x9100 => "802.1Q-9100",
+        0x9200 => "802.1Q-9200",
         _ => return None,
     })
 }

@@ -136,6 +136,57 @@ fn tags_also_stacked() {
 }
 
 #[test]
+fn tags_of_priority_and_of_old_providers() {
+    let tagged = |types: &[(u16, u16)], inner: u16| {
+        let mut bytes = Vec::new();
+        for (control, announces) in types {
+            bytes.extend(control.to_be_bytes());
+            bytes.extend(announces.to_be_bytes());
+        }
+        line(&ethernet(inner, &[&bytes, &captured::UDP_V4[14..]].concat()))
+    };
+    let udp = "IP 10.0.0.1.4660 > 10.0.0.2.7: UDP, length 7";
+    assert_eq!(tagged(&[(0x6000, 0x0800)], 0x8100), format!("vlan 0, p 3, {udp}"));
+    assert_eq!(tagged(&[(100, 0x8100), (5, 0x0800)], 0x9100), format!("vlan 100, p 0, vlan 5, p 0, {udp}"));
+    assert_eq!(tagged(&[(100, 0x0800)], 0x9200), format!("vlan 100, p 0, {udp}"));
+    let three = tagged(&[(1, 0x8100), (2, 0x8100), (3, 0x0800)], 0x8100);
+    assert_eq!(three, format!("vlan 1, p 0, vlan 2, p 0, vlan 3, p 0, {udp}"));
+}
+
+#[test]
+fn unsegmented_packets_have_the_length_of_the_frame() {
+    let data = segment(tcp::Flags::ACK, &[], &[0; 70_000]);
+    let without_length = |mut bytes: Vec<u8>, at: usize| {
+        bytes[at..at + 2].fill(0);
+        bytes
+    };
+    let v4 = without_length(over_ipv4(6, 0, &data), 16);
+    let v6 = without_length(over_ipv6(6, &data), 18);
+    let numbers = "Flags [.], seq 4294967295:69999, ack 9, win 502, length 70000";
+    assert_eq!(line(&v4), format!("IP 10.0.0.1.40000 > 10.0.0.2.80: {numbers}"));
+    assert_eq!(line(&v6), format!("IP6 fd00::1.40000 > fd00::2.80: {numbers}"));
+    assert_eq!(line_of(&v4[..60], v4.len(), Style::default()), line(&v4), "cut");
+    assert_eq!(line_of(&v6[..80], v6.len(), Style::default()), line(&v6), "cut");
+
+    let jumbo = |bytes: u32| {
+        let option = [&[6, 0, 0xc2, 4][..], &bytes.to_be_bytes()].concat();
+        without_length(over_ipv6(0, &[&option, &data[..]].concat()), 18)
+    };
+    let whole = jumbo(70_028);
+    let as_jumbo = format!("IP6 fd00::1.40000 > fd00::2.80: {numbers}, ip6 headers [HBH]");
+    assert_eq!(line(&whole), as_jumbo);
+    assert_eq!(line_of(&whole[..82], whole.len(), Style::default()), as_jumbo, "cut");
+    assert_eq!(
+        line_of(&whole[..60], whole.len(), Style::default()),
+        "IP6 fd00::1 > fd00::2: [|ip6 extension]"
+    );
+    assert!(
+        line(&jumbo(80_028)).ends_with("length 80000, ip6 headers [HBH], truncated: 10000 bytes missing")
+    );
+    assert!(line(&jumbo(1000)).starts_with("IP6 [bad ip6: the IPv6 payload length is 0, and"));
+}
+
+#[test]
 fn what_is_neither_arp_nor_ip() {
     assert_eq!(line(&ethernet(0x88b5, &[0; 46])), "ethertype 0x88b5, length 46");
     assert_eq!(line(&ethernet(0x88cc, &[0; 46])), "LLDP, length 46");

@@ -32,13 +32,17 @@ impl EtherType {
     pub const IPV6: Self = Self(0x86dd);
     /// A VLAN tag of a service provider (IEEE 802.1ad, "S-tag"), usually outside a [`VLAN`](Self::VLAN) tag.
     pub const SERVICE_VLAN: Self = Self(0x88a8);
+    /// A provider's tag of devices older than IEEE 802.1ad. Linux leaves it in the frame.
+    pub const OLD_SERVICE_VLAN: Self = Self(0x9100);
+    /// As [`OLD_SERVICE_VLAN`](Self::OLD_SERVICE_VLAN), of other devices.
+    pub const OTHER_SERVICE_VLAN: Self = Self(0x9200);
 
     /// The largest value that is a length (IEEE 802.3, 3.2.6).
     const LENGTH_MAX: u16 = 1500;
 
     /// Whether a VLAN tag follows.
     pub const fn is_vlan(self) -> bool {
-        matches!(self, Self::VLAN | Self::SERVICE_VLAN)
+        matches!(self, Self::VLAN | Self::SERVICE_VLAN | Self::OLD_SERVICE_VLAN | Self::OTHER_SERVICE_VLAN)
     }
 
     /// The number of payload bytes, if the value is a length and not a type.
@@ -53,6 +57,8 @@ impl EtherType {
             Self::VLAN => "802.1Q VLAN",
             Self::IPV6 => "IPv6",
             Self::SERVICE_VLAN => "802.1ad VLAN",
+            Self::OLD_SERVICE_VLAN => "VLAN tag 0x9100",
+            Self::OTHER_SERVICE_VLAN => "VLAN tag 0x9200",
             _ => return None,
         })
     }

@@ -26,6 +26,8 @@ impl IpProtocol {
     pub const ICMPV6: Self = Self(58);
     /// IPv6: no header follows.
     pub const NO_NEXT_HEADER: Self = Self(59);
+    /// SCTP.
+    pub const SCTP: Self = Self(132);
     /// IPv6 destination options, an extension header.
     pub const DESTINATION_OPTIONS: Self = Self(60);
 
@@ -35,6 +37,7 @@ impl IpProtocol {
             Self::ICMP => "ICMP",
             Self::TCP => "TCP",
             Self::UDP => "UDP",
+            Self::SCTP => "SCTP",
             Self::IPV6_ROUTING => "IPv6 routing",
             Self::IPV6_FRAGMENT => "IPv6 fragment",
             Self::ICMPV6 => "ICMPv6",

@@ -94,8 +94,7 @@ pub enum ParseError {
         /// The length of the packet.
         packet_bytes: usize,
     },
-    /// The total length is less than the header. Linux writes 0 in packets over 64 KiB (BIG TCP), which the length
-    /// field cannot say; they never reach a wire.
+    /// The total length is less than the header, and not 0.
     #[error("IPv4 total length says {total_bytes} bytes, the header alone has {header_bytes}")]
     TotalBelowHeader {
         /// Total bytes declared.
@@ -118,15 +117,19 @@ impl<'a> Packet<'a> {
     ///
     /// The header checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid).
     ///
+    /// A total length of 0 is what hosts write in packets that a device is still to cut into segments, and in those over 64 KiB (BIG
+    /// TCP), whose length the field cannot hold: such a packet has all of `bytes`.
+    ///
     /// # Errors
     /// The packet is cut, its lengths contradict each other, or it is not version 4.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_cut(bytes)?;
-        let total_bytes = usize::from(packet.total_bytes());
-        if packet.header_bytes() + packet.payload.len() < total_bytes {
-            return Err(ParseError::TotalBeyondPacket { total_bytes, packet_bytes: bytes.len() });
+        match packet.total_bytes().map(usize::from) {
+            Some(total_bytes) if packet.header_bytes() + packet.payload.len() < total_bytes => {
+                Err(ParseError::TotalBeyondPacket { total_bytes, packet_bytes: bytes.len() })
+            }
+            _ => Ok(packet),
         }
-        Ok(packet)
     }
 
     /// Checks the header of a packet that may be cut after it; its payload is then shorter than declared.
@@ -149,10 +152,12 @@ impl<'a> Packet<'a> {
         let (options, rest) = rest
             .split_at_checked(options_bytes)
             .ok_or(ParseError::HeaderBeyondPacket { header_bytes, packet_bytes })?;
-        let total_bytes = usize::from(TotalBytes::number(header));
-        let payload_bytes = total_bytes
-            .checked_sub(header_bytes)
-            .ok_or(ParseError::TotalBelowHeader { total_bytes, header_bytes })?;
+        let payload_bytes = match usize::from(TotalBytes::number(header)) {
+            0 => rest.len(),
+            total_bytes => total_bytes
+                .checked_sub(header_bytes)
+                .ok_or(ParseError::TotalBelowHeader { total_bytes, header_bytes })?,
+        };
         Ok(Self { header, options, payload: rest.get(..payload_bytes).unwrap_or(rest) })
     }
 
@@ -169,10 +174,11 @@ impl<'a> Packet<'a> {
         value
     }
 
-    /// Bytes of header and payload, as declared.
+    /// Bytes of header and payload, as declared; `None` if the field is 0, because the packet was to be cut into segments
+    /// ([`parse`](Self::parse)).
     #[inline]
-    pub fn total_bytes(&self) -> u16 {
-        TotalBytes::number(self.header)
+    pub fn total_bytes(&self) -> Option<u16> {
+        Some(TotalBytes::number(self.header)).filter(|bytes| *bytes != 0)
     }
 
     /// Equal in all fragments of one packet.
@@ -231,6 +237,13 @@ impl<'a> Packet<'a> {
         IpAddresses::V4 { source: self.source(), destination: self.destination() }
     }
 
+    /// The sum of both addresses, for few instructions.
+    #[inline]
+    pub(super) fn addresses_sum(&self) -> Sum {
+        let (words, _) = self.header.as_chunks();
+        Sum::new().with_words([words[6], words[7], words[8], words[9]])
+    }
+
     /// The options, unparsed: 0 to 40 bytes, a multiple of 4.
     #[inline]
     pub fn options(&self) -> &'a [u8] {
@@ -276,8 +289,12 @@ impl Repr {
             protocol: packet.protocol(),
             source: packet.source(),
             destination: packet.destination(),
-            // Cannot underflow: `Packet::parse` has refused total lengths below the header's.
-            payload_bytes: packet.total_bytes() - packet.header_bytes() as u16,
+            payload_bytes: match packet.total_bytes() {
+                // Cannot underflow: `Packet::parse` has refused total lengths below the header's.
+                Some(total_bytes) => total_bytes - packet.header_bytes() as u16,
+                // More than the field can hold, `emit` refuses.
+                None => u16::try_from(packet.payload().len()).unwrap_or(u16::MAX),
+            },
         }
     }
 
@@ -325,7 +342,7 @@ mod tests {
         let mut padded = CAPTURED.to_vec();
         padded.extend([0; 11]);
         let packet = Packet::parse(&padded).unwrap();
-        assert_eq!((packet.header_bytes(), packet.total_bytes()), (20, 35));
+        assert_eq!((packet.header_bytes(), packet.total_bytes()), (20, Some(35)));
         assert_eq!((packet.type_of_service(), packet.time_to_live()), (0, 64));
         assert_eq!(packet.identification(), 0x9824);
         assert_eq!(packet.fragmentation(), Fragmentation::FORBIDDEN);
@@ -380,6 +397,20 @@ mod tests {
         assert_eq!(error(&captured_with(3, 36)), ParseError::TotalBeyondPacket { total_bytes, packet_bytes });
         let text = ParseError::HeaderBeyondPacket { header_bytes: 24, packet_bytes: 20 }.to_string();
         assert_eq!(text, "IPv4 header says 24 bytes, packet has 20");
+    }
+
+    #[test]
+    fn a_total_length_of_zero_is_that_of_the_frame() {
+        let bytes = captured_with(3, 0);
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!((packet.total_bytes(), packet.payload()), (None, &CAPTURED[20..]));
+        assert_eq!(Repr::parse(&packet), Repr::parse(&Packet::parse(CAPTURED).unwrap()));
+        let mut long = bytes;
+        long.resize(100_000, 7);
+        let packet = Packet::parse(&long).unwrap();
+        assert_eq!(packet.payload().len(), 99_980);
+        assert!(Repr::parse(&packet).emit(&mut [0; HEADER_BYTES]).is_err(), "no header can say that");
+        assert!(Packet::parse(&long[..19]).is_err());
     }
 
     #[test]

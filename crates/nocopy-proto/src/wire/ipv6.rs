@@ -51,6 +51,7 @@ impl FlowLabel {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     header: &'a [u8; HEADER_BYTES],
+    declared_bytes: Option<u32>,
     payload: &'a [u8],
 }
 
@@ -69,12 +70,11 @@ pub enum ParseError {
         /// The version in the header.
         version: u8,
     },
-    /// The payload length is 0 and hop-by-hop options follow: the real length is an option (RFC 2675). Linux makes
-    /// these inside a host (BIG TCP).
+    /// The payload length is 0 and hop-by-hop options follow, so the real length should be an option, and more than 65,535 (RFC 2675).
     #[error(
-        "the IPv6 payload length is 0 before hop-by-hop options: this is a jumbogram, which is not supported"
+        "the IPv6 payload length is 0, and the hop-by-hop options that follow have no jumbo payload length above 65535"
     )]
-    Jumbogram,
+    NoJumboLength,
     /// The bytes end before the payload length.
     #[error("the IPv6 payload length says {declared_bytes} bytes, {present_bytes} follow the header")]
     PayloadBeyondPacket {
@@ -90,22 +90,27 @@ impl<'a> Packet<'a> {
     ///
     /// Extension headers count as payload here: see [`upper_layer`](Self::upper_layer).
     ///
+    /// The length of a jumbogram is in its hop-by-hop options (RFC 2675): Linux makes these inside a host (BIG TCP). Where the length is 0
+    /// and TCP or UDP follows at once, the packet has all of `bytes`: hosts write that in packets that are still to be cut into segments.
+    ///
     /// # Errors
-    /// When the packet is cut, a jumbogram, or not version 6.
+    /// When the packet is cut, its lengths contradict each other, or it is not version 6.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_cut(bytes)?;
-        let (declared_bytes, present_bytes) = (usize::from(packet.payload_bytes()), packet.payload.len());
-        if present_bytes < declared_bytes {
-            return Err(ParseError::PayloadBeyondPacket { declared_bytes, present_bytes });
+        let present_bytes = packet.payload.len();
+        match packet.payload_bytes().map(|bytes| bytes as usize) {
+            Some(declared_bytes) if present_bytes < declared_bytes => {
+                Err(ParseError::PayloadBeyondPacket { declared_bytes, present_bytes })
+            }
+            _ => Ok(packet),
         }
-        Ok(packet)
     }
 
     /// Checks the fixed header of a packet that may be cut after it; its payload is then shorter than declared.
     /// [`payload_bytes`](Self::payload_bytes) tells what there was.
     ///
     /// # Errors
-    /// When the bytes end inside the header, the packet is a jumbogram, or not version 6.
+    /// When the bytes end inside the header, it has no valid length, or the packet is not version 6.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
         let (header, rest) =
@@ -115,11 +120,14 @@ impl<'a> Packet<'a> {
         if version != 6 {
             return Err(ParseError::WrongVersion { version });
         }
-        let declared_bytes = usize::from(PayloadBytes::number(header));
-        if declared_bytes == 0 && NextHeader::get(header) == [IpProtocol::HOP_BY_HOP.0] {
-            return Err(ParseError::Jumbogram);
-        }
-        Ok(Self { header, payload: rest.get(..declared_bytes).unwrap_or(rest) })
+        let [next_header] = NextHeader::get(header);
+        let declared_bytes = match (PayloadBytes::number(header), IpProtocol(next_header)) {
+            (0, IpProtocol::HOP_BY_HOP) => jumbo_payload_bytes(rest)?,
+            (0, IpProtocol::TCP | IpProtocol::UDP) => None,
+            (bytes, _) => Some(bytes.into()),
+        };
+        let payload_bytes = declared_bytes.map_or(rest.len(), |bytes| bytes as usize);
+        Ok(Self { header, declared_bytes, payload: rest.get(..payload_bytes).unwrap_or(rest) })
     }
 
     /// Differentiated services (6 bits) and congestion notification (2 bits).
@@ -134,10 +142,10 @@ impl<'a> Packet<'a> {
         FlowLabel(self.version_class_flow() & 0xf_ffff)
     }
 
-    /// Bytes after the fixed header, as declared.
+    /// Bytes after the fixed header, as declared: of a jumbogram, by its option. `None` if no header that is present says it.
     #[inline]
-    pub fn payload_bytes(&self) -> u16 {
-        PayloadBytes::number(self.header)
+    pub fn payload_bytes(&self) -> Option<u32> {
+        self.declared_bytes
     }
 
     /// The protocol at the start of the payload: an extension header or the upper protocol.
@@ -188,6 +196,33 @@ impl<'a> Packet<'a> {
 
     fn version_class_flow(&self) -> u32 {
         u32::from_be_bytes(VersionClassFlow::get(self.header))
+    }
+}
+
+/// The length in the jumbo payload option (RFC 2675 section 2) of the hop-by-hop options in front of `bytes`; `None` if they are cut before
+/// it. Each round removes at least a byte.
+fn jumbo_payload_bytes(bytes: &[u8]) -> Result<Option<u32>, ParseError> {
+    const PADDING_BYTE: u8 = 0;
+    const JUMBO: u8 = 0xc2;
+    let Some(units) = bytes.get(1) else { return Ok(None) };
+    let header_bytes = (1 + usize::from(*units)) * EXTENSION_UNIT_BYTES;
+    let is_cut = bytes.len() < header_bytes;
+    let mut options = bytes.get(2..header_bytes.min(bytes.len())).unwrap_or_default();
+    loop {
+        options = match *options {
+            [PADDING_BYTE, ref rest @ ..] => rest,
+            [JUMBO, 4, a, b, c, d, ..] => {
+                let bytes = u32::from_be_bytes([a, b, c, d]);
+                return if bytes > u16::MAX.into() {
+                    Ok(Some(bytes))
+                } else {
+                    Err(ParseError::NoJumboLength)
+                };
+            }
+            [_, length, ref rest @ ..] if rest.len() >= usize::from(length) => &rest[usize::from(length)..],
+            _ if is_cut => return Ok(None),
+            _ => return Err(ParseError::NoJumboLength),
+        }
     }
 }
 
@@ -341,6 +376,24 @@ impl<'a> UpperLayer<'a> {
         self.fragmentation
     }
 
+    /// Where the packet ends its way, if its next stop is `destination`: the address that transport checksums cover. `None` if a routing
+    /// header lists it in a way that is not known here.
+    pub fn final_destination(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
+        const LISTS_START: usize = 8;
+        let is_routing = |extension: &Extension<'_>| extension.protocol() == IpProtocol::IPV6_ROUTING;
+        let Some(routing) = self.extensions().find(is_routing) else { return Some(destination) };
+        let addresses = routing.bytes().get(LISTS_START..)?;
+        let address = match *routing.bytes() {
+            [_, _, _, 0, ..] => return Some(destination), // no stops are left
+            // A list (RFC 5095), and a mobile node's home (RFC 6275 section 6.4).
+            [_, _, 0 | 2, ..] => addresses.last_chunk()?,
+            // Segments, of which the first is the last stop (RFC 8754 section 2).
+            [_, _, 4, ..] => addresses.first_chunk()?,
+            _ => return None,
+        };
+        Some(Ipv6Addr::from(*address))
+    }
+
     /// The protocol of the payload.
     #[inline]
     pub fn protocol(&self) -> IpProtocol {
@@ -406,7 +459,7 @@ impl Repr {
         Self {
             traffic_class: packet.traffic_class(),
             flow_label: packet.flow_label(),
-            payload_bytes: packet.payload_bytes(),
+            payload_bytes: PayloadBytes::number(packet.header),
             next_header: packet.next_header(),
             hop_limit: packet.hop_limit(),
             source: packet.source(),
@@ -433,183 +486,4 @@ impl Repr {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::captured;
-    use proptest::prelude::*;
-
-    /// A packet of extension headers: those of `parts`, each announced by the previous one.
-    fn packet(first: IpProtocol, parts: &[&[u8]]) -> Vec<u8> {
-        let payload = parts.concat();
-        let repr = Repr {
-            traffic_class: 0,
-            flow_label: FlowLabel::default(),
-            payload_bytes: payload.len() as u16,
-            next_header: first,
-            hop_limit: 64,
-            source: Ipv6Addr::LOCALHOST,
-            destination: Ipv6Addr::LOCALHOST,
-        };
-        let mut bytes = vec![0; HEADER_BYTES];
-        repr.emit(&mut bytes).unwrap();
-        bytes.extend(payload);
-        bytes
-    }
-
-    fn upper_layer_error(bytes: &[u8]) -> ExtensionError {
-        Packet::parse(bytes).unwrap().upper_layer().unwrap_err()
-    }
-
-    #[test]
-    fn captured_packet() {
-        let mut padded = captured::UDP_V6[14..].to_vec();
-        padded.extend([0; 3]);
-        let packet = Packet::parse(&padded).unwrap();
-        assert_eq!((packet.traffic_class(), packet.flow_label()), (0, FlowLabel(0x5f4d8)));
-        assert_eq!((packet.payload_bytes(), packet.hop_limit()), (15, 64));
-        assert_eq!(packet.next_header(), IpProtocol::UDP);
-        assert_eq!(packet.source(), "fd00::1".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(packet.destination(), "fd00::2".parse::<Ipv6Addr>().unwrap());
-        let upper = packet.upper_layer().unwrap();
-        assert_eq!((upper.protocol(), upper.fragmentation()), (IpProtocol::UDP, None));
-        assert_eq!((upper.extensions().count(), upper.payload()), (0, &captured::UDP_V6[54..]));
-        let mut emitted = [0xaa; HEADER_BYTES];
-        Repr::parse(&packet).emit(&mut emitted).unwrap();
-        assert_eq!(emitted, captured::UDP_V6[14..54]);
-    }
-
-    #[test]
-    fn captured_hop_by_hop_options() {
-        let packet = Packet::parse(&captured::MLD_REPORT[14..]).unwrap();
-        let upper = packet.upper_layer().unwrap();
-        assert_eq!(upper.protocol(), IpProtocol::ICMPV6);
-        assert_eq!(upper.payload(), &captured::MLD_REPORT[62..]);
-        let extensions: Vec<_> = upper.extensions().collect();
-        assert_eq!((extensions.len(), upper.extensions().len()), (1, 1));
-        assert_eq!(extensions[0].protocol(), IpProtocol::HOP_BY_HOP);
-        assert_eq!(extensions[0].next_header(), IpProtocol::ICMPV6);
-        assert_eq!(extensions[0].bytes(), &captured::MLD_REPORT[54..62]);
-        assert_eq!(extensions[0].fragmentation(), None);
-        // ICMPv6 has the same pseudo-header: the kernel's checksum of its report agrees with ours.
-        let sum = packet.addresses().pseudo_header_sum(upper.protocol(), upper.payload().len() as u32);
-        assert!(sum.with(upper.payload()).is_valid());
-    }
-
-    #[test]
-    fn captured_later_fragment_is_not_read_as_udp_header() {
-        let mut bytes = captured::UDP_V6_SECOND_FRAGMENT_HEADERS[14..].to_vec();
-        bytes.extend([0; 96]);
-        let upper = Packet::parse(&bytes).unwrap().upper_layer().unwrap();
-        let fragmentation =
-            Fragmentation { offset_bytes: 1448, more_fragments: false, identification: 0x9440_c17b };
-        assert_eq!(upper.fragmentation(), Some(fragmentation));
-        assert_eq!((upper.protocol(), upper.payload().len()), (IpProtocol::UDP, 96));
-    }
-
-    #[test]
-    fn the_walk_stops_behind_a_later_fragment_header() {
-        // The bytes are from the middle of the packet, so they are no header, although the field announces one.
-        let bytes = packet(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
-        let packet = Packet::parse(&bytes).unwrap();
-        let upper = packet.upper_layer().unwrap();
-        assert_eq!(upper.protocol(), IpProtocol::DESTINATION_OPTIONS);
-        assert_eq!((upper.extensions().count(), upper.payload()), (1, &[0xff; 8][..]));
-    }
-
-    #[test]
-    fn all_four_kinds_in_a_row() {
-        let destination_options: [u8; 16] = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let bytes = packet(
-            IpProtocol::HOP_BY_HOP,
-            &[
-                &[43, 0, 1, 4, 0, 0, 0, 0],
-                &[44, 0, 0, 0, 0, 0, 0, 0],
-                // In a fragment header, the byte that is a length elsewhere and the bits between offset and "more
-                // fragments" are reserved and must not count.
-                &[60, 0xff, 0, 0b111, 0, 0, 0, 9],
-                &destination_options,
-                b"\x00\x01\x00\x02\x00\x08\x00\x00",
-            ],
-        );
-        let packet = Packet::parse(&bytes).unwrap();
-        let upper = packet.upper_layer().unwrap();
-        let lengths: Vec<_> = upper.extensions().map(|extension| extension.bytes().len()).collect();
-        assert_eq!(lengths, [8, 8, 8, 16]);
-        let first = Fragmentation { offset_bytes: 0, more_fragments: true, identification: 9 };
-        assert_eq!(upper.fragmentation(), Some(first));
-        assert_eq!((upper.protocol(), upper.payload().len()), (IpProtocol::UDP, 8));
-        assert_eq!(
-            upper_layer_error(&self::packet(IpProtocol::DESTINATION_OPTIONS, &[&destination_options[..12]])),
-            ExtensionError::TooShort {
-                protocol: IpProtocol::DESTINATION_OPTIONS,
-                needed_bytes: 16,
-                present_bytes: 12
-            }
-        );
-    }
-
-    #[test]
-    fn the_walk_is_bounded() {
-        let options = [60, 0, 1, 4, 0, 0, 0, 0];
-        let last = [59, 0, 1, 4, 0, 0, 0, 0];
-        let chain = |count: usize| {
-            let mut parts = vec![&options[..]; count - 1];
-            parts.push(&last);
-            packet(IpProtocol::DESTINATION_OPTIONS, &parts)
-        };
-        let longest = chain(EXTENSIONS_MAX);
-        let upper = Packet::parse(&longest).unwrap().upper_layer().unwrap();
-        assert_eq!(
-            (upper.protocol(), upper.extensions().len()),
-            (IpProtocol::NO_NEXT_HEADER, EXTENSIONS_MAX)
-        );
-        assert_eq!(upper_layer_error(&chain(EXTENSIONS_MAX + 1)), ExtensionError::TooMany);
-        assert_eq!(ExtensionError::TooMany.to_string(), "there are more than 8 IPv6 extension headers");
-    }
-
-    #[test]
-    fn hop_by_hop_options_come_first_or_not_at_all() {
-        let bytes = packet(IpProtocol::DESTINATION_OPTIONS, &[&[0, 0, 1, 4, 0, 0, 0, 0], &[59; 8]]);
-        assert_eq!(upper_layer_error(&bytes), ExtensionError::HopByHopNotFirst);
-    }
-
-    #[test]
-    fn contradictions_are_refused() {
-        let error_with = |at: usize, byte| {
-            let mut bytes = captured::MLD_REPORT;
-            bytes[14 + at] = byte;
-            Packet::parse(&bytes[14..]).unwrap_err()
-        };
-        assert_eq!(error_with(0, 0x45), ParseError::WrongVersion { version: 4 });
-        let (declared_bytes, present_bytes) = (37, 36);
-        assert_eq!(error_with(5, 37), ParseError::PayloadBeyondPacket { declared_bytes, present_bytes });
-        assert_eq!(error_with(5, 0), ParseError::Jumbogram);
-        for packet_bytes in 0..76 {
-            assert!(Packet::parse(&captured::MLD_REPORT[14..14 + packet_bytes]).is_err());
-        }
-        assert_eq!(FlowLabel::new(0x10_0000), None);
-    }
-
-    proptest! {
-        #[test]
-        fn emit_then_parse(
-            bytes: [u8; 3], flow_label in 0..0x10_0000_u32, source: u128, destination: u128,
-            payload_bytes in 1..2000_u16,
-        ) {
-            let repr = Repr {
-                traffic_class: bytes[0],
-                flow_label: FlowLabel::new(flow_label).unwrap(),
-                payload_bytes,
-                next_header: IpProtocol(bytes[1]),
-                hop_limit: bytes[2],
-                source: source.into(),
-                destination: destination.into(),
-            };
-            let mut packet = vec![0; HEADER_BYTES + usize::from(payload_bytes)];
-            repr.emit(&mut packet).unwrap();
-            let packet = Packet::parse(&packet).unwrap();
-            prop_assert_eq!(packet.payload().len(), usize::from(payload_bytes));
-            prop_assert_eq!(Repr::parse(&packet), repr);
-        }
-    }
-}
+mod tests;

@@ -51,6 +51,7 @@ pub mod ipv6;
 pub mod oracle;
 pub mod tcp;
 pub mod udp;
+pub mod unfinished;
 pub mod vlan;
 
 mod emit;

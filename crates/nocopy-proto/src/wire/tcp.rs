@@ -10,13 +10,16 @@ use super::{IpAddresses, IpProtocol};
 /// Bytes of a header without options.
 pub const HEADER_BYTES: usize = 20;
 
+/// Offset of the checksum in the header.
+pub const CHECKSUM_OFFSET: u16 = 16;
+
 type SourcePort = Field<0, 2>;
 type DestinationPort = Field<2, 2>;
 type SequenceNumber = Field<4, 4>;
 type AcknowledgementNumber = Field<8, 4>;
 type OffsetAndFlags = Field<12, 2>;
 type Window = Field<14, 2>;
-type Checksum = Field<16, 2>;
+type Checksum = Field<{ CHECKSUM_OFFSET as usize }, 2>;
 type UrgentPointer = Field<18, 2>;
 
 /// The control bits, which share 12 bits with 3 reserved ones. Every value is valid.

@@ -49,18 +49,26 @@ impl<'a> UdpPacket<'a> {
         let (addresses, payload, ip_header_bytes, traffic_class) = match ethernet.ether_type() {
             EtherType::IPV4 => {
                 let packet = ipv4::Packet::parse(ethernet.payload())?;
+                let header_bytes = packet.header_bytes();
+                if packet.total_bytes().is_none() {
+                    // Only TCP is sent without a length.
+                    return Err(ipv4::ParseError::TotalBelowHeader { total_bytes: 0, header_bytes }.into());
+                }
                 if !packet.checksum_is_valid() {
                     return Err(NotUdp::Ipv4Checksum);
                 }
                 if packet.protocol() != IpProtocol::UDP || packet.fragmentation().is_fragment() {
                     return Err(NotUdp::OtherProtocol);
                 }
-                (packet.addresses(), packet.payload(), packet.header_bytes(), packet.type_of_service())
+                (packet.addresses(), packet.payload(), header_bytes, packet.type_of_service())
             }
             EtherType::IPV6 => {
                 let packet = ipv6::Packet::parse(ethernet.payload())?;
                 if packet.next_header() != IpProtocol::UDP {
                     return Err(NotUdp::OtherProtocol);
+                }
+                if packet.payload_bytes().is_none() {
+                    return Err(udp::ParseError::TooShort { datagram_bytes: 0 }.into());
                 }
                 (packet.addresses(), packet.payload(), ipv6::HEADER_BYTES, packet.traffic_class())
             }

@@ -1,6 +1,5 @@
 //! Corrects the checksums of a frame: IPv4, and what it and IPv6 carry of TCP, UDP, ICMP and ICMPv6.
 
-use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use nocopy_proto::wire::checksum::Sum;
@@ -47,7 +46,8 @@ fn network_layer(frame: &[u8]) -> Option<(EtherType, usize)> {
 
 fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
     let Ok(packet) = ipv4::Packet::parse_cut(&frame[at..]) else { return Correction::Impossible };
-    let (header_bytes, total_bytes) = (packet.header_bytes(), usize::from(packet.total_bytes()));
+    let (header_bytes, total_bytes) = (packet.header_bytes(), packet.total_bytes().map(usize::from));
+    let Some(total_bytes) = total_bytes else { return Correction::Impossible };
     let (protocol, addresses) = (packet.protocol(), packet.addresses());
     let (is_fragment, is_right) = (packet.fragmentation().is_fragment(), packet.checksum_is_valid());
     let header = if is_right {
@@ -72,28 +72,12 @@ fn correct_ipv6(frame: &mut [u8], at: usize) -> Correction {
     if upper.fragmentation().is_some_and(|part| part.offset_bytes > 0 || part.more_fragments) {
         return Correction::None;
     }
-    let destination = match upper.extensions().find(|one| one.protocol() == IpProtocol::IPV6_ROUTING) {
-        Some(routing) => final_destination(routing.bytes(), packet.destination()),
-        None => Some(packet.destination()),
-    };
+    let destination = packet.payload_bytes().and_then(|_| upper.final_destination(packet.destination()));
     let Some(destination) = destination else { return Correction::Impossible };
     let addresses = IpAddresses::V6 { source: packet.source(), destination };
     let end = at + ipv6::HEADER_BYTES + packet.payload().len();
     let (protocol, bytes) = (upper.protocol(), upper.payload().len());
     correct_upper(frame, end - bytes..end, protocol, addresses)
-}
-
-/// Where a packet with a routing header ends its way, which is the destination of its checksum (RFC 8200, section 8.1); `None` if the
-/// header is of an unknown type.
-fn final_destination(routing: &[u8], next: Ipv6Addr) -> Option<Ipv6Addr> {
-    let at = match (routing[2], routing[3]) {
-        (_, 0) => return Some(next),
-        (0, _) => routing.len().saturating_sub(16), // RFC 2460: the last address
-        (2, _) | (4, _) => 8, // RFC 6275; RFC 8754: the first, which is the last segment
-        _ => return None,
-    };
-    (at >= 8).then_some(())?;
-    routing.get(at..)?.first_chunk().map(|&octets| Ipv6Addr::from(octets))
 }
 
 fn correct_upper(

@@ -202,6 +202,14 @@ fn fragments_and_incomplete_packets_are_left_alone() {
             assert_eq!(found, expected(whole[..bytes].to_vec(), header, None), "{bytes}");
         }
     }
+    for (head, mut packet, length_at) in [
+        ([8, 0], ipv4_packet(&[], 0, TCP, &segment(TCP)), 2),
+        ([0x86, 0xdd], ipv6_packet(TCP, &segment(TCP)), 4),
+    ] {
+        packet[length_at..length_at + 2].fill(0); // still to be cut into segments
+        let whole = frame(&head, &packet);
+        assert_eq!(corrected(whole.clone()), (whole, Correction::Impossible));
+    }
     let arp = frame(&[8, 6], &[1; 46]);
     assert_eq!(corrected(arp.clone()), (arp, Correction::None));
 }

@@ -1,0 +1,232 @@
+//! Transport checksums that a sender left to its device, in frames that never passed one.
+
+use super::checksum::{Place, Sum};
+use super::{EtherType, IpProtocol, ethernet, ipv4, ipv6, tcp, udp, vlan};
+
+/// Bytes from SCTP's header to its checksum, and those of the checksum (RFC 9260 section 3.1).
+const SCTP_CHECKSUM_OFFSET: usize = 8;
+const SCTP_CHECKSUM_BYTES: usize = 4;
+
+/// A checksum that is still to be finished.
+///
+/// Hosts leave the checksums of TCP and UDP to the card: the field then holds the sum of the pseudo-header alone (Linux: `CHECKSUM_PARTIAL`).
+/// A frame from veth, from a tap or from a virtual machine's card has never passed a card, and AF_XDP does not tell which checksums are
+/// missing. A field that equals the pseudo-header's sum is taken for one; so is 0 in SCTP, which leaves its CRC32C in the same way.
+///
+/// A valid checksum equals that sum in one packet of 65,535, by chance. To finish it changes nothing: the field is in the sum, so the result
+/// is the same value again. Of damaged packets, one in 65,536 becomes a valid one. So finish checksums of packets from interfaces without a
+/// wire, and where a card has checked what arrived.
+///
+/// Found are TCP, UDP and SCTP over IPv4 and IPv6, also behind VLAN tags, IPv4 options and IPv6 extension headers. Left as they are:
+/// * fragments: a host finishes the checksum before it cuts the packet;
+/// * ICMPv6, whose checksums Linux never leaves to a device;
+/// * packets inside of packets (VXLAN, GENEVE, GRE, IP in IP, PPPoE, MPLS), and IPv4 with a source route. For these, turn the offload off at
+///   the sender ('ethtool -K INTERFACE tx off').
+///
+/// ```
+/// use nocopy_proto::wire::unfinished::Unfinished;
+/// use nocopy_proto::{UdpChecksum, UdpFrame, UdpPacket};
+/// # use nocopy_proto::{IpAddresses, MacAddress};
+/// # let flow = UdpFrame {
+/// #     source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+/// #     destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
+/// #     vlan: None,
+/// #     addresses: IpAddresses::V4 { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into() },
+/// #     traffic_class: 0,
+/// #     hop_limit: 64,
+/// #     source_port: 4660,
+/// #     destination_port: 7,
+/// #     checksum: UdpChecksum::Computed,
+/// # };
+/// let flow = UdpFrame { checksum: UdpChecksum::Offloaded, ..flow };
+/// let mut frame = vec![7; flow.header_bytes() + 100];
+/// let (headers, payload) = frame.split_at_mut(flow.header_bytes());
+/// flow.emit_headers(headers, payload)?;
+///
+/// let unfinished = Unfinished::of(&frame).expect("left to a device");
+/// unfinished.finish(&mut frame);
+/// assert!(UdpPacket::parse(&frame)?.verify_checksum().is_ok());
+/// assert_eq!(Unfinished::of(&frame), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    kind: Kind,
+    /// From the first byte of the frame: the transport header, and the end of its payload.
+    start: usize,
+    end: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The Internet checksum, with its offset from the header.
+    Internet(u16),
+    Crc32c,
+}
+
+/// A checksum that was computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    at: usize,
+    bytes: [u8; SCTP_CHECKSUM_BYTES],
+    count: usize,
+}
+
+impl Finished {
+    /// Where it belongs, from the first byte of the frame.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Its bytes: two, of SCTP four.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+impl Unfinished {
+    /// The unfinished checksum of an Ethernet frame, if it has one.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        Self::of_cut(frame, frame.len())
+    }
+
+    /// As [`of`](Self::of), of a frame in several pieces: `bytes` is the first of them, which has all headers, and `frame_bytes` the length
+    /// of all.
+    #[inline]
+    pub fn of_cut(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
+        let mut at = ethernet::HEADER_BYTES;
+        loop {
+            let [a, b] = *bytes.get(at - 2..at)?.first_chunk()?;
+            match EtherType(u16::from_be_bytes([a, b])) {
+                EtherType::IPV4 => return over_ipv4(bytes, at, frame_bytes),
+                EtherType::IPV6 => return over_ipv6(bytes, at, frame_bytes),
+                other if other.is_vlan() => at += vlan::TAG_BYTES,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum. The request covers all bytes
+    /// from there to the end of the packet, so cut padding off: the packet ends at [`end_bytes`](Self::end_bytes).
+    pub fn place(&self) -> Option<Place> {
+        match self.kind {
+            Kind::Internet(offset) => Some(Place { start: u16::try_from(self.start).ok()?, offset }),
+            Kind::Crc32c => None,
+        }
+    }
+
+    /// Bytes of the frame without padding.
+    pub fn end_bytes(&self) -> usize {
+        self.end
+    }
+
+    /// Finishes it. `frame` is the one that was looked at.
+    ///
+    /// # Panics
+    /// `frame` is shorter than that one.
+    pub fn finish(&self, frame: &mut [u8]) {
+        let finished = self.computed([&*frame]);
+        frame[finished.at..finished.at + finished.count].copy_from_slice(finished.bytes());
+    }
+
+    /// The checksum of the frame, whose bytes lie in `pieces`.
+    pub fn computed<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Finished {
+        let mut first = 0;
+        let covered = pieces.into_iter().map(|piece| {
+            let from = self.start.saturating_sub(first).min(piece.len());
+            let to = self.end.saturating_sub(first).min(piece.len());
+            first += piece.len();
+            &piece[from..to.max(from)]
+        });
+        let mut bytes = [0; SCTP_CHECKSUM_BYTES];
+        let (offset, count) = match self.kind {
+            Kind::Internet(offset) => {
+                // 0 is sent in its other representation, as by the kernel (`skb_checksum_help`).
+                let checksum = match covered.fold(Sum::new(), Sum::with).checksum() {
+                    0 => 0xffff,
+                    checksum => checksum,
+                };
+                bytes[..2].copy_from_slice(&u16::to_be_bytes(checksum));
+                (usize::from(offset), 2)
+            }
+            // The field is 0, as it has to be in the sum (RFC 9260 appendix A).
+            Kind::Crc32c => {
+                bytes = covered.fold(0, crc32c::crc32c_append).to_le_bytes();
+                (SCTP_CHECKSUM_OFFSET, SCTP_CHECKSUM_BYTES)
+            }
+        };
+        Finished { at: self.start + offset, bytes, count }
+    }
+}
+
+/// Looks at a transport header. `addresses` is the sum of the addresses.
+#[inline(always)]
+fn upper(
+    bytes: &[u8],
+    protocol: IpProtocol,
+    (start, end): (usize, usize),
+    addresses: impl FnOnce() -> Sum,
+) -> Option<Unfinished> {
+    let offset = match protocol {
+        IpProtocol::TCP => tcp::CHECKSUM_OFFSET,
+        IpProtocol::UDP => udp::CHECKSUM_OFFSET,
+        IpProtocol::SCTP => return sctp(bytes, start, end),
+        _ => return None,
+    };
+    let field = bytes.get(start + usize::from(offset)..)?.first_chunk()?;
+    let [a, b, c, d] = u32::try_from(end.checked_sub(start)?).ok()?.to_be_bytes();
+    // Never 0, because the protocol is not: a UDP checksum of 0 is none.
+    let sum = !addresses().with_words([[0, protocol.0], [a, b], [c, d]]).checksum();
+    (u16::from_be_bytes(*field) == sum).then_some(Unfinished { kind: Kind::Internet(offset), start, end })
+}
+
+#[cold]
+fn sctp(bytes: &[u8], start: usize, end: usize) -> Option<Unfinished> {
+    let field = bytes.get(start + SCTP_CHECKSUM_OFFSET..)?.first_chunk::<SCTP_CHECKSUM_BYTES>()?;
+    (*field == [0; SCTP_CHECKSUM_BYTES] && start < end).then_some(Unfinished {
+        kind: Kind::Crc32c,
+        start,
+        end,
+    })
+}
+
+#[inline(always)]
+fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
+    let packet = ipv4::Packet::parse_cut(bytes.get(at..)?).ok()?;
+    let end = match packet.total_bytes() {
+        Some(total_bytes) => at + usize::from(total_bytes),
+        None => frame_bytes,
+    };
+    if end > frame_bytes || packet.fragmentation().is_fragment() {
+        return None;
+    }
+    let addresses = || packet.addresses_sum();
+    upper(bytes, packet.protocol(), (at + packet.header_bytes(), end), addresses)
+}
+
+#[inline]
+fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
+    let packet = ipv6::Packet::parse_cut(bytes.get(at..)?).ok()?;
+    let first = at + ipv6::HEADER_BYTES;
+    let end = packet.payload_bytes().map_or(frame_bytes, |payload_bytes| first + payload_bytes as usize);
+    if end > frame_bytes {
+        return None;
+    }
+    let sum = |destination: std::net::Ipv6Addr| {
+        Sum::new().with(&packet.source().octets()).with(&destination.octets())
+    };
+    let next = packet.next_header();
+    if matches!(next, IpProtocol::TCP | IpProtocol::UDP) {
+        return upper(bytes, next, (first, end), || sum(packet.destination()));
+    }
+    let headers = packet.upper_layer().ok()?;
+    if headers.fragmentation().is_some() {
+        return None;
+    }
+    let start = first + packet.payload().len() - headers.payload().len();
+    let destination = headers.final_destination(packet.destination())?;
+    upper(bytes, headers.protocol(), (start, end), || sum(destination))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+use std::net::Ipv6Addr;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::wire::udp_frame::tests::templates;
+use crate::wire::{IpAddresses, UdpChecksum, UdpFrame, UdpPacket, captured};
+
+const V4: IpAddresses = IpAddresses::V4 {
+    source: std::net::Ipv4Addr::new(10, 0, 0, 1),
+    destination: std::net::Ipv4Addr::new(10, 0, 0, 2),
+};
+
+fn v6(destination: u128) -> IpAddresses {
+    IpAddresses::V6 { source: Ipv6Addr::LOCALHOST, destination: Ipv6Addr::from_bits(destination) }
+}
+
+/// A transport header and payload whose checksum is that of the pseudo-header.
+fn transport(addresses: &IpAddresses, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    let (header_bytes, offset) = if protocol == IpProtocol::TCP { (20, 16) } else { (8, 6) };
+    let mut bytes = vec![0x11; header_bytes];
+    bytes.extend_from_slice(payload);
+    let sum = !addresses.pseudo_header_sum(protocol, bytes.len() as u32).checksum();
+    bytes[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+    if protocol == IpProtocol::TCP {
+        bytes[12] = 5 << 4;
+    } else {
+        let length = bytes.len() as u16;
+        bytes[4..6].copy_from_slice(&length.to_be_bytes());
+    }
+    bytes
+}
+
+fn frame(tags: &[u16], ether_type: EtherType, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    for tag in tags {
+        frame.extend(tag.to_be_bytes());
+        frame.extend([0, 5]);
+    }
+    frame.extend(ether_type.0.to_be_bytes());
+    frame.extend_from_slice(packet);
+    frame
+}
+
+/// An IPv4 packet with `words` of header.
+fn over_v4(words: u8, total_is_known: bool, fragment: u16, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let header_bytes = usize::from(words) * 4;
+    let mut packet = vec![1; header_bytes];
+    let total = if total_is_known { (header_bytes + payload.len()) as u16 } else { 0 };
+    packet[0] = 0x40 | words;
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+    packet[9] = protocol;
+    packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.extend_from_slice(payload);
+    packet
+}
+
+fn over_v6(destination: u128, next_header: u8, payload_bytes: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(payload_bytes.to_be_bytes());
+    packet.extend([next_header, 64]);
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    packet.extend(destination.to_be_bytes());
+    packet.extend_from_slice(payload);
+    packet
+}
+
+/// Finishes the checksum of a frame, in one piece and in several, and checks it over the bytes of `upper` in it.
+fn finishes(frame: &[u8], addresses: &IpAddresses, protocol: IpProtocol, upper: std::ops::Range<usize>) {
+    let unfinished = Unfinished::of(frame).expect("an unfinished checksum");
+    let place = unfinished.place().unwrap();
+    assert_eq!((usize::from(place.start), unfinished.end_bytes()), (upper.start, upper.end));
+    let mut finished = frame.to_vec();
+    unfinished.finish(&mut finished);
+    let sum = addresses.pseudo_header_sum(protocol, upper.len() as u32);
+    assert!(sum.with(&finished[upper.clone()]).is_valid());
+    assert_eq!(finished[..upper.start], frame[..upper.start]);
+    assert_eq!(finished[upper.end..], frame[upper.end..]);
+    assert_eq!(Unfinished::of(&finished), None);
+
+    let cut = upper.start + 20;
+    assert_eq!(Unfinished::of_cut(&frame[..cut], frame.len()), Some(unfinished));
+    for piece_bytes in [cut, cut + 1] {
+        let computed = unfinished.computed(frame.chunks(piece_bytes));
+        let end = computed.at() + computed.bytes().len();
+        assert_eq!(computed.bytes(), &finished[computed.at()..end]);
+    }
+
+    // As a device does it, which knows no padding.
+    let mut by_device = frame[..unfinished.end_bytes()].to_vec();
+    place.complete(&mut by_device).unwrap();
+    assert_eq!(by_device, finished[..upper.end]);
+}
+
+#[test]
+fn found_behind_tags_options_and_extension_headers() {
+    for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
+        let payload = transport(&V4, protocol, b"unfinished, and odd");
+        for tags in [&[][..], &[0x8100], &[0x88a8, 0x8100], &[0x9100, 0x8100, 0x8100]] {
+            for words in [5, 6, 15] {
+                let packet = over_v4(words, true, 0x4000, protocol.0, &payload);
+                let start = 14 + 4 * tags.len() + usize::from(words) * 4;
+                let mut frame = frame(tags, EtherType::IPV4, &packet);
+                finishes(&frame, &V4, protocol, start..start + payload.len());
+                frame.extend([0xee; 7]); // padding
+                finishes(&frame, &V4, protocol, start..start + payload.len());
+            }
+            let addresses = v6(77);
+            let payload = transport(&addresses, protocol, b"unfinished, and odd");
+            let destination_options = [protocol.0, 0, 1, 4, 0, 0, 0, 0];
+            let hop_by_hop = [60, 0, 1, 4, 0, 0, 0, 0];
+            let chains: [(u8, Vec<u8>); 3] = [
+                (protocol.0, vec![]),
+                (60, destination_options.to_vec()),
+                (0, [hop_by_hop, destination_options].concat()),
+            ];
+            for (next_header, headers) in chains {
+                let all = [&headers[..], &payload].concat();
+                let packet = over_v6(77, next_header, all.len() as u16, &all);
+                let start = 14 + 4 * tags.len() + 40 + headers.len();
+                finishes(
+                    &frame(tags, EtherType::IPV6, &packet),
+                    &addresses,
+                    protocol,
+                    start..start + payload.len(),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn found_in_packets_that_are_still_to_be_segmented() {
+    let payload = transport(&V4, IpProtocol::TCP, &[7; 100_000]);
+    let whole = frame(&[], EtherType::IPV4, &over_v4(5, false, 0x4000, 6, &payload));
+    finishes(&whole, &V4, IpProtocol::TCP, 34..34 + payload.len());
+    let addresses = v6(77);
+    let payload = transport(&addresses, IpProtocol::TCP, &[7; 100_000]);
+    let jumbo = [&[6, 0, 0xc2, 4][..], &(payload.len() as u32 + 8).to_be_bytes(), &payload].concat();
+    let whole = frame(&[], EtherType::IPV6, &over_v6(77, 0, 0, &jumbo));
+    finishes(&whole, &addresses, IpProtocol::TCP, 62..62 + payload.len());
+    let whole = frame(&[], EtherType::IPV6, &over_v6(77, 6, 0, &payload));
+    finishes(&whole, &addresses, IpProtocol::TCP, 54..54 + payload.len());
+}
+
+#[test]
+fn a_routing_header_decides_the_destination() {
+    let (next_stop, end) = (0x22, 0x77_u128);
+    // Type, stops left, addresses, and the destination that the checksum covers.
+    let cases: [(u8, u8, [u128; 2], Option<u128>); 6] = [
+        (0, 1, [0x11, end], Some(end)),
+        (2, 1, [0x11, end], Some(end)),
+        (4, 1, [end, 0x11], Some(end)),
+        (4, 0, [end, 0x11], Some(next_stop)),
+        (3, 0, [end, 0x11], Some(next_stop)),
+        (3, 1, [end, 0x11], None),
+    ];
+    for (kind, left, addresses, covered) in cases {
+        let covers = v6(covered.unwrap_or(end));
+        let payload = transport(&covers, IpProtocol::TCP, b"to the end");
+        let list = addresses.map(u128::to_be_bytes).concat();
+        let all = [&[6, 4, kind, left, 0, 0, 0, 0], &list[..], &payload].concat();
+        let packet = frame(&[], EtherType::IPV6, &over_v6(next_stop, 43, all.len() as u16, &all));
+        match covered {
+            Some(_) => finishes(&packet, &covers, IpProtocol::TCP, 94..94 + payload.len()),
+            None => assert_eq!(Unfinished::of(&packet), None),
+        }
+    }
+}
+
+#[test]
+fn an_sctp_checksum_of_zero_is_finished() {
+    // RFC 9260 appendix A: CRC32C, the lowest byte first.
+    let mut payload = vec![0x12, 0x34, 0, 7, 0xaa, 0xbb, 0xcc, 0xdd, 0, 0, 0, 0, 11, 0, 0, 4];
+    let packet = |payload: &[u8]| frame(&[], EtherType::IPV4, &over_v4(5, true, 0, 132, payload));
+    let mut whole = packet(&payload);
+    let unfinished = Unfinished::of(&whole).unwrap();
+    assert_eq!((unfinished.place(), unfinished.end_bytes()), (None, whole.len()));
+    let crc = crc32c::crc32c(&payload).to_le_bytes();
+    unfinished.finish(&mut whole);
+    payload[8..12].copy_from_slice(&crc);
+    assert_eq!((&whole, Unfinished::of(&whole)), (&packet(&payload), None));
+}
+
+#[test]
+fn fragments_tunnels_and_finished_packets_are_left_alone() {
+    let payload = transport(&V4, IpProtocol::UDP, b"unfinished");
+    let left = |packet: &[u8]| assert_eq!(Unfinished::of(&frame(&[], EtherType::IPV4, packet)), None);
+    left(&over_v4(5, true, 0x2000, 17, &payload)); // the first fragment
+    left(&over_v4(5, true, 1, 17, &payload));
+    left(&over_v4(5, true, 0, 4, &over_v4(5, true, 0, 17, &payload))); // IP in IP
+    left(&over_v4(5, true, 0, 1, &payload)); // ICMP
+    let addresses = v6(77);
+    let payload = transport(&addresses, IpProtocol::UDP, b"unfinished");
+    let all = [&[17, 0, 0, 1, 0, 0, 0, 9][..], &payload].concat();
+    assert_eq!(Unfinished::of(&frame(&[], EtherType::IPV6, &over_v6(77, 44, all.len() as u16, &all))), None);
+    for whole in [&captured::TCP_SYN[..], &captured::UDP_V4, &captured::UDP_V4_NO_CHECKSUM, &captured::UDP_V6]
+    {
+        assert_eq!(Unfinished::of(whole), None);
+    }
+    for whole in [&captured::ARP_REQUEST[..], &captured::MLD_REPORT, &captured::PORT_UNREACHABLE] {
+        assert_eq!(Unfinished::of(whole), None);
+    }
+}
+
+/// The word that makes a checksum both valid and equal to the pseudo-header's sum.
+#[test]
+fn a_valid_checksum_that_looks_unfinished_stays_as_it_is() {
+    for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
+        let mut payload = transport(&V4, protocol, &[0; 2]);
+        let end = payload.len();
+        let sum = V4.pseudo_header_sum(protocol, end as u32).with(&payload);
+        payload[end - 2..].copy_from_slice(&sum.checksum().to_be_bytes());
+        let valid = V4.pseudo_header_sum(protocol, end as u32).with(&payload).is_valid();
+        assert!(valid, "the last word makes it so");
+        let whole = frame(&[], EtherType::IPV4, &over_v4(5, true, 0, protocol.0, &payload));
+        let mut finished = whole.clone();
+        Unfinished::of(&whole).expect("it looks unfinished").finish(&mut finished);
+        assert_eq!(finished, whole);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_datagram_that_was_left_to_a_device_is_finished(
+        flow in templates(), payload in vec(any::<u8>(), 0..300), padding in 0..20_usize, cut in any::<prop::sample::Index>(),
+    ) {
+        let flow = UdpFrame { checksum: UdpChecksum::Offloaded, ..flow };
+        let mut frame = vec![0; flow.header_bytes()];
+        flow.emit_headers(&mut frame, &payload).unwrap();
+        frame.extend_from_slice(&payload);
+        let bytes = frame.len();
+        frame.resize(bytes + padding, 0xee);
+        prop_assert_eq!(Unfinished::of(&frame[..cut.index(bytes)]), None, "cut");
+        let unfinished = Unfinished::of(&frame).unwrap();
+        prop_assert_eq!((unfinished.place(), unfinished.end_bytes()), (Some(flow.checksum_place()), bytes));
+        unfinished.finish(&mut frame);
+        if flow.vlan.is_none() {
+            prop_assert!(UdpPacket::parse(&frame).unwrap().verify_checksum().is_ok());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..200), ether_type in prop::sample::select(vec![0x800_u16, 0x86dd, 0x8100])) {
+        let mut frame = frame(&[], EtherType(ether_type), &bytes);
+        if let Some(unfinished) = Unfinished::of(&frame) {
+            unfinished.finish(&mut frame);
+        }
+    }
+}
