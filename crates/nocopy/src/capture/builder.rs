@@ -18,8 +18,10 @@ const PAGE_BYTES: u32 = 4096;
 /// The largest block. The kernel limits a ring to 4 GiB less a page, and a block to the contiguous memory that it finds.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// The longest packet that is joined or not yet segmented (IPv4's).
-const JOINED_BYTES_MAX: u32 = 65_535;
+/// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can say (BIG TCP).
+const JOINED_BYTES_MAX: u32 = 128 << 10;
+/// Blocks longer than this are multiples of it, others powers of two: multiples of every page size.
+const LONG_BLOCK_BYTES: u32 = 64 << 10;
 const LINK_BYTES_MAX: u32 = 14 + 2 * 4 + 4;
 
 /// The least number of single-packet blocks, so that a burst finds room.
@@ -226,7 +228,10 @@ impl Builder {
     fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
         // Outgoing packets are not yet segmented; incoming ones may have been joined, or come unsegmented from this same host.
         let longest = JOINED_BYTES_MAX.max(interface.mtu_bytes) + LINK_BYTES_MAX;
-        let block_bytes = (longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES).next_power_of_two();
+        let block_bytes = match longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES {
+            short @ ..LONG_BLOCK_BYTES => short.next_power_of_two(),
+            long => long.next_multiple_of(LONG_BLOCK_BYTES),
+        };
         let count = u64::from(self.block_bytes) * u64::from(self.block_count) / u64::from(block_bytes);
         (block_bytes, u32::try_from(count).unwrap_or(u32::MAX).max(SINGLE_COUNT_MIN))
     }

@@ -8,7 +8,7 @@ use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
 use nocopy::capture::{Block, Builder, OpenError};
 use nocopy::integration::{BlockReader, PcapngLayout};
 use nocopy::port::{FilterPlace, InterfaceError};
-use nocopy::{Capture, Cause, Evidence, Wait};
+use nocopy::{Capture, Cause, Evidence, Mode, Port, Wait};
 use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
@@ -116,6 +116,39 @@ fn immediate_mode_gives_each_packet_a_block_and_counts_drops() {
     send(&mut left, &many[..3]);
     let cut: Vec<_> = many[..3].iter().map(|packet| packet[..96].to_vec()).collect();
     assert_eq!(receive(&mut short, 3), cut);
+}
+
+/// Packets of hosts with BIG TCP. They are not sent by TCP here: a loopback interface takes any.
+#[test]
+fn packets_longer_than_an_ip_header_can_say_are_captured_whole() {
+    let lab = lab!();
+    let here = lab.right().namespace();
+    let ip = |arguments: &str| {
+        here.run(|| {
+            let run = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
+            assert!(run.status.success(), "{run:?}");
+        });
+    };
+    ip("link set lo up mtu 65536");
+    for immediate in [false, true] {
+        let open = || Capture::builder("lo").blocks(1 << 20, 4).immediate(immediate).open();
+        let mut blocks = here.run(open).unwrap();
+        ip("link set lo mtu 140000"); // later, so that the length is not expected
+        for bytes in [66_000, 131_072 + 14] {
+            let mut packet = vec![0; bytes];
+            packet[12..14].copy_from_slice(&[0x88, 0xb5]);
+            packet[bytes - 1] = 7;
+            let sending = || Port::builder("lo").mode(Mode::PacketRing).multi_buffer(true).open();
+            let mut port = here.run(sending).unwrap();
+            port.sender().send_copy(&packet).unwrap();
+            port.sender().flush().unwrap();
+            let mut block = next(&mut blocks);
+            let captured = block.packets().next().unwrap();
+            assert_eq!((captured.original_bytes, captured.bytes.len()), (bytes as u32, bytes));
+            assert!(captured.bytes == packet);
+        }
+        ip("link set lo mtu 65536");
+    }
 }
 
 #[test]

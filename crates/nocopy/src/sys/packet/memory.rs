@@ -48,7 +48,8 @@ impl BlockMemory {
 
     /// As [`new`](Self::new), for blocks of one packet each.
     pub(super) fn of_single_packets(mapping: Mapping, block_bytes: u32, block_count: u32) -> Self {
-        assert!(block_bytes >= SINGLE_FRONT_BYTES && block_bytes.is_power_of_two(), "no room for a packet");
+        let has_room = block_bytes > 0 && block_bytes.is_multiple_of(SINGLE_FRONT_BYTES);
+        assert!(has_room, "no room for a packet");
         Self { status_at: 0, ..Self::new(mapping, block_bytes, block_count) }
     }
 
@@ -112,7 +113,7 @@ impl BlockMemory {
         const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
         let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
         // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor writes there; aligned, as blocks
-        // are powers of two from 128; no bit pattern is invalid.
+        // are multiples of 128; no bit pattern is invalid.
         let (header, address) = unsafe {
             (start.cast::<libc::tpacket2_hdr>().read(), from.cast::<libc::sockaddr_ll>().read_unaligned())
         };

@@ -42,6 +42,9 @@ const ALIGNING_BYTES: u32 = 2;
 /// The least that the kernel allocates at a time for single packets: a multiple of every page size.
 const PIECE_BYTES: u32 = 1 << 16;
 
+/// About what it allocates at a time for long single packets: it rounds up to a power of two.
+const LARGE_PIECE_BYTES: u32 = 1 << 20;
+
 /// For version 3 only a lower limit of blocks: packets are packed densely.
 const FRAME_BYTES: u32 = 2048;
 
@@ -205,10 +208,11 @@ impl PacketSocket {
         filter: &[Instruction],
     ) -> io::Result<(Self, OwnedBlocks)> {
         let socket = Self::new()?;
-        // What we call a block is a frame here, and the kernel's block holds several. Both are powers of two, so frames are contiguous.
-        let (frame_bytes, piece_bytes) = (capture.block_bytes, capture.block_bytes.max(PIECE_BYTES));
-        let pieces = capture.block_count.div_ceil(piece_bytes / frame_bytes);
-        let block_count = pieces * (piece_bytes / frame_bytes);
+        // What we call a block is a frame here, and the kernel's block holds several. It has no other bytes, so frames are contiguous.
+        let frame_bytes = capture.block_bytes;
+        let frames = if frame_bytes <= PIECE_BYTES { PIECE_BYTES } else { LARGE_PIECE_BYTES } / frame_bytes;
+        let (frames, pieces) = (frames.max(1), capture.block_count.div_ceil(frames.max(1)));
+        let (piece_bytes, block_count) = (frames * frame_bytes, pieces * frames);
         socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
         socket.set(libc::PACKET_RESERVE, &memory::SINGLE_RESERVE_BYTES)?;
         let request = libc::tpacket_req {
