@@ -16,7 +16,8 @@ pub(crate) const PROFILE: &str = "counted";
 const BATCHES: [u32; 2] = [100, 300];
 const BATCH_PACKETS: u32 = 64;
 
-/// Two loops that are compared: mostly the library, and a loop by hand that does the same checks.
+/// Two loops that are compared: mostly the library, and a loop by hand that does the same checks; of those that forward, one that would
+/// finish checksums, and one that would not.
 struct Row {
     judged: &'static str,
     control: &'static str,
@@ -27,10 +28,12 @@ struct Row {
 const ROWS: &[Row] = &[
     Row { judged: "receive-library", control: "receive-checked", ratio_max: 1.05 },
     Row { judged: "send-library", control: "send-checked", ratio_max: 1.05 },
+    Row { judged: "forward-library", control: "forward-blindly", ratio_max: 1.15 },
 ];
 
 /// Loops that are shown and not judged.
-const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-frames"];
+const SHOWN: &[&str] =
+    &["receive-trusting", "send-trusting", "send-library-frames", "forward-looking", "forward-finishing"];
 
 /// Loops that are only shown: the least work for messages, without anything that makes them reliable.
 const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-hand"];

@@ -1,30 +1,56 @@
 //! Forwards frames between two interfaces until interrupted, without a copy of its own: `bridge INTERFACE INTERFACE`
+//!
+//! VLAN tags and checksums that hosts leave to the card are put in: veth is no card.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use nocopy::area::AreaConfig;
+use nocopy::port::OpenError;
 use nocopy::{Area, Port, Reason, Receiver, Rejected, Sender};
 
 /// Forwards in one direction; returns packets forwarded and dropped.
-fn forward(from: &mut Receiver, to: &mut Sender, stop: &AtomicBool) -> std::io::Result<(u64, u64)> {
+fn forward(
+    from: &mut Receiver,
+    to: &mut Sender,
+    is_jumbo: bool,
+    stop: &AtomicBool,
+) -> io::Result<(u64, u64)> {
     let (mut forwarded, mut dropped) = (0, 0);
+    let mut count = |sent: bool| *(if sent { &mut forwarded } else { &mut dropped }) += 1;
     while !stop.load(Relaxed) {
-        for packet in from.receive_timeout(Duration::from_millis(100))? {
-            let mut sent = to.send(packet.take());
-            if let Err(Rejected { item: frame, reason: Reason::Full }) = sent {
-                to.flush()?;
-                sent = to.send(frame);
+        let mut batch = from.receive_timeout(Duration::from_millis(100))?;
+        if is_jumbo {
+            while let Some(packet) = batch.next_chain() {
+                let sent = to.forward_chain(packet);
+                count(once_more(to, sent, Sender::send_chain)?);
             }
-            // A frame that was refused again returns to its pool here.
-            *(if sent.is_ok() { &mut forwarded } else { &mut dropped }) += 1;
+        } else {
+            for packet in batch {
+                let sent = to.forward(packet);
+                count(once_more(to, sent, Sender::send)?);
+            }
         }
         to.flush()?;
     }
     Ok((forwarded, dropped))
+}
+
+/// Sends a packet that found no room, after those before it; returns whether it was sent. One that is refused again returns to its pool here.
+fn once_more<T>(
+    to: &mut Sender,
+    sent: Result<(), Rejected<T>>,
+    send: fn(&mut Sender, T) -> Result<(), Rejected<T>>,
+) -> io::Result<bool> {
+    if let Err(Rejected { item, reason: Reason::Full }) = sent {
+        to.flush()?;
+        return Ok(send(to, item).is_ok());
+    }
+    Ok(sent.is_ok())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,12 +60,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
 
     let area = Area::new(AreaConfig { frame_count: 2 * (4096 + 2048), ..AreaConfig::default() })?;
-    let open = |name: &String| Port::builder(name).area(&area).promiscuous(true).open();
-    let (mut left_port, mut right_port) = (open(left)?, open(right)?);
+    let builder = |name| Port::builder(name).area(&area).promiscuous(true).receive_metadata(true);
+    let open = |is_jumbo| {
+        let open = |name| builder(name).multi_buffer(is_jumbo).open();
+        Ok::<_, OpenError>((open(left)?, open(right)?, is_jumbo))
+    };
+    // In several frames only where the MTU needs it.
+    let (mut left_port, mut right_port, is_jumbo) = match open(false) {
+        Err(OpenError::Mtu { .. }) => open(true)?,
+        opened => opened?,
+    };
     println!("{left} ({}) - {right} ({}): forwarding", left_port.mode(), right_port.mode());
     let ((left_in, left_out), (right_in, right_out)) = (left_port.halves(), right_port.halves());
     let run = |from, to| {
-        let ended = forward(from, to, &stop);
+        let ended = forward(from, to, is_jumbo, &stop);
         stop.store(true, Relaxed); // one way broken is no bridge
         ended
     };

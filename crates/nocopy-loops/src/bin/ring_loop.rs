@@ -12,6 +12,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nocopy::integration::PortTuning;
 use nocopy::{Port, Receiver, Sender};
 
 const BATCH: u32 = 64;
@@ -24,13 +25,14 @@ fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
-    let expected = sum_of(&packet()).wrapping_mul(u64::from(batches * BATCH));
-    let run = |name: &str, work: &dyn Fn(u32) -> u64| {
+    let run_with = |name: &str, packet: [u8; PACKET_BYTES], work: &dyn Fn(u32) -> u64| {
         if which == name || which == "all" {
+            let expected = sum_of(&packet).wrapping_mul(u64::from(batches * BATCH));
             assert_eq!(work(batches), expected, "{name} did not do the work");
             println!("{name}: {} packets", batches * BATCH);
         }
     };
+    let run = |name: &str, work: &dyn Fn(u32) -> u64| run_with(name, packet(), work);
     run("receive-library", &receive_library);
     run("receive-trusting", &|batches| receive_by_hand::<false>(batches));
     run("receive-checked", &|batches| receive_by_hand::<true>(batches));
@@ -38,10 +40,34 @@ fn main() {
     run("send-library-frames", &|batches| send_library(batches, measured_send_frames));
     run("send-trusting", &|batches| send_by_hand::<false>(batches));
     run("send-checked", &|batches| send_by_hand::<true>(batches));
+    let forward = |name: &str, checksum, wireless, measured: fn(&mut Port)| {
+        let work = |batches| forward_library(batches, checksum, wireless, measured);
+        run_with(name, segment(FINISHED), &work);
+    };
+    forward("forward-library", FINISHED, false, measured_forward);
+    forward("forward-looking", FINISHED, true, measured_forward);
+    forward("forward-finishing", UNFINISHED, true, measured_forward);
+    forward("forward-blindly", FINISHED, false, measured_forward_blindly);
 }
 
 fn packet() -> [u8; PACKET_BYTES] {
     std::array::from_fn(|i| i as u8)
+}
+
+/// The sum of the pseudo-header of [`segment`], and the segment's checksum.
+const UNFINISHED: u16 = 0x1427;
+const FINISHED: u16 = 0x9bd8;
+
+/// A TCP segment from 10.0.0.1 to 10.0.0.2 with this checksum.
+fn segment(checksum: u16) -> [u8; PACKET_BYTES] {
+    let mut packet = [0; PACKET_BYTES];
+    packet[12..16].copy_from_slice(&[0x08, 0, 0x45, 0]);
+    packet[16..18].copy_from_slice(&50_u16.to_be_bytes());
+    packet[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
+    packet[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    packet[46] = 0x50;
+    packet[50..52].copy_from_slice(&checksum.to_be_bytes());
+    packet
 }
 
 #[inline(always)]
@@ -108,6 +134,43 @@ fn fill_and_send(sender: &mut Sender) {
         sender.send(frame).expect("room in the ring");
     }
     sender.flush().expect("a working port");
+}
+
+/// Segments sent to a port that returns them.
+fn forward_library(batches: u32, checksum: u16, wireless: bool, measured: fn(&mut Port)) -> u64 {
+    let tuning = PortTuning { wireless, ..PortTuning::default() };
+    let pair = Port::builder("memory").tuning(tuning).memory_pair();
+    let (mut left, mut right) = pair.expect("a memory pair");
+    let mut sum = 0_u64;
+    for _ in 0..batches {
+        for _ in 0..BATCH {
+            left.sender().send_copy(&segment(checksum)).expect("room in the ring");
+        }
+        left.sender().flush().expect("a working port");
+        measured(&mut right);
+        right.sender().flush().expect("a working port"); // not counted: it copies, in the kernel's place
+        for packet in left.receiver().try_receive().expect("a working port") {
+            sum = sum.wrapping_add(sum_of(&packet));
+        }
+    }
+    sum
+}
+
+#[inline(never)]
+fn measured_forward(port: &mut Port) {
+    let (receiver, sender) = port.halves();
+    for packet in receiver.try_receive().expect("a working port") {
+        sender.forward(packet).map_err(drop).expect("room in the ring");
+    }
+}
+
+/// As [`measured_forward`], whatever the checksums are.
+#[inline(never)]
+fn measured_forward_blindly(port: &mut Port) {
+    let (receiver, sender) = port.halves();
+    for packet in receiver.try_receive().expect("a working port") {
+        sender.send(packet.take()).expect("room in the ring");
+    }
 }
 
 #[repr(C)]

@@ -75,12 +75,21 @@ pub struct Arrival {
     pub vlan: Result<VlanTag, Unsupported>,
     /// Whether the host sent it (true), or it arrived from outside (false).
     pub outgoing: Result<bool, Unsupported>,
+    /// Whether its sender left the checksum to a device that has not finished it; known in a packet ring only. In other modes,
+    /// [`Unfinished`](nocopy_proto::wire::unfinished::Unfinished) finds most of these packets by their bytes.
+    pub checksum_unfinished: Result<bool, Unsupported>,
 }
 
 impl Arrival {
     /// Nothing is known, for this reason.
     pub(crate) const fn unknown(reason: Unsupported) -> Self {
-        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), outgoing: Err(reason) }
+        Self {
+            timestamp: Err(reason),
+            hash: Err(reason),
+            vlan: Err(reason),
+            outgoing: Err(reason),
+            checksum_unfinished: Err(reason),
+        }
     }
 
     /// Only the direction (incoming) is known; all else is unknown, for this reason.

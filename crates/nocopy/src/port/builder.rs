@@ -119,6 +119,8 @@ pub struct PortTuning {
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
     pub inherited: bool,
+    /// Packets of a memory port may have unfinished checksums, as those of an interface without a wire (default false).
+    pub wireless: bool,
 }
 
 impl Default for PortTuning {
@@ -133,6 +135,7 @@ impl Default for PortTuning {
             arrival_times: false,
             way_to_host: false,
             inherited: false,
+            wireless: false,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::Mode;
+use crate::sys::interface::Interface;
 
 /// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with interrupts, and may delay these
 /// (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait would not help either.
@@ -114,12 +115,22 @@ const KNOWN: &[Entry] = &[
         test: "crates/nocopy/tests/ports/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
     },
     Entry {
-        drivers: &["veth", "tun", "bridge", "macvlan", "ipvlan", "802.1Q VLAN Support", "virtio_net"],
+        drivers: &[
+            "veth",
+            "netkit",
+            "tun",
+            "bridge",
+            "macvlan",
+            "ipvlan",
+            "802.1Q VLAN Support",
+            "virtio_net",
+            "vif",
+        ],
         effect: Effect::UnfinishedChecksums,
         does: "delivers packets that never were on a wire with unfinished checksums",
-        port: "a UDP socket over it accepts an unfinished checksum, and counts it",
+        port: "a UDP socket over it accepts an unfinished checksum, and counts it; Sender::forward and ToHost finish it",
         source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
-                 (VIRTIO_NET_HDR_F_NEEDS_CSUM)",
+                 (VIRTIO_NET_HDR_F_NEEDS_CSUM); drivers/net/xen-netfront.c: handle_incoming_queue (checksum_setup)",
         test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
     },
     Entry {
@@ -139,6 +150,13 @@ pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry
 /// Whether a driver has a known fact with this effect.
 pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
     known(driver).any(|entry| entry.effect == effect)
+}
+
+/// Whether packets of an interface may have been sent without passing a card, so that their checksums may be unfinished: also if its driver
+/// is not known, as that of the loopback interface.
+pub(crate) fn is_wireless(interface: &Interface) -> bool {
+    let driver = interface.driver.as_deref();
+    driver.is_none() || has(driver, Effect::UnfinishedChecksums)
 }
 
 /// Whether a port in that mode can receive packets, as far as is known.

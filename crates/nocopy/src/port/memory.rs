@@ -224,6 +224,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
     let (arrivals, offers) = none_in(Mode::Memory);
     receive.set_arrivals(arrivals);
+    receive.set_wireless(settings.tuning.wireless);
     send.set_offers(offers);
     let mut inner = Inner::new(settings, 0, Mode::Memory, usize::MAX, area, endpoint);
     let in_user_space = FilterPlace::UserSpace("a memory port has no kernel behind it".into());

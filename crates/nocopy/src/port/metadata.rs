@@ -45,11 +45,12 @@
 //! ```
 //!
 //! The request is written in front of the packet when the frame is sent, and is used once: a frame that is forwarded or sent again carries
-//! no request unless a new one is given.
+//! no request unless a new one is given. [`Sender::forward`] makes the request for packets whose sender left the checksum to a device.
 //!
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata
 //! [`Explanation`]: crate::Explanation
 //! [`Sender::send_with`]: crate::Sender::send_with
+//! [`Sender::forward`]: crate::Sender::forward
 
 pub use crate::facts::metadata::{Arrival, Clock, Request, Timestamp, Unsupported};

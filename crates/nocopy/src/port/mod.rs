@@ -21,6 +21,7 @@ pub(crate) mod drivers;
 mod explain;
 pub mod filter;
 pub(crate) mod filter_control;
+mod forward;
 mod grant;
 mod kept;
 mod ladder;

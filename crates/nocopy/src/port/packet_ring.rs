@@ -22,6 +22,7 @@ use nocopy_proto::errno::Why;
 use nocopy_proto::filter::Instruction;
 
 use super::backend::Backend;
+use super::drivers;
 use super::ladder::Order;
 use super::user_filter::{Rest, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
@@ -218,6 +219,7 @@ pub(super) fn open(
         true => Unsupported::Absent,
         false => Unsupported::NotRequested,
     }));
+    receive.set_wireless(drivers::is_wireless(interface));
     send.set_offers(none_in(Mode::PacketRing).1);
     let (promiscuous, inquiry) = settings.attend(interface)?;
     let sending = Sending {

@@ -4,6 +4,7 @@
 //! front of every packet of such a socket, and would never return a frame without room; so these ports check each frame, on the path of
 //! oversized frames.
 
+use super::drivers;
 use super::redirect::Redirect;
 use super::sender::{length_refused, no_room_for_request};
 use super::{Mode, PortBuilder, Sender};
@@ -33,6 +34,7 @@ impl PortBuilder {
         socket: &XskSocket,
     ) {
         pools.0.set_arrivals(redirect.arrivals(self, mode));
+        pools.0.set_wireless(drivers::is_wireless(interface));
         let kernel = Unsupported::Kernel(REQUESTS_KERNEL_MIN);
         pools.1.set_offers(match (self.send_metadata, mode) {
             (false, _) => Offers::none(Unsupported::NotRequested),

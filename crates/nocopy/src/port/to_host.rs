@@ -1,6 +1,7 @@
 //! Returns packets to the host's own network stack.
 
 use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::wire::unfinished::Unfinished;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -36,7 +37,8 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// minute, the kernel logs `stalled pool shutdown`, which is harmless, until the packet is read.
 ///
 /// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the sender left to a
-/// card that does not exist; the host drops those ('ethtool -K INTERFACE tx off' at the sender completes them).
+/// card that does not exist: it is finished in the copy, where [`Unfinished`] finds it. The host drops others, such as TCP inside of VXLAN
+/// ('ethtool -K INTERFACE tx off' at the sender finishes them).
 ///
 /// ```no_run
 /// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
@@ -237,12 +239,19 @@ impl ToHost {
             return Err(ToHostError::TooShort { interface, bytes });
         }
         let redirect = self.redirect.upgrade(); // held for the call: the program must not go meanwhile
-        let data = match redirect.as_ref().and_then(|redirect| redirect.recipe.pass.as_ref()) {
-            Some(header) => {
-                header.in_front_of(packet, &mut self.buffer);
+        let header = redirect.as_ref().and_then(|redirect| redirect.recipe.pass.as_ref());
+        let data = match (header, Unfinished::of(packet)) {
+            (None, None) => packet,
+            (header, unfinished) => {
+                let header = header.map_or(&[][..], |header| header.bytes());
+                self.buffer.clear();
+                self.buffer.extend_from_slice(header);
+                self.buffer.extend_from_slice(packet);
+                if let Some(unfinished) = unfinished {
+                    unfinished.finish(&mut self.buffer[header.len()..]);
+                }
                 &self.buffer
             }
-            None => packet,
         };
         bpf::run_live(self.way.program.as_fd(), self.interface_index, data, 0, 1, 1)
             .map_err(|source| self.refusal("hand a packet to the host", packet, source))

@@ -12,6 +12,7 @@ mod faults;
 mod filter;
 mod filter_control;
 mod forked_queues;
+mod forward;
 mod grant;
 mod inherited;
 mod memory_port;

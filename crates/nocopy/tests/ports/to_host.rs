@@ -131,6 +131,29 @@ fn the_host_receives_and_answers_what_a_port_hands_over() {
     }
 }
 
+/// A host verifies what arrives on its interface, and here the checksum was left to a card.
+#[test]
+fn an_unfinished_checksum_is_finished_for_the_host() {
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let mut right = open(lab.right(), mode);
+        let sockets = [lab.left(), lab.right()].map(|end| {
+            let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), UDP_PORT)).unwrap());
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        });
+        lab.left().set_tx_checksum(true).unwrap();
+        let mut buffer = [0; 2048];
+        for payload in [&b"left to a card"[..], &[7; 1400]] {
+            sockets[0].send_to(payload, (lab.right().ipv4(), UDP_PORT)).unwrap();
+            hand_over_one(&mut right, lab.right());
+            let bytes = uninterrupted(|| sockets[1].recv(&mut buffer)).unwrap();
+            assert_eq!(&buffer[..bytes], payload, "{mode}");
+        }
+        assert_settled(&mut right);
+    }
+}
+
 #[test]
 fn a_tagged_packet_reaches_the_host_with_its_tag() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -330,7 +330,8 @@ fn tokio_receives_without_missing_a_wakeup() {
     example.succeeds();
 }
 
-/// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for.
+/// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for. The hosts leave checksums to
+/// their devices, as they do unless told otherwise.
 ///
 /// ```text
 ///   left host ──── nc1 [bridge] nc2 ──── right host
@@ -338,6 +339,7 @@ fn tokio_receives_without_missing_a_wakeup() {
 #[test]
 fn two_hosts_talk_through_the_bridge() {
     let Some(chain) = Chain::new_or_skip() else { return };
+    leave_checksums_to_devices(&chain);
     let bind = |end: &End| {
         let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -368,6 +370,58 @@ fn two_hosts_talk_through_the_bridge() {
     assert!(text.contains("left to right: 10000 packets, 0 dropped"), "{text}");
     assert!(text.contains("right to left: 10000 packets, 0 dropped"), "{text}");
     assert!(text.contains(" 0 yours") && text.contains(" 0 lent to send"), "{text}");
+    assert!(!text.contains("does not add up"), "{text}");
+    bridge.succeeds();
+}
+
+fn leave_checksums_to_devices(chain: &Chain) {
+    for end in [chain.left(), chain.right()] {
+        end.set_tx_checksum(true).unwrap();
+    }
+}
+
+/// TCP of hosts with their usual offloads: whole bytes, both ways; also where packets need several frames.
+#[test]
+fn tcp_of_two_hosts_passes_the_bridge_whole() {
+    for mtu_bytes in [1500, 9000] {
+        let Some(chain) = Chain::new_or_skip() else { return };
+        leave_checksums_to_devices(&chain);
+        for name in Chain::MIDDLE {
+            let mut set = Command::new("ip");
+            set.args(["link", "set", name, "mtu", &mtu_bytes.to_string()]);
+            assert!(chain.middle().run(|| set.status().unwrap()).success());
+        }
+        for end in [chain.left(), chain.right()] {
+            end.set_mtu(mtu_bytes).unwrap();
+        }
+        tcp_passes_whole(&chain);
+    }
+}
+
+fn tcp_passes_whole(chain: &Chain) {
+    const BYTES: usize = 4 << 20;
+    let mut bridge = Example::start_in(chain.middle(), "bridge", &Chain::MIDDLE);
+    let (line, output) = bridge.first_line();
+    assert!(line.contains("forwarding"), "{line}");
+    let listener = chain.right().namespace().run(|| TcpListener::bind((chain.right().ipv4(), 7000)).unwrap());
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = uninterrupted(|| listener.accept()).unwrap();
+        let mut received = vec![0; BYTES];
+        stream.read_exact(&mut received).unwrap();
+        stream.write_all(&received).unwrap();
+    });
+    let sent: Vec<u8> =
+        (0..BYTES as u32 / 4).flat_map(|word| word.wrapping_mul(0x9e37_79b1).to_le_bytes()).collect();
+    let connect = || TcpStream::connect_timeout(&(chain.right().ipv4(), 7000).into(), PATIENCE).unwrap();
+    let mut stream = chain.left().namespace().run(connect);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&sent).unwrap();
+    let mut returned = vec![0; BYTES];
+    stream.read_exact(&mut returned).unwrap();
+    assert!(returned == sent, "other bytes came back");
+    echo.join().unwrap();
+    rustix::process::kill_process(bridge.pid(), rustix::process::Signal::INT).unwrap();
+    let text = rest(output);
     assert!(!text.contains("does not add up"), "{text}");
     bridge.succeeds();
 }

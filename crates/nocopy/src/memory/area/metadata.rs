@@ -30,12 +30,15 @@ pub(crate) enum Arrivals {
 pub(super) struct Metadata {
     arrivals: Arrivals,
     offers: Offers,
+    /// Packets come from an interface without a wire, so checksums may be unfinished.
+    is_wireless: bool,
 }
 
 impl Metadata {
     pub(super) const NONE: Self = Self {
         arrivals: Arrivals::Unknown(Unsupported::NotRequested),
         offers: Offers::none(Unsupported::NotRequested),
+        is_wireless: false,
     };
 
     pub(super) const fn is_marked(&self) -> bool {
@@ -43,12 +46,20 @@ impl Metadata {
     }
 }
 
+/// The addresses in front of an Ethernet header's type, and a VLAN tag.
+const ADDRESSES_BYTES: usize = 12;
+const TAG_BYTES: usize = 4;
+
 /// By how much a packet may start later than usual: some drivers (igc) leave the card's data in front of it in the frame.
 const SHIFT_BYTES_MAX: u16 = 64;
 
 impl Pool {
     pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals) {
         self.metadata.arrivals = arrivals;
+    }
+
+    pub(crate) fn set_wireless(&mut self, on: bool) {
+        self.metadata.is_wireless = on;
     }
 
     pub(crate) fn set_offers(&mut self, offers: Offers) {
@@ -166,6 +177,26 @@ impl Packet<'_> {
         }
     }
 
+    /// Whether it may lack its VLAN tag or its checksum: those that a host left to a card.
+    #[inline]
+    pub(crate) fn may_be_incomplete(&self) -> bool {
+        let Metadata { arrivals, is_wireless, .. } = self.pool().metadata;
+        is_wireless || matches!(arrivals, Arrivals::Marked(_))
+    }
+
+    /// Takes its frame, with a tag that was removed from it; also returns whether its checksum may be unfinished.
+    pub(crate) fn take_tagged(self) -> (Frame, bool) {
+        // Whatever a packet ring says about it: a program before this one may have passed it on unfinished.
+        let may_be_unfinished = self.pool().metadata.is_wireless;
+        // A packet ring has put it back.
+        let tag = if self.pool().has_blocks() { None } else { self.arrival().vlan.ok() };
+        let mut frame = self.take();
+        if let Some(tag) = tag {
+            put_back(&mut frame, tag);
+        }
+        (frame, may_be_unfinished)
+    }
+
     /// Prefetches the cache lines that [`Packet::arrival`] reads, and the packet's first: for a loop that claims several packets
     /// before it reads any.
     #[doc(hidden)]
@@ -175,6 +206,17 @@ impl Packet<'_> {
         prefetch(first.wrapping_sub(size_of::<TimeNote>()));
         prefetch(first);
     }
+}
+
+/// Puts a tag back behind the addresses, which move into the headroom. A packet that has no addresses had no tag.
+#[cold]
+fn put_back(frame: &mut Frame, VlanTag { protocol, control }: VlanTag) {
+    if frame.len() < ADDRESSES_BYTES || frame.prepend(TAG_BYTES).is_none() {
+        return;
+    }
+    frame.copy_within(TAG_BYTES..TAG_BYTES + ADDRESSES_BYTES, 0);
+    frame[ADDRESSES_BYTES..][..2].copy_from_slice(&protocol.to_be_bytes());
+    frame[ADDRESSES_BYTES + 2..][..2].copy_from_slice(&control.to_be_bytes());
 }
 
 const _: () = assert!(
@@ -205,6 +247,7 @@ fn read(hints: &Hints) -> Arrival {
         vlan: vlan
             .map(|()| VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }),
         outgoing: Ok(false),
+        checksum_unfinished: Err(Unsupported::Driver), // XDP has no word for it
     }
 }
 
@@ -311,6 +354,23 @@ mod tests {
             drop(packet);
             let again = receive(&pool, &mut rings, shift);
             assert_eq!(again.arrival(), Arrival::incoming(Unsupported::Absent), "left in the frame");
+        }
+    }
+
+    #[test]
+    fn a_tag_beside_the_packet_is_put_back_when_it_is_taken() {
+        let (pool, mut rings) = one_frame();
+        for is_noted in [false, true] {
+            let mut packet = receive(&pool, &mut rings, 0);
+            (0..).zip(packet.iter_mut()).for_each(|(at, byte)| *byte = at);
+            let bytes = packet.to_vec();
+            if is_noted {
+                put(&packet, note(1));
+            }
+            let (frame, _) = packet.take_tagged();
+            let tag: &[u8] = if is_noted { &[0x81, 0, 0, 7] } else { &[] };
+            assert_eq!(*frame, [&bytes[..12], tag, &bytes[12..]].concat());
+            assert!(frame.has_room_for_request());
         }
     }
 

@@ -30,13 +30,6 @@ impl PassHeader {
         &self.0
     }
 
-    /// The packet after the header.
-    pub(crate) fn in_front_of(&self, packet: &[u8], buffer: &mut Vec<u8>) {
-        buffer.clear();
-        buffer.extend_from_slice(&self.0);
-        buffer.extend_from_slice(packet);
-    }
-
     /// Its first eight bytes and its last eight, in the form that a program loads them.
     pub(super) fn secret(&self) -> (u64, u64) {
         let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight"));

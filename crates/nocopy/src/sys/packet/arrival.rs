@@ -30,6 +30,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
         hash: if hash == 0 { Err(Unsupported::Absent) } else { Ok(hash) },
         vlan: vlan_tag(header).ok_or(Unsupported::Absent),
         outgoing: link.ok_or(Unsupported::Absent).map(|link| link.sll_pkttype == libc::PACKET_OUTGOING),
+        checksum_unfinished: Ok(header.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0),
     }
 }
 
@@ -45,15 +46,17 @@ mod tests {
         (header.tp_sec, header.tp_nsec) = (u32::MAX, 999_999_999);
         let timestamp = Ok(Timestamp { ns: 4_294_967_295_999_999_999, clock: Clock::Realtime });
         let (hash, vlan) = (Err(Unsupported::Absent), Err(Unsupported::Absent));
-        let outgoing = Err(Unsupported::Absent);
-        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, outgoing });
+        let (outgoing, checksum_unfinished) = (Err(Unsupported::Absent), Ok(false));
+        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, outgoing, checksum_unfinished });
         header.hv1.tp_rxhash = 7;
-        (header.hv1.tp_vlan_tci, header.tp_status) = (0x2005, libc::TP_STATUS_VLAN_VALID);
+        header.hv1.tp_vlan_tci = 0x2005;
+        header.tp_status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_CSUMNOTREADY;
         let vlan = Ok(VlanTag { protocol: 0x8100, control: 0x2005 });
         // SAFETY: plain numbers.
         let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        let outgoing = Ok(false);
-        assert_eq!(read(&header, Some(&link)), Arrival { timestamp, hash: Ok(7), vlan, outgoing });
+        let (outgoing, checksum_unfinished) = (Ok(false), Ok(true));
+        let arrival = Arrival { timestamp, hash: Ok(7), vlan, outgoing, checksum_unfinished };
+        assert_eq!(read(&header, Some(&link)), arrival);
         link.sll_pkttype = libc::PACKET_OUTGOING;
         assert_eq!(read(&header, Some(&link)).outgoing, Ok(true));
     }

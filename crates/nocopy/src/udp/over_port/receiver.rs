@@ -22,7 +22,7 @@ use crate::engine::wait::{self, Coalescer, STARVED_INTERVAL, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::memory::area::{Chain, Frame, Packet};
-use crate::port::drivers::{self, Effect};
+use crate::port::drivers;
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::stats::Stats;
 use crate::sys::alarm::Alarm;
@@ -151,7 +151,7 @@ impl Receiver {
             tells_marks: settings.congestion_marks,
             last: None,
             peer: None,
-            wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
+            wireless: drivers::is_wireless(interface),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
                 Err(ToHostError::HostHasThem { .. }) => Host::HasThem,

@@ -1,0 +1,176 @@
+//! Packets forwarded whose senders left the checksum to a device: on memory ports, and between hosts in a lab.
+
+use nocopy::integration::PortTuning;
+use nocopy::port::PortBuilder;
+use nocopy::{Mode, Port, Reason};
+use nocopy_proto::wire::tcp;
+use nocopy_proto::wire::unfinished::Unfinished;
+use nocopy_proto::wire::vlan::TagControl;
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpPacket};
+
+use crate::common::{PATIENCE, assert_settled, lab, open_with, receive, send};
+
+const FLOW: UdpFrame = UdpFrame {
+    source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+    destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
+    vlan: None,
+    addresses: IpAddresses::V4 {
+        source: std::net::Ipv4Addr::new(10, 77, 0, 1),
+        destination: std::net::Ipv4Addr::new(10, 77, 0, 2),
+    },
+    traffic_class: 0,
+    hop_limit: 64,
+    source_port: 7000,
+    destination_port: 7100,
+    checksum: UdpChecksum::Offloaded,
+};
+
+fn datagram(flow: &UdpFrame, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; flow.header_bytes()];
+    flow.emit_headers(&mut packet, payload).unwrap();
+    packet.extend_from_slice(payload);
+    packet
+}
+
+/// Memory ports, whose packets may lack a checksum.
+fn wireless_pair(set: impl FnOnce(PortBuilder) -> PortBuilder) -> (Port, Port) {
+    let tuning = PortTuning { wireless: true, ..PortTuning::default() };
+    set(Port::builder("memory").tuning(tuning)).memory_pair().unwrap()
+}
+
+/// Sends a packet to a port that forwards it, and returns what comes back.
+fn forwarded(host: &mut Port, port: &mut Port, packet: &[u8]) -> Vec<u8> {
+    send(host, &[packet.to_vec()]);
+    let (receiver, sender) = port.halves();
+    for packet in receiver.receive_timeout(PATIENCE).unwrap() {
+        sender.forward(packet).unwrap();
+    }
+    sender.flush().unwrap();
+    receive(host, 1).remove(0)
+}
+
+#[test]
+fn an_unfinished_checksum_is_finished_and_another_stays() {
+    let (mut host, mut port) = wireless_pair(|builder| builder);
+    for bytes in [0, 1, 7, 100, 1471, 1472] {
+        let finished = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
+        let unfinished = datagram(&FLOW, &vec![7; bytes]);
+        assert!(forwarded(&mut host, &mut port, &unfinished) == finished);
+        assert!(forwarded(&mut host, &mut port, &finished) == finished);
+        let mut wrong = finished.clone();
+        wrong[40] ^= 1;
+        assert!(forwarded(&mut host, &mut port, &wrong) == wrong, "damage must stay visible");
+        let padded = [&unfinished[..], &[0xee; 9]].concat();
+        assert!(forwarded(&mut host, &mut port, &padded) == finished);
+        let tag = Some(TagControl::new(5, 0, false).unwrap());
+        let tagged = UdpFrame { vlan: tag, ..FLOW };
+        let expected = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..tagged }, &vec![7; bytes]);
+        assert!(forwarded(&mut host, &mut port, &datagram(&tagged, &vec![7; bytes])) == expected);
+    }
+    for packet in [&b"short"[..], &[0x45; 64], &[0; 14]] {
+        assert_eq!(forwarded(&mut host, &mut port, packet), packet);
+    }
+    assert_settled(&mut port);
+}
+
+#[test]
+fn packets_from_a_wire_are_not_looked_at() {
+    let (mut host, mut port) = Port::memory_pair().unwrap();
+    let packet = datagram(&FLOW, b"looks unfinished");
+    assert!(forwarded(&mut host, &mut port, &packet) == packet);
+}
+
+#[test]
+fn a_packet_that_found_no_room_is_returned_complete() {
+    let (mut host, mut port) = wireless_pair(|builder| builder.ring_sizes(64, 4));
+    for _ in 0..3 {
+        send(&mut host, &vec![datagram(&FLOW, b"unfinished"); 4]);
+    }
+    let (receiver, sender) = port.halves();
+    let (mut forwarded, mut refused) = (0, 0);
+    while forwarded < 12 {
+        for packet in receiver.receive_timeout(PATIENCE).unwrap() {
+            if let Err(rejected) = sender.forward(packet) {
+                assert!(matches!(rejected.reason, Reason::Full), "{rejected}");
+                sender.flush().unwrap();
+                sender.send(rejected.item).unwrap();
+                refused += 1;
+            }
+            forwarded += 1;
+        }
+        sender.flush().unwrap();
+    }
+    assert!(refused > 0, "there was always room");
+    for packet in receive(&mut host, 12) {
+        assert!(UdpPacket::parse(&packet).unwrap().verify_checksum().is_ok());
+    }
+    assert_settled(&mut port);
+}
+
+#[test]
+fn a_packet_in_several_frames_is_finished_across_them() {
+    let (mut host, mut port) = wireless_pair(|builder| builder.multi_buffer(true));
+    for bytes in [100, 1751, 5000, 8961] {
+        let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+        host.sender().send_copy(&datagram(&FLOW, &payload)).unwrap();
+        host.sender().flush().unwrap();
+        let (receiver, sender) = port.halves();
+        let packet = receiver.receive().unwrap().next_chain().expect("one packet");
+        sender.forward_chain(packet).unwrap();
+        sender.flush().unwrap();
+        let arrived = host.receiver().receive().unwrap().next_chain().expect("one packet").to_vec();
+        let finished = UdpFrame { checksum: UdpChecksum::Computed, ..FLOW };
+        assert!(arrived == datagram(&finished, &payload), "{bytes}");
+    }
+    assert_settled(&mut port);
+}
+
+/// The kernel finishes it while it copies, on a port that takes requests; otherwise it is finished here.
+#[test]
+fn the_kernel_or_the_library_finishes_it() {
+    for (mode, requests) in [
+        (Mode::XdpCopyNative, true),
+        (Mode::XdpCopyNative, false),
+        (Mode::XdpCopyGeneric, true),
+        (Mode::PacketRing, true),
+    ] {
+        let lab = lab!();
+        let mut host = open_with(lab.left(), |builder| builder.mode(Mode::XdpCopyNative)).unwrap();
+        let mut port = open_with(lab.right(), |builder| builder.mode(mode).send_metadata(requests)).unwrap();
+        for bytes in [0, 1, 100, 1400] {
+            let finished = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
+            let packet = datagram(&FLOW, &vec![7; bytes]);
+            assert!(forwarded(&mut host, &mut port, &packet) == finished, "{mode} {requests} {bytes}");
+        }
+        assert_settled(&mut port);
+    }
+}
+
+/// What a host sends, with its checksum as the host leaves it: unfinished as its bytes and the packet ring say, or finished.
+#[test]
+fn what_a_host_leaves_to_a_device_is_recognised() {
+    let lab = lab!();
+    let ring = |builder: PortBuilder| builder.mode(Mode::PacketRing).multi_buffer(true);
+    let mut port = open_with(lab.right(), ring).unwrap();
+    for offload in [true, false] {
+        lab.left().set_tx_checksum(offload).unwrap();
+        lab.left().namespace().run(|| {
+            let socket = std::net::UdpSocket::bind((lab.left().ipv4(), 0)).unwrap();
+            socket.send_to(b"to a host", (lab.right().ipv4(), 7100)).unwrap();
+            // No program listens: a SYN is enough.
+            let _ = std::net::TcpStream::connect((lab.right().ipv4(), 7100));
+        });
+        let (mut datagrams, mut segments) = (0, 0);
+        while datagrams == 0 || segments == 0 {
+            for packet in port.receiver().receive_timeout(PATIENCE).unwrap() {
+                let is_unfinished = Unfinished::of(&packet).is_some();
+                match packet.get(23) {
+                    Some(17) => datagrams += 1,
+                    Some(6) if packet.len() >= 34 + tcp::HEADER_BYTES => segments += 1,
+                    _ => continue,
+                }
+                assert_eq!((is_unfinished, packet.arrival().checksum_unfinished), (offload, Ok(offload)));
+            }
+        }
+    }
+}
