@@ -237,13 +237,6 @@ impl<'a> Packet<'a> {
         IpAddresses::V4 { source: self.source(), destination: self.destination() }
     }
 
-    /// The sum of both addresses, for few instructions.
-    #[inline]
-    pub(super) fn addresses_sum(&self) -> Sum {
-        let (words, _) = self.header.as_chunks();
-        Sum::new().with_words([words[6], words[7], words[8], words[9]])
-    }
-
     /// The options, unparsed: 0 to 40 bytes, a multiple of 4.
     #[inline]
     pub fn options(&self) -> &'a [u8] {

@@ -1,7 +1,9 @@
 //! Transport checksums that a sender left to its device, in frames that never passed one.
 
 use super::checksum::{Place, Sum};
-use super::{EtherType, IpProtocol, ethernet, ipv4, ipv6, tcp, udp, vlan};
+use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6, tcp, udp, vlan};
+
+mod quick;
 
 /// Bytes from SCTP's header to its checksum, and those of the checksum (RFC 9260 section 3.1).
 const SCTP_CHECKSUM_OFFSET: usize = 8;
@@ -19,6 +21,7 @@ const SCTP_CHECKSUM_BYTES: usize = 4;
 ///
 /// Found are TCP, UDP and SCTP over IPv4 and IPv6, also behind VLAN tags, IPv4 options and IPv6 extension headers. Left as they are:
 /// * fragments: a host finishes the checksum before it cuts the packet;
+/// * packets whose header says no length, because they were still to be cut into segments: their receiver would not take them;
 /// * ICMPv6, whose checksums Linux never leaves to a device;
 /// * packets inside of packets (VXLAN, GENEVE, GRE, IP in IP, PPPoE, MPLS), and IPv4 with a source route. For these, turn the offload off at
 ///   the sender ('ethtool -K INTERFACE tx off').
@@ -85,7 +88,15 @@ impl Finished {
 }
 
 impl Unfinished {
+    /// Whether an Ethernet frame surely has none: a quick look that costs a few instructions, for most frames of TCP and UDP. `false` is no
+    /// answer; [`of`](Self::of) looks at everything.
+    #[inline]
+    pub fn is_ruled_out(frame: &[u8]) -> bool {
+        quick::rules_out(frame)
+    }
+
     /// The unfinished checksum of an Ethernet frame, if it has one.
+    #[inline]
     pub fn of(frame: &[u8]) -> Option<Self> {
         Self::of_cut(frame, frame.len())
     }
@@ -94,16 +105,7 @@ impl Unfinished {
     /// of all.
     #[inline]
     pub fn of_cut(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
-        let mut at = ethernet::HEADER_BYTES;
-        loop {
-            let [a, b] = *bytes.get(at - 2..at)?.first_chunk()?;
-            match EtherType(u16::from_be_bytes([a, b])) {
-                EtherType::IPV4 => return over_ipv4(bytes, at, frame_bytes),
-                EtherType::IPV6 => return over_ipv6(bytes, at, frame_bytes),
-                other if other.is_vlan() => at += vlan::TAG_BYTES,
-                _ => return None,
-            }
-        }
+        if Self::is_ruled_out(bytes) { None } else { found(bytes, frame_bytes) }
     }
 
     /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum. The request covers all bytes
@@ -159,73 +161,66 @@ impl Unfinished {
     }
 }
 
-/// Looks at a transport header. `addresses` is the sum of the addresses.
-#[inline(always)]
+/// Looks at all headers.
+#[cold]
+fn found(bytes: &[u8], frame_bytes: usize) -> Option<Unfinished> {
+    let mut at = ethernet::HEADER_BYTES;
+    loop {
+        let [a, b] = *bytes.get(at - 2..at)?.first_chunk()?;
+        match EtherType(u16::from_be_bytes([a, b])) {
+            EtherType::IPV4 => return over_ipv4(bytes, at, frame_bytes),
+            EtherType::IPV6 => return over_ipv6(bytes, at, frame_bytes),
+            other if other.is_vlan() => at += vlan::TAG_BYTES,
+            _ => return None,
+        }
+    }
+}
+
+/// Looks at a transport header.
 fn upper(
     bytes: &[u8],
     protocol: IpProtocol,
     (start, end): (usize, usize),
-    addresses: impl FnOnce() -> Sum,
+    addresses: &IpAddresses,
 ) -> Option<Unfinished> {
+    let length = u32::try_from(end.checked_sub(start)?).ok()?;
     let offset = match protocol {
         IpProtocol::TCP => tcp::CHECKSUM_OFFSET,
         IpProtocol::UDP => udp::CHECKSUM_OFFSET,
-        IpProtocol::SCTP => return sctp(bytes, start, end),
+        IpProtocol::SCTP => {
+            let field = bytes.get(start + SCTP_CHECKSUM_OFFSET..)?.first_chunk::<SCTP_CHECKSUM_BYTES>()?;
+            let is_unfinished = *field == [0; SCTP_CHECKSUM_BYTES] && length > 0;
+            return is_unfinished.then_some(Unfinished { kind: Kind::Crc32c, start, end });
+        }
         _ => return None,
     };
     let field = bytes.get(start + usize::from(offset)..)?.first_chunk()?;
-    let [a, b, c, d] = u32::try_from(end.checked_sub(start)?).ok()?.to_be_bytes();
     // Never 0, because the protocol is not: a UDP checksum of 0 is none.
-    let sum = !addresses().with_words([[0, protocol.0], [a, b], [c, d]]).checksum();
+    let sum = !addresses.pseudo_header_sum(protocol, length).checksum();
     (u16::from_be_bytes(*field) == sum).then_some(Unfinished { kind: Kind::Internet(offset), start, end })
 }
 
-#[cold]
-fn sctp(bytes: &[u8], start: usize, end: usize) -> Option<Unfinished> {
-    let field = bytes.get(start + SCTP_CHECKSUM_OFFSET..)?.first_chunk::<SCTP_CHECKSUM_BYTES>()?;
-    (*field == [0; SCTP_CHECKSUM_BYTES] && start < end).then_some(Unfinished {
-        kind: Kind::Crc32c,
-        start,
-        end,
-    })
-}
-
-#[inline(always)]
 fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
     let packet = ipv4::Packet::parse_cut(bytes.get(at..)?).ok()?;
-    let end = match packet.total_bytes() {
-        Some(total_bytes) => at + usize::from(total_bytes),
-        None => frame_bytes,
-    };
+    let end = at + usize::from(packet.total_bytes()?);
     if end > frame_bytes || packet.fragmentation().is_fragment() {
         return None;
     }
-    let addresses = || packet.addresses_sum();
-    upper(bytes, packet.protocol(), (at + packet.header_bytes(), end), addresses)
+    upper(bytes, packet.protocol(), (at + packet.header_bytes(), end), &packet.addresses())
 }
 
-#[inline]
 fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
     let packet = ipv6::Packet::parse_cut(bytes.get(at..)?).ok()?;
     let first = at + ipv6::HEADER_BYTES;
-    let end = packet.payload_bytes().map_or(frame_bytes, |payload_bytes| first + payload_bytes as usize);
-    if end > frame_bytes {
-        return None;
-    }
-    let sum = |destination: std::net::Ipv6Addr| {
-        Sum::new().with(&packet.source().octets()).with(&destination.octets())
-    };
-    let next = packet.next_header();
-    if matches!(next, IpProtocol::TCP | IpProtocol::UDP) {
-        return upper(bytes, next, (first, end), || sum(packet.destination()));
-    }
+    let end = first + packet.payload_bytes()? as usize;
     let headers = packet.upper_layer().ok()?;
-    if headers.fragmentation().is_some() {
+    if end > frame_bytes || headers.fragmentation().is_some() {
         return None;
     }
     let start = first + packet.payload().len() - headers.payload().len();
     let destination = headers.final_destination(packet.destination())?;
-    upper(bytes, headers.protocol(), (start, end), || sum(destination))
+    let addresses = IpAddresses::V6 { source: packet.source(), destination };
+    upper(bytes, headers.protocol(), (start, end), &addresses)
 }
 
 #[cfg(test)]

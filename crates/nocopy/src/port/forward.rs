@@ -7,7 +7,7 @@ use nocopy_proto::wire::unfinished::Unfinished;
 use super::Sender;
 use crate::facts::metadata::Request;
 use crate::facts::rejected::Rejected;
-use crate::memory::area::{Chain, Frame, Packet};
+use crate::memory::area::{Chain, Frame, Origin, Packet};
 
 impl Sender {
     /// Takes a received packet and queues it as it would be on a wire, to be sent with the next [`Sender::flush`].
@@ -43,7 +43,11 @@ impl Sender {
     /// As [`Sender::send`]. The frame is returned, with its tag and its checksum, ready for [`Sender::send`].
     #[inline]
     pub fn forward(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
-        if packet.may_be_incomplete() { self.forward_whole(packet) } else { self.send(packet.take()) }
+        let origin = packet.origin();
+        // One comparison for three cases.
+        let is_complete =
+            origin <= Origin::WIRE && (origin == Origin::WIRE || Unfinished::is_ruled_out(&packet));
+        if is_complete { self.send(packet.take_frame()) } else { self.complete_and_send(packet) }
     }
 
     /// [`Sender::forward`] for a packet in one or several frames, whose headers are all in the first. Its checksum is finished here: no
@@ -54,9 +58,11 @@ impl Sender {
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn forward_chain(&mut self, packet: Chain<Packet<'_>>) -> Result<(), Rejected<Chain<Frame>>> {
         let mut packets = packet.into_iter();
-        let (first, may_be_unfinished) = packets.next().map(Packet::take_tagged).unzip();
+        let first = packets.next();
+        let is_wireless = first.as_ref().is_some_and(|first| first.origin().is_wireless());
+        let first = first.map(Packet::take_tagged);
         let mut chain: Chain<Frame> = first.into_iter().chain(packets.map(Packet::take)).collect();
-        let first = chain.buffers().first().filter(|_| may_be_unfinished == Some(true));
+        let first = chain.buffers().first().filter(|_| is_wireless);
         if let Some(unfinished) = first.and_then(|first| Unfinished::of_cut(first, chain.len())) {
             let finished = unfinished.computed(chain.buffers().iter().map(Deref::deref));
             chain.write_at(finished.at(), finished.bytes());
@@ -64,10 +70,12 @@ impl Sender {
         self.send_chain(chain)
     }
 
+    /// Sends a packet that may lack its checksum or its tag, or lies in a block.
     #[inline(never)]
-    fn forward_whole(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
-        let (mut frame, may_be_unfinished) = packet.take_tagged();
-        let Some(unfinished) = may_be_unfinished.then(|| Unfinished::of(&frame)).flatten() else {
+    fn complete_and_send(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
+        let is_wireless = packet.origin().is_wireless();
+        let mut frame = packet.take_tagged();
+        let Some(unfinished) = is_wireless.then(|| Unfinished::of(&frame)).flatten() else {
             return self.send(frame);
         };
         frame.truncate(unfinished.end_bytes()); // devices sum up to the end of the packet

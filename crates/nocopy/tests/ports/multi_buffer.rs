@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use crate::common::{PATIENCE, area_of, assert_settled, lab, open_with, packet};
 use nocopy::Reason;
 use nocopy::port::{OpenError, PortBuilder};
-use nocopy::{Chain, Frame, Mode, Port};
+use nocopy::{Chain, Frame, Mode, Packet, Port};
 use nocopy_lab::{End, Lab};
 
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
@@ -77,7 +77,7 @@ fn a_jumbo_packet_is_received_edited_and_sent_back() {
         assert!(chain.as_ref().len() > 1 || mode == Mode::PacketRing, "{mode}");
         chain.write_at(0, &lab.left().mac());
         chain.write_at(3838, b"across the edge");
-        sender.send_chain(chain.take()).unwrap();
+        sender.send_chain(chain.into_iter().map(Packet::take).collect()).unwrap();
         drop(batch);
         sender.flush().unwrap();
         let mut expected = sent;
@@ -112,7 +112,8 @@ fn a_chain_half_read_is_let_go_whole() {
     let mut kept: Vec<Chain<Frame>> = Vec::new();
     while kept.len() < 2 {
         let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
-        kept.extend(batch.next_chain().map(Chain::take)); // and no other of this batch
+        let chain = batch.next_chain(); // and no other of this batch
+        kept.extend(chain.map(|chain| chain.into_iter().map(Packet::take).collect()));
     }
     let kept: Vec<_> = kept.into_iter().map(|chain| chain.to_vec()).collect();
     assert_eq!(kept, packets[..2]);

@@ -132,17 +132,17 @@ fn found_behind_tags_options_and_extension_headers() {
 }
 
 #[test]
-fn found_in_packets_that_are_still_to_be_segmented() {
-    let payload = transport(&V4, IpProtocol::TCP, &[7; 100_000]);
-    let whole = frame(&[], EtherType::IPV4, &over_v4(5, false, 0x4000, 6, &payload));
-    finishes(&whole, &V4, IpProtocol::TCP, 34..34 + payload.len());
+fn found_in_jumbograms_and_not_in_packets_without_a_length() {
     let addresses = v6(77);
     let payload = transport(&addresses, IpProtocol::TCP, &[7; 100_000]);
     let jumbo = [&[6, 0, 0xc2, 4][..], &(payload.len() as u32 + 8).to_be_bytes(), &payload].concat();
     let whole = frame(&[], EtherType::IPV6, &over_v6(77, 0, 0, &jumbo));
     finishes(&whole, &addresses, IpProtocol::TCP, 62..62 + payload.len());
     let whole = frame(&[], EtherType::IPV6, &over_v6(77, 6, 0, &payload));
-    finishes(&whole, &addresses, IpProtocol::TCP, 54..54 + payload.len());
+    assert_eq!(Unfinished::of(&whole), None);
+    let payload = transport(&V4, IpProtocol::TCP, &[7; 1000]);
+    let whole = frame(&[], EtherType::IPV4, &over_v4(5, false, 0x4000, 6, &payload));
+    assert_eq!(Unfinished::of(&whole), None);
 }
 
 #[test]
@@ -222,6 +222,22 @@ fn a_valid_checksum_that_looks_unfinished_stays_as_it_is() {
     }
 }
 
+/// A packet of TCP or UDP without tags, options or extension headers, whose checksum is unfinished, and where that is.
+fn usual() -> impl Strategy<Value = (Vec<u8>, usize)> {
+    let flow = templates().prop_map(|flow| UdpFrame { vlan: None, ..flow });
+    (flow, any::<bool>(), vec(any::<u8>(), 12..100)).prop_map(|(flow, is_tcp, payload)| {
+        let (protocol, offset) = if is_tcp { (IpProtocol::TCP, 16) } else { (IpProtocol::UDP, 6) };
+        let upper = transport(&flow.addresses, protocol, &payload);
+        let mut frame = vec![0; flow.header_bytes()];
+        flow.emit_headers(&mut frame, &upper[8..]).unwrap(); // as long as a datagram with that payload
+        let start = frame.len() - 8;
+        frame[if start == 34 { 23 } else { 20 }] = protocol.0;
+        frame.truncate(start);
+        frame.extend_from_slice(&upper);
+        (frame, start + offset)
+    })
+}
+
 proptest! {
     #[test]
     fn any_datagram_that_was_left_to_a_device_is_finished(
@@ -240,6 +256,30 @@ proptest! {
         if flow.vlan.is_none() {
             prop_assert!(UdpPacket::parse(&frame).unwrap().verify_checksum().is_ok());
         }
+    }
+
+    #[test]
+    fn a_quick_look_rules_out_no_unfinished_checksum(
+        usual in usual(), changes in vec((12..74_usize, any::<u8>()), 0..3), bytes in 14..400_usize,
+    ) {
+        let (mut frame, _) = usual;
+        prop_assert!(!Unfinished::is_ruled_out(&frame));
+        for (at, byte) in changes {
+            frame.get_mut(at).into_iter().for_each(|place| *place = byte);
+        }
+        frame.truncate(bytes);
+        if Unfinished::is_ruled_out(&frame) {
+            prop_assert_eq!(found(&frame, frame.len()), None);
+        }
+    }
+
+    #[test]
+    fn a_quick_look_rules_out_every_other_checksum_of_usual_packets(usual in usual(), checksum: u16) {
+        let (mut frame, at) = usual;
+        let sum = u16::from_be_bytes([frame[at], frame[at + 1]]);
+        prop_assume!(checksum % 0xffff != sum % 0xffff);
+        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        prop_assert!(Unfinished::is_ruled_out(&frame));
     }
 
     #[test]

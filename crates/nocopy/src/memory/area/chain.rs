@@ -5,18 +5,19 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use super::{Frame, Packet};
+use super::Frame;
 
 /// Buffers that a chain holds without an allocation: enough for 9,000 bytes in frames of 2048.
 const INLINE: usize = 8;
 
-/// One packet as a chain of buffers: of [`Packet`]s as received, or of [`Frame`]s, taken or to be sent.
+/// One packet as a chain of buffers: of [`Packet`](super::Packet)s as received, or of [`Frame`]s, taken or to be sent.
 ///
 /// The offsets at which a packet is cut have no meaning: AF_XDP cuts sent and received packets at different offsets. A received chain has
 /// at least one buffer.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
+/// use nocopy::{Chain, Frame, Packet};
 /// let jumbo: Vec<u8> = (0..9000).map(|i| i as u8).collect();
 /// left.sender().send_copy(&jumbo)?; // in several frames
 /// left.sender().flush()?;
@@ -24,7 +25,7 @@ const INLINE: usize = 8;
 /// let mut packet = batch.next_chain().expect("one packet");
 /// assert_eq!(packet.len(), 9000);
 /// packet.write_at(8000, &[1, 2, 3]); // edited where it lies
-/// let kept: nocopy::Chain<nocopy::Frame> = packet.take(); // owned: it may be sent with `Sender::send_chain`
+/// let kept: Chain<Frame> = packet.into_iter().map(Packet::take).collect(); // owned: for `Sender::send_chain`
 /// assert_eq!(kept.to_vec()[8000..8003], [1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -76,13 +77,6 @@ impl<B: DerefMut<Target = [u8]>> Chain<B> {
             start += len;
         }
         done
-    }
-}
-
-impl Chain<Packet<'_>> {
-    /// Takes ownership of the packet's frames, as [`Packet::take`] does.
-    pub fn take(self) -> Chain<Frame> {
-        self.buffers.into_iter().map(Packet::take).collect()
     }
 }
 

@@ -30,15 +30,36 @@ pub(crate) enum Arrivals {
 pub(super) struct Metadata {
     arrivals: Arrivals,
     offers: Offers,
-    /// Packets come from an interface without a wire, so checksums may be unfinished.
-    is_wireless: bool,
+    origin: Origin,
+}
+
+/// What a host left to a card in the packets of a pool, and where they are, as bits. Up to [`WIRE`](Self::WIRE), only the checksum may be
+/// missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) struct Origin(u8);
+
+impl Origin {
+    /// They come from a wire. Otherwise their checksums may be unfinished.
+    pub(crate) const WIRE: Self = Self(1);
+    /// Their VLAN tags may be beside them.
+    const TAG_BESIDE: Self = Self(2);
+    /// They are not in frames, but in the blocks of a packet ring.
+    const BLOCKS: Self = Self(4);
+
+    pub(crate) const fn is_wireless(self) -> bool {
+        self.0 & Self::WIRE.0 == 0
+    }
+
+    const fn set(&mut self, bit: Self, on: bool) {
+        self.0 = if on { self.0 | bit.0 } else { self.0 & !bit.0 };
+    }
 }
 
 impl Metadata {
     pub(super) const NONE: Self = Self {
         arrivals: Arrivals::Unknown(Unsupported::NotRequested),
         offers: Offers::none(Unsupported::NotRequested),
-        is_wireless: false,
+        origin: Origin::WIRE,
     };
 
     pub(super) const fn is_marked(&self) -> bool {
@@ -56,10 +77,17 @@ const SHIFT_BYTES_MAX: u16 = 64;
 impl Pool {
     pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals) {
         self.metadata.arrivals = arrivals;
+        self.metadata.origin.set(Origin::TAG_BESIDE, matches!(arrivals, Arrivals::Marked(_)));
     }
 
+    /// Says that packets come from an interface without a wire.
     pub(crate) fn set_wireless(&mut self, on: bool) {
-        self.metadata.is_wireless = on;
+        self.metadata.origin.set(Origin::WIRE, !on);
+    }
+
+    /// Says that packets lie in blocks.
+    pub(super) fn set_in_blocks(&mut self) {
+        self.metadata.origin.set(Origin::BLOCKS, true);
     }
 
     pub(crate) fn set_offers(&mut self, offers: Offers) {
@@ -153,20 +181,13 @@ impl Packet<'_> {
             };
         }
         let absent = Arrival::incoming(Unsupported::Absent);
-        let usual = pool.shared.data_offset;
-        let is_in_place = (usual..=usual + SHIFT_BYTES_MAX).contains(&self.start());
         match pool.metadata.arrivals {
             Arrivals::Unknown(reason) => Arrival::incoming(reason),
-            _ if !is_in_place => absent,
-            Arrivals::Marked(mark) => {
-                // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes are valid.
-                let hints =
-                    unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
-                if hints.mark == mark { read(&hints) } else { absent }
-            }
+            Arrivals::Marked(mark) => self.hints(mark).map_or(absent, |hints| read(&hints)),
+            _ if !self.is_in_place() => absent,
             Arrivals::Timed(mark, reason) => {
                 let note = self.first_byte().as_ptr().wrapping_sub(size_of::<TimeNote>());
-                // SAFETY: as above.
+                // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes are valid.
                 let note = unsafe { note.cast::<TimeNote>().read_unaligned() };
                 let timestamp = match note.mark == mark {
                     true => Ok(Timestamp { ns: note.ns, clock: Clock::Monotonic }),
@@ -177,24 +198,39 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether it may lack its VLAN tag or its checksum: those that a host left to a card.
-    #[inline]
-    pub(crate) fn may_be_incomplete(&self) -> bool {
-        let Metadata { arrivals, is_wireless, .. } = self.pool().metadata;
-        is_wireless || matches!(arrivals, Arrivals::Marked(_))
+    fn is_in_place(&self) -> bool {
+        let usual = self.pool().shared.data_offset;
+        (usual..=usual + SHIFT_BYTES_MAX).contains(&self.start())
     }
 
-    /// Takes its frame, with a tag that was removed from it; also returns whether its checksum may be unfinished.
-    pub(crate) fn take_tagged(self) -> (Frame, bool) {
-        // Whatever a packet ring says about it: a program before this one may have passed it on unfinished.
-        let may_be_unfinished = self.pool().metadata.is_wireless;
-        // A packet ring has put it back.
-        let tag = if self.pool().has_blocks() { None } else { self.arrival().vlan.ok() };
+    /// The program's note about it, if the program wrote one.
+    fn hints(&self, mark: u64) -> Option<Hints> {
+        if !self.is_in_place() {
+            return None;
+        }
+        // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes are valid.
+        let hints = unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
+        (hints.mark == mark).then_some(hints)
+    }
+
+    #[inline]
+    pub(crate) fn origin(&self) -> Origin {
+        self.pool().metadata.origin
+    }
+
+    /// Takes its frame, with a tag that was removed from it.
+    pub(crate) fn take_tagged(self) -> Frame {
+        let hints = match self.pool().metadata.arrivals {
+            // A packet ring has put it back.
+            Arrivals::Marked(mark) if !self.pool().has_blocks() => self.hints(mark),
+            _ => None,
+        };
+        let tag = hints.filter(|hints| hints.refusals[2] == 0).map(|hints| tag(&hints));
         let mut frame = self.take();
         if let Some(tag) = tag {
             put_back(&mut frame, tag);
         }
-        (frame, may_be_unfinished)
+        frame
     }
 
     /// Prefetches the cache lines that [`Packet::arrival`] reads, and the packet's first: for a loop that claims several packets
@@ -228,6 +264,10 @@ const _: () = assert!(
     "the mark lies next to the packet"
 );
 
+fn tag(hints: &Hints) -> VlanTag {
+    VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }
+}
+
 /// Converts the XDP program's notes to an arrival.
 fn read(hints: &Hints) -> Arrival {
     let [timestamp, hash, vlan] = hints.refusals.map(|answer| match i32::from(answer) {
@@ -244,8 +284,7 @@ fn read(hints: &Hints) -> Arrival {
             .and_then(|()| present(hints.timestamp != 0))
             .map(|()| Timestamp { ns: hints.timestamp, clock }),
         hash: hash.and_then(|()| present(hints.hash != 0)).map(|()| hints.hash),
-        vlan: vlan
-            .map(|()| VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }),
+        vlan: vlan.map(|()| tag(hints)),
         outgoing: Ok(false),
         checksum_unfinished: Err(Unsupported::Driver), // XDP has no word for it
     }
@@ -367,7 +406,7 @@ mod tests {
             if is_noted {
                 put(&packet, note(1));
             }
-            let (frame, _) = packet.take_tagged();
+            let frame = packet.take_tagged();
             let tag: &[u8] = if is_noted { &[0x81, 0, 0, 7] } else { &[] };
             assert_eq!(*frame, [&bytes[..12], tag, &bytes[12..]].concat());
             assert!(frame.has_room_for_request());

@@ -34,7 +34,7 @@ pub use balance::Balance;
 pub use chain::Chain;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
-pub(crate) use metadata::{Arrivals, Departures, none_in};
+pub(crate) use metadata::{Arrivals, Departures, Origin, none_in};
 pub(crate) use packet::Claims;
 pub use packet::Packet;
 pub(crate) use pool::{Faults, Half, Lent, Pool};

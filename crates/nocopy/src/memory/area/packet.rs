@@ -156,6 +156,13 @@ impl Packet<'_> {
         if self.pool.has_blocks() {
             return self.copy_out();
         }
+        self.take_frame()
+    }
+
+    /// As [`Packet::take`], for a packet that lies in its frame.
+    #[inline]
+    pub(crate) fn take_frame(self) -> Frame {
+        debug_assert!(!self.pool.has_blocks(), "it lies in a block");
         let packet = std::mem::ManuallyDrop::new(self);
         let shared = packet.pool.area();
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.

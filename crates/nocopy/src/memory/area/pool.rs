@@ -287,6 +287,7 @@ impl Pool {
     /// Makes this half receive from blocks: announced packets belong to it until it asks for more.
     pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
+        self.set_in_blocks();
     }
 
     #[inline]
