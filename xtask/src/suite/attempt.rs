@@ -21,6 +21,9 @@ use crate::step::after_shell;
 /// A test that has not ended by then hangs: many times the longest test's time on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
+/// As [`TIME_LIMIT`], where the disk takes 300 ms each time: some tests write thousands of files.
+const SLOW_DISK_LIMIT: Duration = Duration::from_secs(1800);
+
 /// The seed of property tests in the gate.
 const FIXED_SEED: u64 = 20_261_123;
 
@@ -56,7 +59,7 @@ impl Attempt {
     pub(crate) fn run(case: &Case, conditions: Conditions<'_>) -> Self {
         let start = Instant::now();
         let (verdict, output) = match started(case, conditions) {
-            Ok(started) => finished(started),
+            Ok(started) => finished(started, if conditions.slow_disk { SLOW_DISK_LIMIT } else { TIME_LIMIT }),
             Err(error) => (Verdict::Failed, format!("cannot be started: {error}")),
         };
         Self { verdict, output, start, end: Instant::now() }
@@ -105,8 +108,11 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> 
     Ok(Started { child: command.spawn()?, output, terminal })
 }
 
-fn finished(Started { mut child, output: mut file, terminal }: Started) -> (Verdict, String) {
-    let ended = wait(&mut child);
+fn finished(
+    Started { mut child, output: mut file, terminal }: Started,
+    limit: Duration,
+) -> (Verdict, String) {
+    let ended = wait(&mut child, limit);
     let mut output = Vec::new();
     let copied = terminal.map_or(Ok(()), Terminal::close);
     let read = copied.and_then(|()| file.rewind()).and_then(|()| file.read_to_end(&mut output));
@@ -114,7 +120,7 @@ fn finished(Started { mut child, output: mut file, terminal }: Started) -> (Verd
     match (ended, read) {
         (Ok(Some(status)), Ok(_)) => (libtest::verdict(status, &output), output),
         (Ok(None), _) => {
-            output.push_str(&format!("\nnot ended after {} s: killed", TIME_LIMIT.as_secs()));
+            output.push_str(&format!("\nnot ended after {} s: killed", limit.as_secs()));
             (Verdict::Failed, output)
         }
         (Err(error), _) | (_, Err(error)) => (Verdict::Failed, format!("{output}\n{error}")),
@@ -122,10 +128,10 @@ fn finished(Started { mut child, output: mut file, terminal }: Started) -> (Verd
 }
 
 /// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had started.
-fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let limit = Timespec { tv_sec: TIME_LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+    let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))?;
     if ended == 0 {
         for process in processes::below(pid) {
