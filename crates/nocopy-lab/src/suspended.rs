@@ -1,8 +1,14 @@
 //! Tests on a machine that was suspended, as far as its clocks show it.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
+use std::{fs, io, thread};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::getuid;
+use rustix::thread::{UnshareFlags, gettid};
 
 use crate::missing::require_capabilities;
 use crate::{Missing, skip};
@@ -27,13 +33,22 @@ pub fn for_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     if let Err(missing) = missing {
         return skip(&missing);
     }
-    let again = Command::new("unshare") // a process changes only the clocks of its children
-        .args(["--time", "--fork", "--boottime", &seconds.as_secs().to_string(), "--"])
-        .arg(std::env::current_exe().expect("the tests"))
-        .args(["--exact", name, "--nocapture"])
-        .env(SUSPENDED, "1")
-        .output()
-        .expect("unshare (util-linux)");
+    let mut command = Command::new(std::env::current_exe().expect("the tests"));
+    command.args(["--exact", name, "--nocapture"]).env(SUSPENDED, "1");
+    let again = run_suspended(&mut command, seconds).expect("a time namespace");
     let said = [again.stdout, again.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(again.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Runs a program in a time namespace (time_namespaces(7)), from a thread of its own: all later children of that one have its clocks.
+fn run_suspended(command: &mut Command, seconds: Duration) -> io::Result<Output> {
+    let run = || {
+        // nix has no name for it.
+        unshare(CloneFlags::from_bits_retain(UnshareFlags::NEWTIME.bits().cast_signed()))?;
+        let offsets = format!("/proc/{}/timens_offsets", gettid().as_raw_nonzero());
+        fs::write(offsets, format!("boottime {} 0", seconds.as_secs()))?;
+        // For a user, it is forked: before Linux 6.0 a child that shares its parent's memory has its parent's clocks, too.
+        command.uid(getuid().as_raw()).output()
+    };
+    thread::scope(|scope| scope.spawn(run).join().expect("no panic"))
 }
