@@ -1,4 +1,4 @@
-//! Shared by all kinds of sockets, and ports: waiting, the measured choice of method, memory that the kernel still reads.
+//! Shared by all kinds of sockets, and ports: waiting, the measured choice of method, and the reaper of dropped senders.
 //!
 //! **Forked children** have the same sockets, and copies of their parent's halves. The child cannot change memory that the kernel still
 //! reads for the parent: its copy of a sender sends by copying, takes no completions (its `in_flight` does not change), and ends no stream

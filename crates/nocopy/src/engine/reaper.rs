@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
 
-    /// An queue that is finished after the first look.
+    /// A queue that is finished after the first look.
     struct Looked(Arc<AtomicBool>);
 
     impl DetachedQueue for Looked {

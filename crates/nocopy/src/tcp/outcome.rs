@@ -1,4 +1,4 @@
-//! Errors of sending, and its limits.
+//! Counts and errors of sending, and its limits.
 
 use nocopy_proto::errno::Why;
 use std::io;

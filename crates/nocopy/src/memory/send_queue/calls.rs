@@ -1,4 +1,4 @@
-//! The calls that hand bytes of entries to the kernel. Each call is recorded before any other step.
+//! The calls that hand bytes of entries to the kernel. Each is recorded before any other step that could fail.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -127,7 +127,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.check_zero_copy()?;
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
         let taken = unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, true)? };
-        let extent = self.entries.extent(extent.start, taken);
+        let extent = self.entries.extent(extent.start, taken.min(extent.bytes));
         self.entries.open_call(extent.tickets());
         self.numbered.push(OpenCall { extent, note });
         Ok(taken)
@@ -147,7 +147,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         }
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
         let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), entries.pieces(extent)) };
-        let extent = entries.extent(extent.start, *sent.as_ref().unwrap_or(&0));
+        let extent = entries.extent(extent.start, extent.bytes.min(*sent.as_ref().unwrap_or(&0)));
         entries.open_call(extent.tickets());
         ring.calls.push(OpenCall { extent, note });
         sent

@@ -114,7 +114,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// The entries that have bytes of it.
+    /// The entries from which it takes bytes, or which it takes whole.
     #[inline]
     pub(crate) fn tickets(self) -> Range<u64> {
         self.start.ticket..self.end.ticket + u64::from(self.end.bytes > 0)
@@ -306,9 +306,12 @@ impl<P: Payload> Entries<P> {
         })
     }
 
-    /// The extent of so many bytes.
+    /// The extent of so many bytes; of none, it has no entries.
     fn extent(&self, start: Position, bytes: usize) -> Extent {
         let (mut end, mut left) = (start, bytes);
+        if bytes == 0 {
+            end = Position::of(start.ticket);
+        }
         while left > 0 {
             let rest = bytes_of(self.payload(end.ticket)) - end.bytes;
             if left < rest {
@@ -433,16 +436,16 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let Entries { entries, first, .. } = &mut self.entries;
         let Some(entry) = entries.front_mut() else { return };
         assert!(entry.open_calls == 0, "the kernel reads it");
-        if let (None, Some(payload)) = (&self.freed.completed, &mut entry.payload) {
-            if let Some(buffer) = take(payload) {
-                self.freed.cache.put(buffer);
-            }
-            entries.pop_front();
-        } else if let Some(payload) = entries.pop_front().and_then(|entry| entry.payload) {
-            self.freed.put(Ticket(*first), payload, evidence);
-        }
+        let ticket = Ticket(*first);
         *first += 1;
         self.head = Position::of(*first);
+        if self.freed.completed.is_none() {
+            let buffer = entry.payload.as_mut().and_then(take);
+            entries.pop_front();
+            buffer.into_iter().for_each(|buffer| self.freed.cache.put(buffer));
+        } else if let Some(payload) = entries.pop_front().and_then(|entry| entry.payload) {
+            self.freed.put(ticket, payload, evidence);
+        }
     }
 
     /// The payload at the head, and the socket.
@@ -463,8 +466,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         entry.payload.take_if(|payload| is_wanted(payload))
     }
 
+    /// Panics if nothing was removed.
     pub(crate) fn restore_front(&mut self, payload: P) {
-        self.entries.get_mut(self.head.ticket).payload = Some(payload);
+        let entry = self.entries.get_mut(self.head.ticket);
+        assert!(entry.payload.is_none() && entry.open_calls == 0, "there is a payload");
+        entry.payload = Some(payload);
     }
 
     /// Continues at `to`; `evidence` is that of the skipped bytes, if no call reports it.
@@ -482,6 +488,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Reads the kernel's reports of MSG_ZEROCOPY calls and of the ring, and the network's errors. Finished calls wait to be
     /// [pulled](Self::next_completion).
     pub(crate) fn collect(&mut self) {
+        if self.is_inherited() {
+            return; // its parent collects
+        }
         loop {
             let was_quiet = self.numbered.is_quiet(&self.socket);
             let before = self.finished.len();

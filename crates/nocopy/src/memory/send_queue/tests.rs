@@ -9,6 +9,7 @@ use super::*;
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::memory::pool::Pool;
 use crate::sys::error_queue::CompletionReport;
+use crate::sys::fork::tests::in_forked_child;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -109,7 +110,9 @@ fn a_call_reads_only_the_entries_that_it_took_bytes_of() {
         let extent = entries.extent(start, bytes);
         assert_eq!((extent.end, lengths(extent)), (end, pieces), "{bytes}");
     }
-    assert!(entries.extent(Position::of(0), 0).tickets().is_empty());
+    for start in [start, Position::of(0)] {
+        assert!(entries.extent(start, 0).tickets().is_empty(), "a call that took nothing reads nothing");
+    }
 }
 
 #[test]
@@ -129,6 +132,26 @@ fn a_completion_of_another_queue_is_refused() {
         }
     };
     other.settle(done, None);
+}
+
+/// The reports came before the fork, and were not settled.
+#[test]
+fn a_child_settles_nothing_of_its_parents() {
+    let mut queue = queue(connected().0);
+    queue.allow_zero_copy().unwrap();
+    send_one(&mut queue);
+    let give_up = Instant::now() + PATIENCE;
+    while queue.finished.is_empty() {
+        assert!(Instant::now() < give_up, "stuck");
+        queue.collect();
+    }
+    let queue = std::cell::RefCell::new(queue);
+    in_forked_child(|| {
+        queue.borrow_mut().collect();
+        assert!(queue.borrow_mut().next_completion().is_none());
+    });
+    queue.borrow_mut().settle_unseen();
+    assert_eq!(queue.borrow().in_flight(), 0);
 }
 
 #[test]

@@ -146,7 +146,9 @@ impl Sender {
 
     fn send_reference_by(&mut self, by_reference: &mut ByReference, now: Circumstances) -> io::Result<bool> {
         loop {
-            let (Item::Reference(transfer), socket) = self.queue.front_mut() else { return Ok(true) };
+            let (Item::Reference(transfer), socket) = self.queue.front_mut() else {
+                unreachable!("looked at before");
+            };
             match by_reference.step(transfer, socket, now).map_err(of_transfer)? {
                 Step::Sent { bytes, evidence } => {
                     self.left = self.left.saturating_sub(bytes as usize);

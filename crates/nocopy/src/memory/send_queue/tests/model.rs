@@ -200,6 +200,7 @@ impl World {
         self.entries[failed as usize].calls += 1;
         self.hand_over(failed + 1, Some(Evidence::Unknown));
         assert!(self.queue.is_uncertain());
+        self.check_counts();
         for (number, _) in (self.next_number..).zip(reported).filter(|(_, is_reported)| *is_reported) {
             let number = number as u32;
             let report = CompletionReport { first: number, last: number, copied: false };
@@ -208,6 +209,7 @@ impl World {
         self.queue.resolve(is_quiet);
         if reported == [false, false] && !is_quiet {
             assert!(self.queue.is_uncertain(), "nothing is known");
+            self.check_counts();
             // The kernel's memory for reports is free at last.
             self.queue.resolve(true);
         }
@@ -225,11 +227,15 @@ impl World {
         };
     }
 
-    fn check(&self) {
-        let unsettled = self.finished.len() + self.forgotten.len();
+    fn check_counts(&self) {
+        let unsettled = self.finished.len() + self.forgotten.len() + usize::from(self.queue.is_uncertain());
         assert_eq!(self.queue.in_flight(), self.open.len() + unsettled);
         let read = self.entries.iter().filter(|entry| entry.calls > 0).count();
         assert_eq!(self.queue.entries().read().count(), read);
+    }
+
+    fn check(&self) {
+        self.check_counts();
         for (ticket, entry) in (0..).zip(&self.entries) {
             let is_held = Arc::strong_count(&entry.bytes) > 1;
             assert_eq!(is_held, !entry.is_free(), "{ticket}");
