@@ -96,7 +96,7 @@ fn faults_of_headers_are_facts() {
         ),
         (
             said(ipv6::Packet::parse(&padded::<50>(&[0x60]))),
-            "the IPv6 payload length is 0 before hop-by-hop options: this is a jumbogram, which is not supported",
+            "the IPv6 payload length is 0, and the hop-by-hop options that follow have no jumbo payload length above 65535",
         ),
         (
             extensions(&padded::<48>(&[0x60, 0, 0, 0, 0, 8, DESTINATION_OPTIONS])),
