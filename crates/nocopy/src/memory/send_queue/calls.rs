@@ -28,6 +28,11 @@ impl<C> Ring<C> {
     }
 }
 
+/// Whether the kernel had no memory for a call, or to record one without a copy.
+pub(crate) fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// How a stream is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendMode {

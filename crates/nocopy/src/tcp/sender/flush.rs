@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::Sender;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
-use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode};
+use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, is_no_buffers};
 use crate::sys::uring_send::UringRefused;
 use crate::tcp::Method;
 use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
@@ -353,10 +353,6 @@ impl Sender {
         }
         count
     }
-}
-
-fn is_no_buffers(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// The kernel's reason, if there is one; `UnexpectedEof` if the source has ended.

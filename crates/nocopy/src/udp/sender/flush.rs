@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Sender;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool::Buffer;
-use crate::memory::send_queue::{CallNote, Completion, Entries, Extent, Position, REAP_AT};
+use crate::memory::send_queue::{CallNote, Completion, Entries, Extent, Position, REAP_AT, is_no_buffers};
 use crate::sys::udp_send;
 use crate::udp::Method;
 use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing, Run};
@@ -356,12 +356,7 @@ impl Sender {
     #[inline(never)]
     fn refuse(&mut self, error: &io::Error) {
         self.outcome.refuse(error);
-        self.pass_next();
-    }
-
-    /// Skips the next datagram, for which no completion will arrive.
-    pub(in crate::udp) fn pass_next(&mut self) {
-        self.queue.advance(self.next().end, None);
+        self.queue.advance(self.next().end, None); // no completion will arrive
     }
 
     /// The next datagram.
@@ -522,8 +517,4 @@ fn is_of_method(error: &io::Error) -> bool {
     let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
     error.kind() == io::ErrorKind::Unsupported
         || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
-}
-
-fn is_no_buffers(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
