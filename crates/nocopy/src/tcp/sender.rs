@@ -1,5 +1,6 @@
 //! The half that sends.
 
+mod ends;
 mod flush;
 
 use std::fs::File;
@@ -8,34 +9,27 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ends::End;
 use flush::{Call, RingUse};
 
 use super::by_reference::{ByReference, Transfer};
-use super::choice::{Chooser, pages};
-use super::item::{Item, QueuedBytes, Run};
+use super::choice::Chooser;
+use super::item::{Item, QueuedBytes};
 use super::outcome::{Counters, Outcome, QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Choice;
-use crate::engine::reaper::{self, CloseTimeouts};
-use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
-use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::engine::wait::{Look, look_until_done};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pool::{Buffer, Cache};
 use crate::memory::send_queue::{Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
-use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
-
-/// How long to sleep while an event that stays would end every wait at once.
-const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
-
-/// How long the peer of a dropped socket may need to acknowledge.
-const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
@@ -68,15 +62,6 @@ pub struct Sender {
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
     by_reference: Option<ByReference>,
-}
-
-/// Whether the stream goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Open,
-    /// Data was removed from the queue, so that the peer will not get the whole.
-    Cut,
-    Finished,
 }
 
 impl Sender {
@@ -288,43 +273,6 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns how many the socket accepted,
-    /// which may be none.
-    #[inline]
-    pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.queued() > 0 || self.end == End::Finished {
-            return Ok(0);
-        }
-        let choice = self.chooser.choose(Run { bytes: bytes.len() });
-        if choice.method != Method::Plain || choice.measured {
-            self.chosen = Some((bytes.len(), choice));
-            return Ok(0);
-        }
-        let sent = match stream::send_copied(self.queue.socket(), bytes, false) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            sent => sent.map_err(|error| self.error(error))?,
-        };
-        let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
-        self.outcome.bytes += sent as u64;
-        self.ledger.add(evidence, 0, sent as u64);
-        Ok(sent)
-    }
-
-    /// Sends as many bytes as the socket accepts; waits while it accepts none.
-    fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = loop {
-            match stream::send_copied(self.queue.socket(), bytes, true) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A blocking socket returns this, too, after data was sent by reference.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
-                sent => break sent?,
-            }
-        };
-        self.outcome.bytes += sent as u64;
-        self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
-        Ok(sent)
-    }
-
     /// Buffers and references that are queued and were not handed over whole.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
@@ -382,34 +330,6 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
-        self.outcome.flushes += u64::from(self.queued() > 0);
-        let is_all = self.hand_over_all(waits);
-        self.wait_in_descriptor();
-        is_all
-    }
-
-    /// Makes the descriptor watch for room to send what is queued.
-    fn wait_in_descriptor(&self) {
-        self.queue.want_room(self.queued() > 0);
-    }
-
-    fn error(&self, source: io::Error) -> io::Error {
-        SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
-    }
-
-    /// Reaps completions because the socket's send buffer is full.
-    #[cold]
-    fn make_room(&mut self) -> io::Result<()> {
-        self.wait_for_room(LOOK_AGAIN)
-    }
-
-    fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
-        // Completions would end the wait at once.
-        self.reap();
-        wait_writable(self.queue.socket(), timeout).map(drop)
-    }
-
     /// The next buffer that is free again, if the builder was set to [return them](super::Builder::return_buffers).
     ///
     /// ```
@@ -430,50 +350,6 @@ impl Sender {
         Some(Completed { ticket, evidence, item })
     }
 
-    /// Takes back buffers that were queued and not handed over, in order, for example to send them by another connection after an error. A
-    /// part of the first one may have been sent; if the kernel still reads it (briefly, once the connection is closed), it is returned like
-    /// sent buffers instead. The peer sees a reset at the end, because it did not get everything.
-    ///
-    /// Files and published data are not returned.
-    ///
-    /// ```
-    /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
-    /// # let mut peer = listener.accept()?.0;
-    /// stream.sender().send(b"hello".to_vec())?;
-    /// let unsent = stream.sender().take_unsent(); // before it was flushed
-    /// assert_eq!((unsent.len(), &unsent[0][..]), (1, &b"hello"[..]));
-    /// assert!(stream.sender().try_flush()?); // nothing is left
-    /// # let _ = &mut peer;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn take_unsent(&mut self) -> Vec<Buffer> {
-        self.reap();
-        self.queue.want_room(false);
-        self.outcome.unsent += self.queued() as u64;
-        self.drop_unsent()
-    }
-
-    /// Empties the queue of what was not handed over.
-    fn drop_unsent(&mut self) -> Vec<Buffer> {
-        if self.queued_bytes.all() > 0 && self.end == End::Open {
-            self.end = End::Cut;
-        }
-        self.queued_bytes = QueuedBytes::default();
-        self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
-    }
-
-    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This side can still receive.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn finish(&mut self) -> io::Result<()> {
-        self.flush()?;
-        self.end_stream();
-        Ok(())
-    }
-
     /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory: for data sent without a
     /// copy, until the peer has acknowledged it. Returns whether that is so.
     ///
@@ -489,20 +365,6 @@ impl Sender {
             })
         };
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
-    }
-
-    /// Waits for room for the queue; with an empty queue, for completions of earlier sends, and reads them.
-    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        if self.queued() > 0 {
-            return self.wait_for_room(timeout).map_err(|error| self.error(error));
-        }
-        let waited = self.queue.wait(timeout);
-        let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
-        if self.reap() == 0 && is_ready {
-            // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
-            std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
-        }
-        Ok(())
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or memory is free. Returns true if
@@ -581,91 +443,9 @@ impl Sender {
             ),
         }
     }
-
-    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without
-    /// a copy. Returns `false` if something was given up, which [`stats`](Self::stats) counts; the kernel still sends the memory that it
-    /// reads. If that is only pages of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
-    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has acknowledged it or, after two
-    /// minutes, the connection is reset. Queued data is not sent, and then the peer sees a reset.
-    ///
-    /// ```
-    /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
-    /// # let mut peer = listener.accept()?.0;
-    /// stream.sender().send(b"the last one".to_vec())?;
-    /// assert!(stream.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert_eq!(stream.sender().stats()?["given_up"], 0);
-    /// assert_eq!(peer.receiver().receive()?.expect("bytes").len(), 12);
-    /// assert!(peer.receiver().receive()?.is_none()); // the end
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        let flushed = self.flush_timeout(timeout);
-        self.end_stream();
-        // Nothing that could fail is queued any more.
-        let drained = if matches!(flushed, Ok(true)) {
-            self.drain(timeout.saturating_sub(start.elapsed()))
-        } else {
-            self.reap();
-            Ok(false)
-        };
-        self.outcome.counters.given_up += self.queued() as u64;
-        drop(self.take_unsent());
-        self.give_up();
-        flushed.and(drained)
-    }
-
-    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
-    /// reaper keeps it.
-    fn give_up(&mut self) {
-        self.outcome.counters.abandoned_calls += self.in_flight() as u64;
-        if self.queue.is_replaceable() {
-            reaper::leaked(self.queue.detach().abandon());
-        } else {
-            self.outcome.counters.kept_bytes += self.queue.read_bytes() as u64;
-            reaper::leave(&mut self.queue, TIMEOUTS);
-        }
-    }
-
-    /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset instead, so that it does not mistake a
-    /// part for the whole.
-    fn end_stream(&mut self) {
-        let end = std::mem::replace(&mut self.end, End::Finished);
-        if end == End::Open && self.queued_bytes.all() == 0 {
-            // Fails if the connection is closed already, which does not matter.
-            let _ = rustix::net::shutdown(self.queue.socket(), rustix::net::Shutdown::Write);
-        } else if end != End::Finished {
-            reset(self.queue.socket());
-        }
-    }
 }
 
 sender_half!(Sender, Buffer);
-
-impl Drop for Sender {
-    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream belongs to the parent, and
-    /// continues.
-    fn drop(&mut self) {
-        if !self.queue.is_inherited() {
-            self.end_stream();
-            drop(self.drop_unsent());
-        }
-        reaper::leave(&mut self.queue, TIMEOUTS);
-    }
-}
-
-/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all calls.
-fn reset(socket: BorrowedFd<'_>) {
-    if rustix::net::connect_unspec(socket).is_err() {
-        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half is closed.
-        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-    }
-}
 
 /// The kernel copies, as with [`send_copy`](Sender::send_copy).
 impl io::Write for Sender {
@@ -694,38 +474,4 @@ impl AsFd for Sender {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use nocopy_lab::patience::wait_until;
-
-    use super::*;
-    use crate::memory::pool::Pool;
-    use crate::tcp::Stream;
-
-    /// The peer does not read, so most of the data stays in the kernel.
-    #[test]
-    fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let by_ring = nocopy_lab::io_uring_or_skip().then_some(Method::UringZeroCopy);
-        for method in [Method::ZeroCopy].into_iter().chain(by_ring) {
-            let pool = Pool::new(64, 64 << 10).unwrap();
-            let builder = Stream::builder().send_pool(&pool).method(method);
-            let mut stream = builder.connect(listener.local_addr().unwrap()).unwrap();
-            let _peer = listener.accept().unwrap().0;
-            let sender = stream.sender();
-            // More than the peer's kernel buffers.
-            while let Some(mut buffer) = pool.take() {
-                buffer.resize(buffer.capacity());
-                sender.send(buffer).unwrap();
-            }
-            assert!(!sender.try_flush().unwrap() && sender.in_flight() > 0);
-            drop(sender.take_unsent());
-            reset(sender.queue.socket());
-            wait_until("all of it is free", || {
-                sender.reap();
-                sender.in_flight() == 0 && sender.queue.cache().available() == pool.total()
-            });
-        }
-    }
-}
+mod tests;

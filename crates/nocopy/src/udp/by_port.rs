@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::message::{Message, Outgoing, Run};
+use super::cut::Run;
+use super::message::{Message, Outgoing};
 use super::over_port;
 use super::sender::{How, Sender};
 use crate::facts::rejected::{Reason, Rejected};
@@ -25,7 +26,7 @@ impl Sender {
         while self.has(run) {
             let bytes = self.next().bytes;
             match self.send_next_over_port(to) {
-                Ok(()) => self.count_sent(1, bytes as u64),
+                Ok(()) => self.count_sent(1, bytes, None),
                 Err(Reason::Full) => self.make_frames_free(how.flags)?,
                 // The other methods report why.
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
@@ -61,7 +62,10 @@ impl Sender {
             return Err(Reason::NotConnected);
         };
         match port.send_copied(to, &[bytes]) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.count_sent(1, bytes.len(), None);
+                Ok(())
+            }
             Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
             Err(Reason::System(error)) => Err(self.refuse_copy(error)),
             Err(_) => match port.flush() {

@@ -1,7 +1,7 @@
 //! The choice among a socket's sending methods.
 
 use super::Method;
-use super::message::Run;
+use super::cut::Run;
 use crate::engine::choice;
 use crate::engine::policy::{Policy, Work};
 

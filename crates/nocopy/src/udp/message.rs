@@ -98,23 +98,6 @@ impl Message {
     }
 }
 
-/// Equal datagrams at the front of the queue, for one destination.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    pub(super) destination: u32,
-    pub(super) datagram_bytes: usize,
-    pub(super) datagrams: usize,
-    /// The ticket after the last message.
-    pub(super) end: u64,
-}
-
-#[cfg(test)]
-impl Run {
-    pub(super) fn of(destination: u32, datagram_bytes: usize, datagrams: usize) -> Self {
-        Self { destination, datagram_bytes, datagrams, end: 0 }
-    }
-}
-
 /// A message with the number of its destination.
 #[derive(Debug)]
 pub(super) struct Outgoing {

@@ -54,6 +54,7 @@ mod batch;
 mod builder;
 mod by_port;
 mod choice;
+mod cut;
 mod destinations;
 pub(crate) mod kernel;
 mod message;

@@ -7,32 +7,30 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flush::Call;
 pub(super) use flush::How;
-use flush::{Call, PendingErrors, ROOM_WAIT};
 use rustix::event::PollFlags;
 
 use super::choice::Chooser;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
-use super::outcome::{Outcome, SendError};
+use super::outcome::Outcome;
 use super::over_port;
 use super::peer_error::PeerError;
 use super::strangers::Strangers;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::reaper::{self, CloseTimeouts};
-use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
-use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
-use crate::sys::poll::{ready_for, wait_writable};
-use crate::sys::udp_send;
+use crate::sys::poll::ready_for;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
@@ -257,46 +255,16 @@ impl Sender {
         if self.queued() > 0 {
             self.flush().map_err(Reason::System)?;
         }
-        let sent = if self.copies_over_port {
-            self.copy_over_port(bytes, destination)
-        } else {
-            self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
-        };
-        sent.inspect(|()| self.count_sent(1, bytes.len() as u64))
-    }
-
-    pub(super) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
-        let mut pending = PendingErrors::default();
-        loop {
-            pending.known = self.network_errors();
-            let address = self.destinations.get(destination).address;
-            match udp_send::send(self.queue.socket(), bytes, address.as_ref(), 0) {
-                Ok(()) => break,
-                // The socket behind a port does not wait.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let _ = wait_writable(self.queue.socket(), LOOK_AGAIN);
-                }
-                Err(error) if self.belongs_to_earlier(&error, &mut pending) => {}
-                Err(source) => {
-                    self.outcome.refuse(&source);
-                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
-                }
-            }
+        if self.copies_over_port {
+            return self.copy_over_port(bytes, destination);
         }
-        self.ledger.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
-        Ok(())
+        self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
     }
 
     /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to others: to be asked before it is sent.
     #[doc(hidden)]
     pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
         self.strangers.may_send(self.queue.socket(), bytes, to)
-    }
-
-    #[inline(always)]
-    pub(super) fn count_sent(&mut self, datagrams: u64, bytes: u64) {
-        self.outcome.sent += datagrams;
-        self.outcome.sent_bytes += bytes;
     }
 
     #[inline]
@@ -318,72 +286,6 @@ impl Sender {
     pub fn flush(&mut self) -> io::Result<()> {
         self.outcome.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
-    }
-
-    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
-    /// nothing.
-    #[inline(always)]
-    fn send_only(&mut self) -> bool {
-        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
-        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
-        // Messages wait for room no longer, so the descriptor must not either.
-        let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
-        if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
-            return false;
-        }
-        let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
-            return false; // it is tried anew, and the error looked into
-        }
-        let bytes = bytes.len();
-        let evidence = self.chooser.copied(1, bytes);
-        self.ledger.add(evidence, 1, bytes as u64);
-        self.count_sent(1, bytes as u64);
-        self.queue.pop_only(|outgoing| outgoing.message.pop_buffer(), evidence);
-        true
-    }
-
-    /// `false` if not everything was handed over in that time.
-    #[inline(never)]
-    fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let flags = if timeout.is_some() { libc::MSG_DONTWAIT } else { 0 };
-        loop {
-            let (is_all, is_taken) = self.hand_over_to_all(flags)?;
-            if is_all && is_taken {
-                return Ok(true);
-            }
-            self.awaits_completions |= !is_taken;
-            let left = deadline.map_or(LOOK_AGAIN, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(false);
-            }
-            // Completions would end the wait at once, again and again (`POLLERR` cannot be turned off).
-            if self.reap() == 0 {
-                let wait = left.min(if self.awaits_completions { ROOM_WAIT } else { LOOK_AGAIN });
-                // The socket itself does not wait. If waiting fails, trying again finds the reason.
-                let _ = match self.awaits_completions {
-                    true => self.queue.wait(wait),
-                    false => wait_writable(self.queue.socket(), wait),
-                };
-            }
-        }
-    }
-
-    /// Whether all of the queue was handed over, and everything given to the port was accepted.
-    fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
-        // Refused datagrams do not delay others.
-        let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
-        Ok((handed_over?, taken?))
-    }
-
-    /// Makes the port send. `false`: the interface has not accepted everything yet.
-    fn flush_port(&mut self) -> io::Result<bool> {
-        let Some(port) = &mut self.port else { return Ok(true) };
-        if !port.has_queued() {
-            return Ok(true);
-        }
-        port.flush()
     }
 
     /// Hands over as much as there is room for now. Returns `false` if something is left.
@@ -468,53 +370,6 @@ impl Sender {
     pub fn completed(&mut self) -> Option<Completed<Message>> {
         let Completed { ticket, evidence, item } = self.queue.completed()?;
         Some(Completed { ticket, evidence, item: item.message })
-    }
-
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
-    /// so.
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
-    /// use std::time::Duration;
-    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
-    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
-    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
-    /// buffer.fill(b"hello").expect("it fits");
-    /// socket.sender().send(buffer, to)?;
-    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
-    /// assert_eq!(socket.sender().in_flight(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        // Refusals are returned at the end: the wait for sends in flight continues.
-        self.outcome.flushes += 1;
-        let refused = self.flush_all(Some(timeout)).err();
-        let look = |sender: &mut Self| {
-            let left = timeout.saturating_sub(start.elapsed());
-            Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
-                0 => Look::Nothing,
-                _ => Look::Moved,
-            })
-        };
-        let wait = |sender: &mut Self, timeout| {
-            // If waiting fails, looking again finds the reason.
-            if sender.queue.wait(timeout).is_ok() {
-                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
-                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
-            }
-            Ok(())
-        };
-        let is_drained =
-            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
-        let late = self.outcome.late.take().map(io::Error::from);
-        refused.or(late).map_or(Ok(is_drained), Err)
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and, if
@@ -608,39 +463,6 @@ impl Sender {
             None => Explanation::of(&ways, Evidence::Unknown),
             Some(port) => port.below(&ways),
         }
-    }
-
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
-    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
-    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
-    /// use nocopy::Reason;
-    /// let to = client.local_addr()?;
-    /// socket.sender().send(b"the last one".to_vec(), to)?;
-    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
-    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let drained = self.drain(timeout);
-        self.queue_max = 0;
-        self.outcome.counters.given_up += self.queued() as u64;
-        drop(self.queue.take_unsent());
-        let given_up = self.queue.detach();
-        let abandoned_calls = given_up.in_flight();
-        let leaked_bytes = given_up.abandon();
-        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
-        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
-        reaper::leaked(leaked_bytes);
-        drained
     }
 }
 

@@ -33,6 +33,13 @@ pub(crate) fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
+/// Whether another method may succeed where this one failed.
+pub(crate) fn is_of_method(error: &io::Error) -> bool {
+    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
+}
+
 /// How a stream is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendMode {
@@ -274,25 +281,25 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         &self.queue.entries
     }
 
-    #[inline]
-    pub(crate) fn has_room(&self, pieces: usize) -> bool {
-        self.burst.burst.has_room(pieces)
-    }
-
     /// Messages that were added.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.burst.calls.len()
     }
 
-    /// Adds a message, cut into datagrams of `segment_bytes` if that is not 0.
-    /// Panics without [`has_room`](Self::has_room).
+    /// Adds a message, cut into datagrams of so many bytes. `false`: there is no room for it.
     #[inline]
-    pub(crate) fn add(&mut self, extent: Extent, segment_bytes: u16, note: C) {
+    pub(crate) fn add(&mut self, extent: Extent, segment_bytes: Option<u16>, note: C) -> bool {
         let Burst { burst, calls } = &mut *self.burst;
-        burst.begin(self.to, segment_bytes);
-        self.queue.entries.pieces(extent).for_each(|piece| burst.piece(piece));
+        let entries = &self.queue.entries;
+        let pieces = extent.tickets().map(|ticket| entries.payload(ticket).buffers().len()).sum();
+        if !burst.has_room(pieces) {
+            return false;
+        }
+        burst.begin(self.to, segment_bytes.unwrap_or(0));
+        entries.pieces(extent).for_each(|piece| burst.piece(piece));
         calls.push((extent, note));
+        true
     }
 
     /// Sends the messages with a copy; returns how many the kernel accepted. Returns the kernel's error for the first message.

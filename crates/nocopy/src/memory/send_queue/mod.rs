@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use calls::Ring;
-pub(crate) use calls::{Burst, SendMode, is_no_buffers};
+pub(crate) use calls::{Burst, SendMode, is_no_buffers, is_of_method};
 pub(crate) use numbering::{Completion, KernelSocket, NoZeroCopy, Report};
 use numbering::{NumberedCalls, OpenCall};
 

@@ -10,14 +10,21 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Sender;
+use super::ends::End;
+use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
-use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, is_no_buffers};
-use crate::sys::uring_send::UringRefused;
+use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, is_no_buffers, is_of_method};
+use crate::sys::poll::{Wakeup, wait_writable};
+use crate::sys::stream;
 use crate::tcp::Method;
 use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
 use crate::tcp::choice::{pages, size};
 use crate::tcp::item::{Item, Run};
+use crate::tcp::outcome::SendError;
+
+/// How long to sleep while an event that stays would end every wait at once.
+const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 /// The evidence for data that a stream sends beyond its share of a pool.
 const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
@@ -28,6 +35,8 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 const RUN_PIECES_MAX: u64 = 64;
+
+const RINGS_MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
 
 const RING_SENDS: u32 = 256;
 
@@ -67,28 +76,36 @@ pub(super) struct RingUse {
     has_open_packet: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RingRefused {
-    #[error(transparent)]
-    Kernel(UringRefused),
-    #[error("{}", Self::MANY)]
-    Many,
-}
-
-impl RingRefused {
-    const MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
-
-    /// The reason as a short constant text.
-    fn why(&self) -> &'static str {
-        match self {
-            Self::Kernel(refused) => refused.why(),
-            Self::Many => Self::MANY,
-        }
-    }
-}
-
 impl Sender {
-    pub(super) fn hand_over_all(&mut self, waits: bool) -> io::Result<bool> {
+    pub(super) fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
+        self.outcome.flushes += u64::from(self.queued() > 0);
+        let is_all = self.hand_over_all(waits);
+        self.wait_in_descriptor();
+        is_all
+    }
+
+    /// Makes the descriptor watch for room to send what is queued.
+    pub(super) fn wait_in_descriptor(&self) {
+        self.queue.want_room(self.queued() > 0);
+    }
+
+    pub(super) fn error(&self, source: io::Error) -> io::Error {
+        SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
+    }
+
+    /// Reaps completions because the socket's send buffer is full.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> io::Result<()> {
+        self.wait_for_room(LOOK_AGAIN)
+    }
+
+    fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
+        // Completions would end the wait at once.
+        self.reap();
+        wait_writable(self.queue.socket(), timeout).map(drop)
+    }
+
+    fn hand_over_all(&mut self, waits: bool) -> io::Result<bool> {
         while self.queue.queued() > 0 {
             if self.left == 0 {
                 return Ok(false);
@@ -132,24 +149,16 @@ impl Sender {
         // Only in front of more bytes may a segment be held back.
         let more = (behind.ticket..self.queue.entries().end())
             .any(|ticket| self.queue.entries().payload(ticket).bytes_left() > 0);
-        let mut by_reference = match self.by_reference.take() {
-            Some(made) => made,
-            None => ByReference::new(self.queue.socket(), self.published_method)?,
-        };
-        let is_done = self.send_reference_by(&mut by_reference, Circumstances { more, waits });
-        self.by_reference = Some(by_reference);
-        if let Ok(true) = is_done {
-            self.queue.advance(behind, None);
+        if self.by_reference.is_none() {
+            self.by_reference = Some(ByReference::new(self.queue.socket(), self.published_method)?);
         }
-        is_done
-    }
-
-    fn send_reference_by(&mut self, by_reference: &mut ByReference, now: Circumstances) -> io::Result<bool> {
         loop {
-            let (Item::Reference(transfer), socket) = self.queue.front_mut() else {
+            let (Some(by_reference), (Item::Reference(transfer), socket)) =
+                (&mut self.by_reference, self.queue.front_mut())
+            else {
                 unreachable!("looked at before");
             };
-            match by_reference.step(transfer, socket, now).map_err(of_transfer)? {
+            match by_reference.step(transfer, socket, Circumstances { more, waits }).map_err(of_transfer)? {
                 Step::Sent { bytes, evidence } => {
                     self.left = self.left.saturating_sub(bytes as usize);
                     self.queued_bytes.referred -= u128::from(bytes);
@@ -159,8 +168,11 @@ impl Sender {
                         return Ok(false);
                     }
                 }
-                Step::Done => return Ok(true),
-                Step::SocketFull if !now.waits => return Ok(false),
+                Step::Done => {
+                    self.queue.advance(behind, None);
+                    return Ok(true);
+                }
+                Step::SocketFull if !waits => return Ok(false),
                 Step::SocketFull => self.make_room()?,
             }
         }
@@ -226,16 +238,13 @@ impl Sender {
     }
 
     fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        if how.method == Method::UringZeroCopy
-            && let Err(refused) = self.open_ring_if_few()
-        {
-            self.chooser.unavailable(how.method, refused.why());
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        if how.method == Method::ZeroCopy
-            && let Err(refused) = self.queue.allow_zero_copy()
-        {
-            self.chooser.unavailable(how.method, refused.why());
+        let ready = match how.method {
+            Method::Plain => Ok(()),
+            Method::ZeroCopy => self.queue.allow_zero_copy().map_err(|refused| refused.why()),
+            Method::UringZeroCopy => self.open_ring_if_few(),
+        };
+        if let Err(why) = ready {
+            self.chooser.unavailable(how.method, why);
             return Err(io::ErrorKind::Unsupported.into());
         }
         let in_flight = self.in_flight();
@@ -280,16 +289,16 @@ impl Sender {
     }
 
     /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings already, only if asked for.
-    fn open_ring_if_few(&mut self) -> Result<(), RingRefused> {
+    fn open_ring_if_few(&mut self) -> Result<(), &'static str> {
         if !self.queue.has_ring() && !self.ring.is_asked_for && pool::registrations() >= RINGS_MAX {
-            return Err(RingRefused::Many);
+            return Err(RINGS_MANY);
         }
-        self.queue.open_ring(RING_SENDS).map_err(RingRefused::Kernel)
+        self.queue.open_ring(RING_SENDS).map_err(|refused| refused.why())
     }
 
     pub(in crate::tcp) fn open_ring(&mut self) -> io::Result<()> {
         self.ring.is_asked_for = true;
-        self.open_ring_if_few().map_err(io::Error::other)
+        self.queue.open_ring(RING_SENDS).map_err(io::Error::other)
     }
 
     /// Sends by a copy, because there is no memory to record a zero-copy call, or no room in the ring.
@@ -304,19 +313,65 @@ impl Sender {
 
     #[cold]
     fn fallback(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
-        let is_of_method = error.kind() == io::ErrorKind::Unsupported
-            || matches!(
-                error.raw_os_error(),
-                Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
-            );
         if self.queue.is_ring_broken() {
             self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
-        if !method.is_zero_copy() || !is_of_method {
+        if !method.is_zero_copy() || !is_of_method(&error) {
             return Err(error);
         }
         self.chooser.not_taken(method);
         Ok(Method::Plain)
+    }
+
+    /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns how many the socket accepted,
+    /// which may be none.
+    #[inline]
+    pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.queued() > 0 || self.end == End::Finished {
+            return Ok(0);
+        }
+        let choice = self.chooser.choose(Run { bytes: bytes.len() });
+        if choice.method != Method::Plain || choice.measured {
+            self.chosen = Some((bytes.len(), choice));
+            return Ok(0);
+        }
+        let sent = match stream::send_copied(self.queue.socket(), bytes, false) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            sent => sent.map_err(|error| self.error(error))?,
+        };
+        let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
+        self.outcome.bytes += sent as u64;
+        self.ledger.add(evidence, 0, sent as u64);
+        Ok(sent)
+    }
+
+    /// Sends as many bytes as the socket accepts; waits while it accepts none.
+    pub(super) fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = loop {
+            match stream::send_copied(self.queue.socket(), bytes, true) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A blocking socket returns this, too, after data was sent by reference.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
+                sent => break sent?,
+            }
+        };
+        self.outcome.bytes += sent as u64;
+        self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        Ok(sent)
+    }
+
+    /// Waits for room for the queue; with an empty queue, for completions of earlier sends, and reads them.
+    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.queued() > 0 {
+            return self.wait_for_room(timeout).map_err(|error| self.error(error));
+        }
+        let waited = self.queue.wait(timeout);
+        let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
+        if self.reap() == 0 && is_ready {
+            // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
+            std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
+        }
+        Ok(())
     }
 
     #[inline]

@@ -4,17 +4,18 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Sender;
+use crate::engine::reaper;
+use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence};
-use crate::memory::pool::Buffer;
-use crate::memory::send_queue::{CallNote, Completion, Entries, Extent, Position, REAP_AT, is_no_buffers};
+use crate::memory::send_queue::{
+    CallNote, Completion, Extent, Position, REAP_AT, is_no_buffers, is_of_method,
+};
+use crate::sys::poll::wait_writable;
 use crate::sys::udp_send;
 use crate::udp::Method;
-use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing, Run};
+use crate::udp::cut::{Cut, Run};
+use crate::udp::message::Outgoing;
 use crate::udp::outcome::SendError;
-
-/// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
-const PAGES_MAX: usize = 17;
-const PAGE_BYTES: usize = 4096;
 
 const RING_SENDS: u32 = 128;
 
@@ -25,7 +26,7 @@ const BESIDE_BYTES: usize = 12 << 10;
 const ATTEMPTS: usize = 4;
 
 /// How long one wait for room lasts at most, because the completion that made room may have been read already.
-pub(super) const ROOM_WAIT: Duration = Duration::from_millis(1);
+const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// How many errors of other datagrams a call may return before it gives up.
 const PENDING_ERRORS_MAX: usize = 16;
@@ -39,6 +40,13 @@ pub(in crate::udp) struct Call {
     method: Method,
     /// When it was made, if the policy measures it.
     since: Option<Instant>,
+}
+
+impl Call {
+    fn of(cut: Cut, run: &Run, how: How) -> Self {
+        let (destination, datagram_bytes) = (run.destination, run.datagram_bytes as u32);
+        Self { datagrams: cut.datagrams, datagram_bytes, destination, method: how.method, since: how.since }
+    }
 }
 
 impl CallNote for Call {
@@ -57,48 +65,165 @@ pub(in crate::udp) struct How {
     since: Option<Instant>,
 }
 
-/// Bytes for one message of a call: a part of one buffer with several datagrams, or whole messages.
-#[derive(Debug, Clone, Copy)]
-struct Cut {
-    extent: Extent,
-    datagrams: u32,
-}
-
-impl Cut {
-    fn call(self, run: &Run, how: How) -> Call {
-        Call {
-            datagrams: self.datagrams,
-            datagram_bytes: run.datagram_bytes as u32,
-            destination: run.destination,
-            method: how.method,
-            since: how.since,
-        }
-    }
-
-    /// Into datagrams of how many bytes the kernel has to cut it.
-    fn segment_bytes(self, run: &Run) -> Option<u16> {
-        (self.datagrams > 1).then_some(run.datagram_bytes as u16)
-    }
-
-    fn pieces(self, entries: &Entries<Outgoing>) -> usize {
-        self.extent.tickets().map(|ticket| entries.payload(ticket).message.pieces().len()).sum()
-    }
-}
-
 /// Errors that were waiting at the socket when a datagram was sent.
 #[derive(Debug, Default)]
-pub(super) struct PendingErrors {
+struct PendingErrors {
     count: usize,
     /// Errors of the network known before the call.
-    pub(super) known: u64,
+    known: u64,
 }
 
 impl Sender {
-    pub(super) fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
+    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
+    /// nothing.
+    #[inline(always)]
+    pub(super) fn send_only(&mut self) -> bool {
+        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
+        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
+        // Messages wait for room no longer, so the descriptor must not either.
+        let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
+        if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
+            return false;
+        }
+        let address = self.destinations.get(destination).address.as_ref();
+        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
+            return false; // it is tried anew, and the error looked into
+        }
+        let bytes = bytes.len();
+        let evidence = self.chooser.copied(1, bytes);
+        self.count_sent(1, bytes, Some(evidence));
+        self.queue.pop_only(|outgoing| outgoing.message.pop_buffer(), evidence);
+        true
+    }
+
+    /// `false` if not everything was handed over in that time.
+    #[inline(never)]
+    pub(super) fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let flags = if timeout.is_some() { libc::MSG_DONTWAIT } else { 0 };
+        loop {
+            let (is_all, is_taken) = self.hand_over_to_all(flags)?;
+            if is_all && is_taken {
+                return Ok(true);
+            }
+            self.awaits_completions |= !is_taken;
+            let left = deadline.map_or(LOOK_AGAIN, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            // Completions would end the wait at once, again and again (`POLLERR` cannot be turned off).
+            if self.reap() == 0 {
+                let wait = left.min(if self.awaits_completions { ROOM_WAIT } else { LOOK_AGAIN });
+                // The socket itself does not wait. If waiting fails, trying again finds the reason.
+                let _ = match self.awaits_completions {
+                    true => self.queue.wait(wait),
+                    false => wait_writable(self.queue.socket(), wait),
+                };
+            }
+        }
+    }
+
+    /// Whether all of the queue was handed over, and everything given to the port was accepted.
+    pub(super) fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
+        // Refused datagrams do not delay others.
+        let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
+        Ok((handed_over?, taken?))
+    }
+
+    /// Makes the port send. `false`: the interface has not accepted everything yet.
+    fn flush_port(&mut self) -> io::Result<bool> {
+        let Some(port) = &mut self.port else { return Ok(true) };
+        if !port.has_queued() {
+            return Ok(true);
+        }
+        port.flush()
+    }
+
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
+    /// so.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use std::time::Duration;
+    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
+    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
+    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
+    /// buffer.fill(b"hello").expect("it fits");
+    /// socket.sender().send(buffer, to)?;
+    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
+    /// assert_eq!(socket.sender().in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        let start = Instant::now();
+        // Refusals are returned at the end: the wait for sends in flight continues.
+        self.outcome.flushes += 1;
+        let refused = self.flush_all(Some(timeout)).err();
+        let look = |sender: &mut Self| {
+            let left = timeout.saturating_sub(start.elapsed());
+            Ok::<_, io::Error>(match sender.reap() {
+                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
+                0 => Look::Nothing,
+                _ => Look::Moved,
+            })
+        };
+        let wait = |sender: &mut Self, timeout| {
+            // If waiting fails, looking again finds the reason.
+            if sender.queue.wait(timeout).is_ok() {
+                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
+                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
+            }
+            Ok(())
+        };
+        let is_drained =
+            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
+        let late = self.outcome.late.take().map(io::Error::from);
+        refused.or(late).map_or(Ok(is_drained), Err)
+    }
+
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
+    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
+    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use nocopy::Reason;
+    /// let to = client.local_addr()?;
+    /// socket.sender().send(b"the last one".to_vec(), to)?;
+    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
+    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
+    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let drained = self.drain(timeout);
+        self.queue_max = 0;
+        self.outcome.counters.given_up += self.queued() as u64;
+        drop(self.queue.take_unsent());
+        let given_up = self.queue.detach();
+        let abandoned_calls = given_up.in_flight();
+        let leaked_bytes = given_up.abandon();
+        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
+        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
+        reaper::leaked(leaked_bytes);
+        drained
+    }
+
+    fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
         self.awaits_completions = false;
-        while let Some(run) = self.run() {
+        while let Some(run) = Run::first(self.queue.entries(), self.queue.head()) {
             let choice = self.chooser.choose(&run);
             let since = choice.measured.then(Instant::now);
             let how = How { method: choice.method, flags, evidence: None, since };
@@ -122,33 +247,6 @@ impl Sender {
         }
         self.queue.want_room(!is_all && !self.awaits_completions);
         refused.or_else(|| self.outcome.late.take()).map_or(Ok(is_all), Err)
-    }
-
-    /// The equal datagrams at the front of the queue.
-    #[inline]
-    fn run(&self) -> Option<Run> {
-        let (entries, head) = (self.queue.entries(), self.queue.head());
-        let end = entries.end();
-        if head.ticket == end {
-            return None;
-        }
-        let Outgoing { message, destination } = entries.payload(head.ticket);
-        let datagram_bytes = message.datagram_bytes();
-        let mut run = Run {
-            destination: *destination,
-            datagram_bytes,
-            datagrams: message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0),
-            end: head.ticket + 1,
-        };
-        while run.end < end {
-            let Outgoing { message, destination } = entries.payload(run.end);
-            if *destination != run.destination || message.datagram_bytes() != datagram_bytes {
-                break;
-            }
-            run.datagrams += message.datagrams();
-            run.end += 1;
-        }
-        Some(run)
     }
 
     #[inline]
@@ -186,8 +284,7 @@ impl Sender {
         udp_send::send(self.queue.socket(), bytes, address, how.flags)?;
         let bytes = bytes.len();
         let evidence = self.chooser.copied(run.datagrams, bytes);
-        self.count_sent(1, bytes as u64);
-        self.ledger.add(evidence, 1, bytes as u64);
+        self.count_sent(1, bytes, Some(evidence));
         self.queue.advance(Position::of(ticket + 1), Some(evidence));
         Ok(())
     }
@@ -216,11 +313,10 @@ impl Sender {
         let mut batch = self.queue.batch(&mut self.burst, address);
         let messages_max = if how.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
         while place.ticket < run.end && batch.len() < messages_max {
-            let cut = cut(batch.entries(), how.method, place, run);
-            if !batch.has_room(cut.pieces(batch.entries())) {
+            let cut = Cut::next(batch.entries(), how.method, place, run);
+            if !batch.add(cut.extent, cut.segment_bytes(run), Call::of(cut, run, how)) {
                 break;
             }
-            batch.add(cut.extent, cut.segment_bytes(run).unwrap_or(0), cut.call(run, how));
             place = cut.extent.end;
         }
         if batch.len() == 0 {
@@ -234,20 +330,17 @@ impl Sender {
         let (mut datagrams, mut bytes) = (0, 0);
         let accepted = self.burst.accepted(*sent.as_ref().unwrap_or(&0));
         for (extent, call) in accepted {
-            datagrams += u64::from(call.datagrams);
-            bytes += extent.bytes as u64;
+            datagrams += call.datagrams;
+            bytes += extent.bytes;
         }
         if let Some((extent, _)) = accepted.last() {
             self.queue.advance(extent.end, how.evidence);
         }
-        self.count_sent(datagrams, bytes);
-        if let Some(evidence) = how.evidence {
-            self.ledger.add(evidence, datagrams, bytes);
-        }
+        self.count_sent(datagrams, bytes, how.evidence);
         if self.queue.is_uncertain() {
             self.reap();
         }
-        sent.map(|_| datagrams)
+        sent.map(|_| u64::from(datagrams))
     }
 
     /// Sends by copies, because the kernel has no memory to record zero-copy calls.
@@ -286,22 +379,22 @@ impl Sender {
         let Some(mut room) = self.queue.ring_room()? else { return Ok(false) };
         let (mut datagrams, mut bytes) = (0, 0);
         while self.has(run) {
-            let cut = cut(self.queue.entries(), how.method, self.queue.head(), run);
+            let cut = Cut::next(self.queue.entries(), how.method, self.queue.head(), run);
             let needed = cut.extent.bytes + BESIDE_BYTES;
             if room < needed && self.queue.in_flight() > 0 {
                 break; // in the kernel it would be overtaken by the next
             }
             room = room.saturating_sub(needed);
             let address = self.destinations.get(run.destination).address.as_ref();
-            let (segment_bytes, call) = (cut.segment_bytes(run), cut.call(run, how));
+            let (segment_bytes, call) = (cut.segment_bytes(run), Call::of(cut, run, how));
             if self.queue.queue_on_ring(cut.extent, address, segment_bytes, call).is_err() {
                 break; // the ring is full
             }
-            datagrams += u64::from(cut.datagrams);
-            bytes += cut.extent.bytes as u64;
+            datagrams += cut.datagrams;
+            bytes += cut.extent.bytes;
             self.queue.advance(cut.extent.end, None);
         }
-        self.count_sent(datagrams, bytes);
+        self.count_sent(datagrams, bytes, None);
         let submitted = self.queue.submit();
         // If the ring holds something, an error does not concern it: it is submitted with the next call, or when completions are read.
         if datagrams == 0 { submitted.map(|()| false) } else { Ok(true) }
@@ -322,11 +415,44 @@ impl Sender {
         Ok(())
     }
 
+    pub(in crate::udp) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
+        let mut pending = PendingErrors::default();
+        loop {
+            pending.known = self.network_errors();
+            let address = self.destinations.get(destination).address;
+            match udp_send::send(self.queue.socket(), bytes, address.as_ref(), 0) {
+                Ok(()) => break,
+                // The socket behind a port does not wait.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let _ = wait_writable(self.queue.socket(), LOOK_AGAIN);
+                }
+                Err(error) if self.belongs_to_earlier(&error, &mut pending) => {}
+                Err(source) => {
+                    self.outcome.refuse(&source);
+                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
+                }
+            }
+        }
+        self.count_sent(1, bytes.len(), Some(Evidence::Copied(Cause::Slice)));
+        Ok(())
+    }
+
+    /// Counts what was handed over; without evidence if the completion, or the port, reports it.
+    #[inline(always)]
+    pub(in crate::udp) fn count_sent(&mut self, datagrams: u32, bytes: usize, evidence: Option<Evidence>) {
+        let (datagrams, bytes) = (u64::from(datagrams), bytes as u64);
+        self.outcome.sent += datagrams;
+        self.outcome.sent_bytes += bytes;
+        if let Some(evidence) = evidence {
+            self.ledger.add(evidence, datagrams, bytes);
+        }
+    }
+
     /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is kept for
     /// [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
-    pub(super) fn belongs_to_earlier(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
+    fn belongs_to_earlier(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
         match error.kind() {
             io::ErrorKind::Interrupted => return true,
             io::ErrorKind::WouldBlock => return false,
@@ -361,7 +487,7 @@ impl Sender {
 
     /// The next datagram.
     pub(in crate::udp) fn next(&self) -> Extent {
-        cut_one(self.queue.entries(), self.queue.head()).extent
+        Cut::one(self.queue.entries(), self.queue.head()).extent
     }
 
     #[inline]
@@ -414,7 +540,7 @@ impl Sender {
         let (call, evidence) = (done.note(), Evidence::Copied(Cause::ZeroCopyRefused));
         let mut place = done.start();
         for _ in 0..call.datagrams {
-            let extent = cut_one(self.queue.entries(), place).extent;
+            let extent = Cut::one(self.queue.entries(), place).extent;
             place = extent.end;
             match self.send_again(extent, call) {
                 Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
@@ -439,10 +565,9 @@ impl Sender {
         for _ in 0..ATTEMPTS {
             let address = self.destinations.get(call.destination).address.as_ref();
             let mut batch = self.queue.batch(&mut self.burst, address);
-            if !batch.has_room(Cut { extent, datagrams: 1 }.pieces(batch.entries())) {
+            if !batch.add(extent, None, call) {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
             }
-            batch.add(extent, 0, call);
             sent = batch.send_copied(0);
             if sent.is_ok() {
                 break;
@@ -450,71 +575,4 @@ impl Sender {
         }
         sent.map(drop)
     }
-}
-
-#[inline]
-fn cut(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Cut {
-    if method.is_segmented() { cut_long(entries, method, from, run) } else { cut_one(entries, from) }
-}
-
-/// One datagram.
-#[inline]
-fn cut_one(entries: &Entries<Outgoing>, from: Position) -> Cut {
-    let message = &entries.payload(from.ticket).message;
-    let bytes = message.datagram_bytes().min(message.bytes() - from.bytes);
-    Cut { extent: within(from, bytes, message), datagrams: 1 }
-}
-
-/// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or messages of one datagram each.
-fn cut_long(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Cut {
-    let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
-    let message = &entries.payload(from.ticket).message;
-    if message.datagrams() > 1 {
-        let bytes = (limit * run.datagram_bytes).min(message.bytes() - from.bytes);
-        let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
-        return Cut { extent: within(from, bytes, message), datagrams };
-    }
-    let mut cut = cut_one(entries, from);
-    let mut pages = pages_of(message);
-    let mut pieces = message.pieces().len();
-    while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
-        let message = &entries.payload(cut.extent.end.ticket).message;
-        pages += pages_of(message);
-        pieces += message.pieces().len();
-        let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
-        if message.datagrams() > 1 || too_scattered || message.bytes() == 0 {
-            break;
-        }
-        cut.extent.end.ticket += 1;
-        cut.extent.bytes += message.bytes();
-        cut.datagrams += 1;
-    }
-    cut
-}
-
-/// That many bytes of one message.
-#[inline]
-fn within(start: Position, bytes: usize, message: &Message) -> Extent {
-    let next = start.bytes + bytes;
-    let end = if next >= message.bytes() {
-        Position::of(start.ticket + 1)
-    } else {
-        Position { bytes: next, ..start }
-    };
-    Extent { start, end, bytes }
-}
-
-fn pages_of(message: &Message) -> usize {
-    let of = |piece: &Buffer| match piece.len() {
-        0 => 0,
-        bytes => (piece.as_ptr() as usize % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),
-    };
-    message.pieces().iter().map(of).sum()
-}
-
-/// Whether another method may succeed where this one failed.
-fn is_of_method(error: &io::Error) -> bool {
-    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
-    error.kind() == io::ErrorKind::Unsupported
-        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
 }

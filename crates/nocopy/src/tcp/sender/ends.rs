@@ -1,0 +1,150 @@
+//! How a stream ends: finished, cut, closed by force, or dropped.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::Sender;
+use crate::engine::reaper::{self, CloseTimeouts};
+use crate::memory::pool::Buffer;
+use crate::tcp::item::{Item, QueuedBytes};
+
+/// How long the peer of a dropped socket may need to acknowledge.
+const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset) };
+
+/// Whether the stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    /// Data was removed from the queue, so that the peer will not get the whole.
+    Cut,
+    Finished,
+}
+
+impl Sender {
+    /// Takes back buffers that were queued and not handed over, in order, for example to send them by another connection after an error. A
+    /// part of the first one may have been sent; if the kernel still reads it (briefly, once the connection is closed), it is returned like
+    /// sent buffers instead. The peer sees a reset at the end, because it did not get everything.
+    ///
+    /// Files and published data are not returned.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// stream.sender().send(b"hello".to_vec())?;
+    /// let unsent = stream.sender().take_unsent(); // before it was flushed
+    /// assert_eq!((unsent.len(), &unsent[0][..]), (1, &b"hello"[..]));
+    /// assert!(stream.sender().try_flush()?); // nothing is left
+    /// # let _ = &mut peer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_unsent(&mut self) -> Vec<Buffer> {
+        self.reap();
+        self.queue.want_room(false);
+        self.outcome.unsent += self.queued() as u64;
+        self.drop_unsent()
+    }
+
+    /// Empties the queue of what was not handed over.
+    fn drop_unsent(&mut self) -> Vec<Buffer> {
+        if self.queued_bytes.all() > 0 && self.end == End::Open {
+            self.end = End::Cut;
+        }
+        self.queued_bytes = QueuedBytes::default();
+        self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
+    }
+
+    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This side can still receive.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.end_stream();
+        Ok(())
+    }
+
+    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without
+    /// a copy. Returns `false` if something was given up, which [`stats`](Self::stats) counts; the kernel still sends the memory that it
+    /// reads. If that is only pages of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
+    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has acknowledged it or, after two
+    /// minutes, the connection is reset. Queued data is not sent, and then the peer sees a reset.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// stream.sender().send(b"the last one".to_vec())?;
+    /// assert!(stream.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
+    /// assert_eq!(stream.sender().stats()?["given_up"], 0);
+    /// assert_eq!(peer.receiver().receive()?.expect("bytes").len(), 12);
+    /// assert!(peer.receiver().receive()?.is_none()); // the end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let start = Instant::now();
+        let flushed = self.flush_timeout(timeout);
+        self.end_stream();
+        // Nothing that could fail is queued any more.
+        let drained = if matches!(flushed, Ok(true)) {
+            self.drain(timeout.saturating_sub(start.elapsed()))
+        } else {
+            self.reap();
+            Ok(false)
+        };
+        self.outcome.counters.given_up += self.queued() as u64;
+        drop(self.take_unsent());
+        self.give_up();
+        flushed.and(drained)
+    }
+
+    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
+    /// reaper keeps it.
+    fn give_up(&mut self) {
+        self.outcome.counters.abandoned_calls += self.in_flight() as u64;
+        if self.queue.is_replaceable() {
+            reaper::leaked(self.queue.detach().abandon());
+        } else {
+            self.outcome.counters.kept_bytes += self.queue.read_bytes() as u64;
+            reaper::leave(&mut self.queue, TIMEOUTS);
+        }
+    }
+
+    /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset instead, so that it does not mistake a
+    /// part for the whole.
+    fn end_stream(&mut self) {
+        let end = std::mem::replace(&mut self.end, End::Finished);
+        if end == End::Open && self.queued_bytes.all() == 0 {
+            // Fails if the connection is closed already, which does not matter.
+            let _ = rustix::net::shutdown(self.queue.socket(), rustix::net::Shutdown::Write);
+        } else if end != End::Finished {
+            reset(self.queue.socket());
+        }
+    }
+}
+
+impl Drop for Sender {
+    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream belongs to the parent, and
+    /// continues.
+    fn drop(&mut self) {
+        if !self.queue.is_inherited() {
+            self.end_stream();
+            drop(self.drop_unsent());
+        }
+        reaper::leave(&mut self.queue, TIMEOUTS);
+    }
+}
+
+/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all calls.
+pub(super) fn reset(socket: BorrowedFd<'_>) {
+    if rustix::net::connect_unspec(socket).is_err() {
+        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half is closed.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    }
+}
