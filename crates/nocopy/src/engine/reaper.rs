@@ -54,11 +54,8 @@ trait DetachedQueue: Send {
     /// Bytes that the peer has not acknowledged, or that are on their way.
     fn outstanding_bytes(&self) -> usize;
 
-    /// How long nothing may be acknowledged before the socket is [cut off](Self::cut_off).
-    fn patience(&self) -> Duration;
-
-    /// Makes the kernel release as much as it can; undelivered data is lost, streams are reset.
-    fn cut_off(&mut self);
+    /// Makes the kernel release as much as it can, if the program cannot receive on the socket any more.
+    fn cut_off(&mut self, by: fn(BorrowedFd<'_>));
 
     /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
     fn abandon(self: Box<Self>) -> usize;
@@ -76,53 +73,42 @@ pub(crate) struct CloseTimeouts {
 /// Leaves the memory that the kernel still reads for a dropped sender to the reaper.
 pub(crate) fn leave<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeouts: CloseTimeouts) {
     if queue.in_flight() > 0 && !queue.is_inherited() {
-        adopt(Box::new(Closing { queue: queue.detach(), timeouts }));
+        adopt(Box::new(queue.detach()), timeouts);
     }
 }
 
-/// The rest of a dropped sender.
-struct Closing<P: Payload, C: CallNote> {
-    queue: SendQueue<P, C>,
-    timeouts: CloseTimeouts,
-}
-
-impl<P: Payload, C: CallNote> DetachedQueue for Closing<P, C> {
+impl<P: Payload, C: CallNote> DetachedQueue for SendQueue<P, C> {
     fn reap(&mut self) {
-        self.queue.collect();
-        self.queue.settle_unseen();
+        self.collect();
+        self.settle_unseen();
     }
 
     fn is_read(&self) -> bool {
-        self.queue.in_flight() > 0 && !self.queue.is_inherited()
+        self.in_flight() > 0 && !self.is_inherited()
     }
 
     fn bytes(&self) -> usize {
-        self.queue.read_bytes()
+        self.read_bytes()
     }
 
     fn outstanding_bytes(&self) -> usize {
-        unsent_bytes(&self.queue.socket()).unwrap_or(0)
+        unsent_bytes(&self.socket()).unwrap_or(0)
     }
 
-    fn patience(&self) -> Duration {
-        self.timeouts.patience
-    }
-
-    /// Does nothing if the program may still receive on the socket.
-    fn cut_off(&mut self) {
-        let is_ours = !self.queue.is_inherited() && !KernelSocket::is_shared(self.queue.kernel_socket());
-        if let Some(cut_off) = self.timeouts.cut_off.filter(|_| is_ours) {
-            cut_off(self.queue.socket());
+    fn cut_off(&mut self, by: fn(BorrowedFd<'_>)) {
+        if !self.is_inherited() && !KernelSocket::is_shared(self.kernel_socket()) {
+            by(self.socket());
         }
     }
 
     fn abandon(self: Box<Self>) -> usize {
-        self.queue.abandon()
+        (*self).abandon()
     }
 }
 
 struct Detached {
     queue: Box<dyn DetachedQueue>,
+    timeouts: CloseTimeouts,
     since: Instant,
     /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
@@ -174,9 +160,9 @@ fn reaper() -> MutexGuard<'static, Reaper> {
 }
 
 /// Takes over memory that the kernel still reads.
-fn adopt(queue: Box<dyn DetachedQueue>) {
+fn adopt(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts) {
     let mut reaper = reaper();
-    reaper.detached.push(Detached::new(queue, Instant::now()));
+    reaper.detached.push(Detached::new(queue, timeouts, Instant::now()));
     if !reaper.is_running {
         match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
             Ok(_) => reaper.is_running = true,
@@ -226,9 +212,9 @@ fn hurry(detached: &mut [Detached], count_max: usize, bytes_max: usize) {
 }
 
 impl Detached {
-    fn new(queue: Box<dyn DetachedQueue>, since: Instant) -> Self {
+    fn new(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts, since: Instant) -> Self {
         let outstanding_bytes = queue.outstanding_bytes();
-        Self { queue, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
+        Self { queue, timeouts, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
     }
 
     /// Whether the wait has lasted long enough.
@@ -238,7 +224,7 @@ impl Detached {
             self.progress = Instant::now();
         }
         self.outstanding_bytes = outstanding_bytes;
-        let patience = self.queue.patience();
+        let patience = self.timeouts.patience;
         self.cut_off.is_some()
             || self.progress.elapsed() >= patience
             || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
@@ -267,7 +253,9 @@ impl Detached {
             self.cut_off = Some(Instant::now());
             SOCKETS_CUT_OFF.fetch_add(1, Relaxed);
         }
-        self.queue.cut_off();
+        if let Some(cut_off) = self.timeouts.cut_off {
+            self.queue.cut_off(cut_off);
+        }
         self.queue.reap();
     }
 
@@ -286,6 +274,10 @@ mod tests {
 
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
+
+    fn within(patience: Duration) -> CloseTimeouts {
+        CloseTimeouts { patience, cut_off: Some(|_| {}) }
+    }
 
     /// A queue that is finished after the first look.
     struct Looked(Arc<AtomicBool>);
@@ -307,11 +299,7 @@ mod tests {
             0
         }
 
-        fn patience(&self) -> Duration {
-            Duration::MAX
-        }
-
-        fn cut_off(&mut self) {}
+        fn cut_off(&mut self, _: fn(BorrowedFd<'_>)) {}
 
         fn abandon(self: Box<Self>) -> usize {
             0
@@ -321,7 +309,6 @@ mod tests {
     /// Completes when it is cut off, or never.
     struct Silent {
         obeys: bool,
-        patience: Duration,
         is_cut_off: bool,
         end: Arc<Mutex<Option<&'static str>>>,
     }
@@ -345,11 +332,7 @@ mod tests {
             0
         }
 
-        fn patience(&self) -> Duration {
-            self.patience
-        }
-
-        fn cut_off(&mut self) {
+        fn cut_off(&mut self, _: fn(BorrowedFd<'_>)) {
             self.is_cut_off = true;
         }
 
@@ -363,8 +346,8 @@ mod tests {
     fn a_silent_socket_is_cut_off_before_its_memory_is_abandoned() {
         for (obeys, expected) in [(true, "reaped"), (false, "abandoned")] {
             let end = Arc::default();
-            let patience = Duration::ZERO;
-            adopt(Box::new(Silent { obeys, patience, is_cut_off: false, end: Arc::clone(&end) }));
+            let queue = Silent { obeys, is_cut_off: false, end: Arc::clone(&end) };
+            adopt(Box::new(queue), within(Duration::ZERO));
             wait_until("its end", || end.lock().unwrap().is_some());
             assert_eq!(*end.lock().unwrap(), Some(expected));
         }
@@ -375,7 +358,7 @@ mod tests {
         let locked = reaper();
         in_forked_child(|| {
             let looked = Arc::default();
-            adopt(Box::new(Looked(Arc::clone(&looked))));
+            adopt(Box::new(Looked(Arc::clone(&looked))), within(Duration::MAX));
             wait_until("a look", || looked.load(Relaxed));
         });
         drop(locked);
@@ -389,7 +372,8 @@ mod tests {
             let first = Instant::now();
             // Not in the order of their deadlines.
             let mut detached: Vec<_> = [1, 3, 0, 2]
-                .map(|age| Detached::new(Box::new(Faulty), first + Duration::from_secs(3 - age)))
+                .map(|age| first + Duration::from_secs(3 - age))
+                .map(|since| Detached::new(Box::new(Faulty), within(Duration::MAX), since))
                 .into();
             hurry(&mut detached, count_max, bytes_max);
             let hurried: Vec<_> = detached.iter().map(|waiting| waiting.is_hurried).collect();
@@ -402,8 +386,8 @@ mod tests {
 
     /// A socket that only a cut-off ends, with unlimited patience.
     fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Detached {
-        let (patience, end) = (Duration::MAX, Arc::clone(end));
-        Detached::new(Box::new(Silent { obeys: true, patience, is_cut_off: false, end }), since)
+        let queue = Silent { obeys: true, is_cut_off: false, end: Arc::clone(end) };
+        Detached::new(Box::new(queue), within(Duration::MAX), since)
     }
 
     #[test]
@@ -447,11 +431,7 @@ mod tests {
             0
         }
 
-        fn patience(&self) -> Duration {
-            Duration::MAX
-        }
-
-        fn cut_off(&mut self) {}
+        fn cut_off(&mut self, _: fn(BorrowedFd<'_>)) {}
 
         fn abandon(self: Box<Self>) -> usize {
             0
@@ -462,9 +442,9 @@ mod tests {
     fn a_fault_of_one_socket_keeps_no_other_waiting() {
         for _ in 0..3 {
             let looked: [Arc<AtomicBool>; 2] = Default::default();
-            adopt(Box::new(Looked(Arc::clone(&looked[0]))));
-            adopt(Box::new(Faulty));
-            adopt(Box::new(Looked(Arc::clone(&looked[1]))));
+            adopt(Box::new(Looked(Arc::clone(&looked[0]))), within(Duration::MAX));
+            adopt(Box::new(Faulty), within(Duration::MAX));
+            adopt(Box::new(Looked(Arc::clone(&looked[1]))), within(Duration::MAX));
             wait_until("a look", || looked.iter().all(|looked| looked.load(Relaxed)));
         }
     }

@@ -90,13 +90,13 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// MSG_ZEROCOPY calls without a report.
     pub(crate) fn numbered_calls(&self) -> usize {
-        self.numbered.open()
+        self.numbered.calls.open()
     }
 
     /// Whether reports must be read before the next MSG_ZEROCOPY call, because its number is uncertain.
     #[inline]
     pub(crate) fn is_uncertain(&self) -> bool {
-        self.numbered.is_uncertain()
+        self.numbered.uncertain.is_some()
     }
 
     fn check_zero_copy(&self) -> io::Result<()> {
@@ -141,7 +141,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let taken = unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, true)? };
         let extent = self.entries.extent(extent.start, taken.min(extent.bytes));
         self.entries.open_call(extent.tickets());
-        self.numbered.push(OpenCall { extent, note });
+        self.numbered.calls.push(OpenCall { extent, note });
         Ok(taken)
     }
 
@@ -323,7 +323,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         let count = *sent.as_ref().unwrap_or(&0);
         for &(extent, note) in calls.iter().take(count) {
             queue.entries.open_call(extent.tickets());
-            queue.numbered.push(OpenCall { extent, note });
+            queue.numbered.calls.push(OpenCall { extent, note });
         }
         if let Some(&(extent, note)) = calls.get(count) {
             self.on_failed_call(extent, note, sent.as_ref().err(), flags);
@@ -355,7 +355,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
     #[inline(never)]
     fn probe_again(&mut self, flags: i32) -> io::Error {
         let error = self.burst.burst.probe_number(self.queue.socket.as_fd(), self.to, flags);
-        let uncertain = self.queue.numbered.uncertain_mut();
+        let uncertain = self.queue.numbered.uncertain.as_mut();
         let is_tried = uncertain.is_none_or(|call| std::mem::replace(&mut call.is_tried, true));
         match error.kind() {
             io::ErrorKind::WouldBlock => error,

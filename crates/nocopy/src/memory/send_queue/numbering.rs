@@ -252,10 +252,11 @@ impl NoZeroCopy {
 /// The MSG_ZEROCOPY calls of one sender.
 #[derive(Debug)]
 pub(super) struct NumberedCalls<C> {
-    calls: CallTable<OpenCall<C>>,
+    /// Calls without a report.
+    pub(super) calls: CallTable<OpenCall<C>>,
     role: Role,
     /// No other call is made until it is resolved.
-    uncertain: Option<UncertainCall<C>>,
+    pub(super) uncertain: Option<UncertainCall<C>>,
 }
 
 /// Whether this sender makes the calls of its socket. All such calls on a socket share one numbering.
@@ -321,20 +322,6 @@ impl<C: CallNote> NumberedCalls<C> {
         Self { calls: CallTable::starting_at(0), role: Role::NotOurs, uncertain: None }
     }
 
-    /// Calls without a report.
-    pub(super) fn open(&self) -> usize {
-        self.calls.open()
-    }
-
-    #[inline]
-    pub(super) fn is_uncertain(&self) -> bool {
-        self.uncertain.is_some()
-    }
-
-    pub(super) fn uncertain_mut(&mut self) -> Option<&mut UncertainCall<C>> {
-        self.uncertain.as_mut()
-    }
-
     /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
     pub(super) fn allow(&mut self, socket: &KernelSocket) -> Result<(), NoZeroCopy> {
         match self.role {
@@ -367,11 +354,6 @@ impl<C: CallNote> NumberedCalls<C> {
     /// Whether this sender makes such calls.
     pub(super) fn is_allowed(&self) -> bool {
         matches!(self.role, Role::Ours { .. })
-    }
-
-    /// Records a call that the kernel accepted.
-    pub(super) fn push(&mut self, call: OpenCall<C>) {
-        self.calls.push(call);
     }
 
     /// Records a call that failed: `failed` has no bytes.
@@ -438,12 +420,6 @@ impl<C: CallNote> NumberedCalls<C> {
         self.calls.push(failed);
         self.calls.skip();
         None
-    }
-
-    /// The number that the next call gets.
-    #[cfg(test)]
-    pub(super) fn next_number(&self) -> u64 {
-        self.calls.end()
     }
 
     /// The end of the sender: others may make such calls, if their number is known.

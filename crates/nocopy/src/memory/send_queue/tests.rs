@@ -85,7 +85,7 @@ fn memory_in_flight_survives_drop() {
         queue.push(Buffer::from_owner(SharedBytes(Arc::clone(&bytes))));
         if is_read {
             queue.entries.open_call(0..1);
-            queue.numbered.push(call(whole(0)));
+            queue.numbered.calls.push(call(whole(0)));
         }
         drop(queue);
         assert_eq!(Arc::strong_count(&bytes), if is_read { 2 } else { 1 });
@@ -209,7 +209,7 @@ fn the_next_sender_continues_the_numbers_of_the_last() {
         assert!(Instant::now() < give_up, "the numbering never came back");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(second.numbered.next_number(), 3);
+    assert_eq!(second.numbered.calls.end(), 3);
     send(&mut second, extent).unwrap();
     to.recv(&mut [0; 200]).unwrap();
     while second.in_flight() > 0 {
@@ -276,7 +276,7 @@ fn an_uncertain_call_holds_its_memory_until_resolved() {
             assert_eq!(queue.complete(report(number)), 0);
         }
         queue.resolve(was_quiet);
-        assert_eq!(queue.numbered.next_number(), next, "{reported:?} {was_quiet}");
+        assert_eq!(queue.numbered.calls.end(), next, "{reported:?} {was_quiet}");
         assert_eq!(queue.completed().is_some(), is_free, "{reported:?} {was_quiet}");
         if !is_free {
             assert_eq!(queue.in_flight(), 1);

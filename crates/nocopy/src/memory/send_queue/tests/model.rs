@@ -155,7 +155,7 @@ impl World {
     fn call(&mut self, reads: Range<u64>) {
         let (start, end) = (Position::of(reads.start), Position::of(reads.end));
         self.queue.entries.open_call(reads.clone());
-        self.queue.numbered.push(call(Extent { start, end, bytes: 100 }));
+        self.queue.numbered.calls.push(call(Extent { start, end, bytes: 100 }));
         reads.clone().for_each(|ticket| self.entries[ticket as usize].calls += 1);
         self.open.insert(self.next_number, reads);
         self.next_number += 1;
