@@ -5,7 +5,6 @@
 //! when it is dropped. The buffers of a [`Pool`](crate::Pool) are not mapped in the child: touching one ends it.
 
 pub(crate) mod address;
-pub(crate) mod choice;
 pub(crate) mod half;
 pub(crate) mod path;
 pub(crate) mod policy;

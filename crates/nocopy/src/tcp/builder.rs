@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::choice::Chooser;
+use super::choice;
 use super::receiver;
 use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
 use crate::engine::address;
@@ -334,27 +334,27 @@ impl Builder {
 
     pub(super) fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
-        let mut chooser = Chooser::new(self.method);
+        let mut policy = choice::policy(self.method);
         let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
         let (local, peer) = (ip(address::local(&*socket)), ip(address::peer(&*socket)));
         let paths = Paths::of(&*socket, local);
         if self.method.is_none() && paths.ends_here(peer) {
             // Not measured: calls look cheap if the copy is made later, and it is reported later still.
-            chooser.unavailable(Method::ZeroCopy, LOCAL);
-            chooser.unavailable(Method::UringZeroCopy, LOCAL);
+            policy.unavailable(Method::ZeroCopy, LOCAL);
+            policy.unavailable(Method::UringZeroCopy, LOCAL);
         }
         if let Err(refused) = can_zero_copy(&socket, is_shared) {
             if let Some(method @ Method::ZeroCopy) = self.method {
                 return Err(OpenError::Method { method, source: io::Error::other(refused) });
             }
-            chooser.unavailable(Method::ZeroCopy, refused.why());
+            policy.unavailable(Method::ZeroCopy, refused.why());
         }
         let cache = match self.send_pool {
             Some(pool) => Cache::sharing(pool),
             None => Cache::new(own_or(None)?),
         };
         let (published, returns) = (self.published_method, self.return_buffers);
-        let mut sender = Sender::new(Arc::clone(&socket), cache, chooser, paths, peer, published, returns);
+        let mut sender = Sender::new(Arc::clone(&socket), cache, policy, paths, peer, published, returns);
         if is_shared {
             sender.share().expect("made by this process");
         }

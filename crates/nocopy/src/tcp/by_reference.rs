@@ -17,8 +17,7 @@ use std::sync::Arc;
 use rustix::net::SendFlags;
 
 use super::Published;
-use crate::engine::choice::Chooser;
-use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
+use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work, size};
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
@@ -185,7 +184,7 @@ impl TransferError {
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
 pub(super) struct ByReference {
-    chooser: Chooser<PublishedMethod>,
+    policy: Policy<PublishedMethod>,
     ended_early: u64,
     /// A call that could wait had no room for all of its bytes: the peer is slow, or the socket does not block. From then on pieces are cut
     /// to the room, until a whole piece fits.
@@ -225,8 +224,8 @@ impl ByReference {
         stream::hardly_wait(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
-        let chooser = Chooser::by(policy.about(Matter::Writes), PublishedMethod::Copy, PAGE_BYTES + 1);
-        Ok(Self { chooser, ended_early: 0, is_slow: false })
+        let policy = policy.about(Matter::Writes).plain(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
+        Ok(Self { policy, ended_early: 0, is_slow: false })
     }
 
     /// Passes the next piece of a transfer to the socket.
@@ -284,22 +283,22 @@ impl ByReference {
         socket: BorrowedFd<'_>,
     ) -> Result<(usize, Evidence), TransferError> {
         loop {
-            let choice = self.chooser.choose(work(piece.bytes));
+            let choice = self.policy.choose(work(piece.bytes));
             let started = choice.measured.then(processor_time);
             match hand_over(choice.method, data.region(), piece, socket) {
                 Ok(moved) => {
                     let bytes = self.note(piece, moved);
                     if let Some(started) = started {
-                        self.chooser.record(choice, work(bytes), processor_time().saturating_sub(started));
+                        self.policy.record(choice, work(bytes), processor_time().saturating_sub(started));
                     }
                     return Ok((bytes, self.evidence(choice.method, bytes)));
                 }
                 Err(TransferError::Refused { source, .. })
                     if source.kind() != io::ErrorKind::WouldBlock
-                        && !self.chooser.is_pinned()
+                        && !self.policy.is_pinned()
                         && choice.method != PublishedMethod::Copy =>
                 {
-                    self.chooser.rule_out(choice.method, why_not(&source));
+                    self.policy.rule_out(choice.method, why_not(&source));
                 }
                 Err(error) => return Err(error),
             }
@@ -309,7 +308,7 @@ impl ByReference {
     fn evidence(&self, method: PublishedMethod, bytes: usize) -> Evidence {
         match method {
             PublishedMethod::Vmsplice | PublishedMethod::Sendfile => Evidence::Unknown,
-            PublishedMethod::Copy => self.chooser.copied(bytes.div_ceil(PAGE_BYTES), PAGE_BYTES),
+            PublishedMethod::Copy => self.policy.copied(size(bytes.div_ceil(PAGE_BYTES)), PAGE_BYTES),
         }
     }
 
@@ -318,7 +317,7 @@ impl ByReference {
     }
 
     pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
-        self.chooser.explain()
+        self.policy.explain()
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::Method;
 use super::item::Run;
-use crate::engine::choice;
-use crate::engine::policy::{Matter, Policy, Reason, Work};
+use crate::engine::policy::{Matter, Policy, Reason, Work, size};
 
 /// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning a page costs as much.
 const UNIT_BYTES: usize = 4096;
@@ -13,19 +12,19 @@ const RING_FULL: &str = "as many sends wait for the peer's acknowledgement as a 
 
 const REFUSED: &str = "the kernel did not take by it what a plain call takes";
 
-pub(super) type Chooser = choice::Chooser<Method>;
+/// Among all methods, or always `pinned`.
+pub(super) fn policy(pinned: Option<Method>) -> Policy<Method> {
+    let policy = pinned.map_or_else(|| Policy::new(&Method::ALL), Policy::pinned);
+    policy.about(Matter::Writes).plain(Method::Plain, UNIT_BYTES as u32)
+}
 
-impl Chooser {
-    /// Among all methods, or always `pinned`.
-    pub(super) fn new(pinned: Option<Method>) -> Self {
-        let policy = pinned.map_or_else(|| Policy::new(&Method::ALL), Policy::pinned);
-        Self::by(policy.about(Matter::Writes), Method::Plain, UNIT_BYTES)
-    }
-
+impl Policy<Method> {
     /// Records that a zero-copy method failed by `ENOBUFS` or a full ring, and that no completion made room.
     pub(super) fn no_room(&mut self, method: Method, is_ring_full: bool) {
         match method {
-            Method::UringZeroCopy if is_ring_full => self.rule_out(method, Reason::Temporary(RING_FULL)),
+            Method::UringZeroCopy if is_ring_full => {
+                self.rule_out(method, Reason::Temporary(RING_FULL));
+            }
             _ => self.no_buffers(method),
         }
     }
@@ -40,17 +39,12 @@ impl Chooser {
 impl From<Run> for Work {
     #[inline]
     fn from(run: Run) -> Self {
-        let count = u32::try_from(pages(run.bytes)).unwrap_or(u32::MAX);
-        Self { destination: 0, bytes: size(run.bytes), count }
+        Self { destination: 0, bytes: size(run.bytes), count: pages(run.bytes) }
     }
 }
 
-pub(super) fn pages(bytes: usize) -> usize {
-    bytes.div_ceil(UNIT_BYTES)
-}
-
-pub(super) fn size(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
+pub(super) fn pages(bytes: usize) -> u32 {
+    size(bytes.div_ceil(UNIT_BYTES))
 }
 
 #[cfg(test)]
@@ -63,37 +57,37 @@ mod tests {
 
     #[test]
     fn what_the_stream_lacks_is_never_chosen() {
-        let mut chooser = Chooser::new(None);
-        chooser.unavailable(Method::ZeroCopy, "the kernel refuses");
-        chooser.unavailable(Method::UringZeroCopy, "no ring");
+        let mut policy = policy(None);
+        policy.unavailable(Method::ZeroCopy, "the kernel refuses");
+        policy.unavailable(Method::UringZeroCopy, "no ring");
         for _ in 0..10_000 {
-            let choice = chooser.choose(WRITE);
-            assert_eq!(choice.method, Method::Plain, "{}", chooser.explain());
-            chooser.record(choice, WRITE, Duration::from_micros(10));
+            let choice = policy.choose(WRITE);
+            assert_eq!(choice.method, Method::Plain, "{}", policy.explain());
+            policy.record(choice, WRITE, Duration::from_micros(10));
         }
     }
 
     #[test]
     fn what_the_kernel_begins_to_refuse_is_hardly_asked_for_again() {
-        let mut chooser = Chooser::new(None);
+        let mut policy = policy(None);
         let mut refused = 0;
         for round in 0..20_000 {
-            let choice = chooser.choose(WRITE);
+            let choice = policy.choose(WRITE);
             let is_zero_copy = choice.method.is_zero_copy();
             if is_zero_copy && round >= 10_000 {
                 refused += 1;
-                chooser.not_taken(choice.method);
+                policy.not_taken(choice.method);
                 continue;
             }
             let cost = Duration::from_micros(if is_zero_copy { 5 } else { 10 });
-            chooser.record(choice, WRITE, cost);
+            policy.record(choice, WRITE, cost);
         }
-        assert!(refused < 20, "{refused} times: {}", chooser.explain());
+        assert!(refused < 20, "{refused} times: {}", policy.explain());
     }
 
     #[test]
     fn the_faster_way_is_found_and_the_slower_left() {
-        let mut chooser = Chooser::new(None);
+        let mut policy = policy(None);
         let cost = |method| match method {
             Method::Plain => Duration::from_micros(20),
             Method::ZeroCopy => Duration::from_micros(8),
@@ -101,11 +95,11 @@ mod tests {
         };
         let mut last = Method::Plain;
         for _ in 0..100_000 {
-            let choice = chooser.choose(Run { bytes: 256 << 10 });
-            chooser.record(choice, Run { bytes: 256 << 10 }, cost(choice.method));
+            let choice = policy.choose(Run { bytes: 256 << 10 });
+            policy.record(choice, Run { bytes: 256 << 10 }, cost(choice.method));
             last = choice.method;
         }
-        assert_eq!(last, Method::ZeroCopy, "{}", chooser.explain());
-        assert_eq!(chooser.choose(Run { bytes: 100 }).method, Method::Plain, "too short to be worth it");
+        assert_eq!(last, Method::ZeroCopy, "{}", policy.explain());
+        assert_eq!(policy.choose(Run { bytes: 100 }).method, Method::Plain, "too short to be worth it");
     }
 }

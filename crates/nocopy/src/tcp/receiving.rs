@@ -58,7 +58,6 @@ const TELLING_BYTES_MIN: usize = 32 << 10;
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<ReceiveMethod>,
-    is_pinned: bool,
     /// Whether mapping was measured, or found not to work.
     is_mapping_known: bool,
     sample: Option<Sample>,
@@ -79,13 +78,17 @@ impl Chooser {
     /// Always `pinned`, or the best method that fits the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
         let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(Matter::Reads);
-        Self { policy, is_pinned: pinned.is_some(), is_mapping_known: false, sample: None }
+        Self { policy, is_mapping_known: false, sample: None }
     }
 
     /// The cause booked for copied bytes. "Copying is faster" is not booked before it is known.
     #[inline]
     pub(super) fn cause_of_copying(&self) -> Cause {
-        if self.is_mapping_known && !self.is_pinned { Cause::CopyingIsFaster } else { Cause::SocketCall }
+        if self.is_mapping_known && !self.policy.is_pinned() {
+            Cause::CopyingIsFaster
+        } else {
+            Cause::SocketCall
+        }
     }
 
     /// The method to receive by now; data received before has been used.
@@ -172,7 +175,7 @@ impl Chooser {
     pub(super) fn rule_out_mapping(&mut self, why: Reason) {
         self.sample = None;
         self.is_mapping_known = true;
-        if !self.is_pinned {
+        if !self.policy.is_pinned() {
             self.policy.rule_out(ReceiveMethod::Mapped, why);
         }
     }

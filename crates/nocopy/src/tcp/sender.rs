@@ -15,13 +15,13 @@ use ends::End;
 use flush::{Call, RingUse};
 
 use super::by_reference::{ByReference, Transfer};
-use super::choice::Chooser;
+
 use super::item::{Item, QueuedBytes};
 use super::outcome::{Counters, Outcome, QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
-use crate::engine::policy::Choice;
+use crate::engine::policy::{Choice, Policy};
 use crate::engine::wait::{Look, look_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -52,7 +52,7 @@ pub struct Sender {
     paths: PathEvidence,
     peer: Option<IpAddr>,
     ledger: Ledger,
-    chooser: Chooser,
+    policy: Policy<Method>,
     /// The choice for a run of so many bytes, if it was made already.
     chosen: Option<(usize, Choice<Method>)>,
     outcome: Outcome,
@@ -68,7 +68,7 @@ impl Sender {
     pub(super) fn new(
         socket: Arc<OwnedFd>,
         cache: Cache,
-        chooser: Chooser,
+        policy: Policy<Method>,
         paths: Paths,
         peer: Option<IpAddr>,
         published_method: Option<PublishedMethod>,
@@ -81,7 +81,7 @@ impl Sender {
             paths: PathEvidence::new(paths),
             peer,
             ledger: Ledger::default(),
-            chooser,
+            policy,
             chosen: None,
             outcome: Outcome::default(),
             left: usize::MAX,
@@ -408,7 +408,7 @@ impl Sender {
     /// Allows others to send on the socket.
     pub(super) fn share(&mut self) -> io::Result<()> {
         self.queue.share_socket()?;
-        self.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
+        self.policy.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
         Ok(())
     }
 
@@ -432,7 +432,7 @@ impl Sender {
     /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Unless a
     /// method was set, writes shorter than a page use a plain call, and count as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
-        let owned = self.chooser.explain();
+        let owned = self.policy.explain();
         match self.by_reference.as_ref().map(ByReference::explain) {
             None => Explanation::of(&owned, Evidence::Unknown),
             Some(published) => Explanation::of(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nocopy_proto::UdpChecksum;
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::choice::Chooser;
+use super::choice;
 use super::open_error::OpenError;
 use super::settings::Settings;
 use super::{Method, Receiver, Sender, Socket, kernel, over_port};
@@ -334,10 +334,10 @@ impl Builder {
         }
         udp_send::report_errors(&*socket, is_ipv6)
             .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
-        let chooser = Chooser::new(self.method, has_port);
+        let policy = choice::policy(self.method, has_port);
         let local = address::local(&*socket).ok();
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
-        let mut sender = Sender::new(socket, pool, chooser, paths, self.return_buffers);
+        let mut sender = Sender::new(socket, pool, policy, paths, self.return_buffers);
         if self.method.is_none_or(Method::is_by_flag)
             && let Err(refused) = sender.allow_zero_copy()
         {

@@ -2,7 +2,6 @@
 
 use super::Method;
 use super::cut::Run;
-use crate::engine::choice;
 use crate::engine::policy::{Policy, Work};
 
 /// For several datagrams, in the order in which they are tried.
@@ -15,23 +14,19 @@ const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 /// A single datagram shorter than this is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
 /// kernel's documentation), and below a page pinning costs as much as copying. This is not measured, because that
 /// would cost more than it could gain.
-const SINGLE_BYTES_MIN: usize = 4096;
+const SINGLE_BYTES_MIN: u32 = 4096;
 
-pub(super) type Chooser = choice::Chooser<Method>;
+/// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are measured, too.
+pub(super) fn policy(pinned: Option<Method>, has_port: bool) -> Policy<Method> {
+    let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
+    policy.plain(Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
+}
 
-impl Chooser {
-    /// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are measured, too.
-    pub(super) fn new(pinned: Option<Method>, has_port: bool) -> Self {
-        let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
-        Self::by(policy, Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
-    }
-
-    /// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy, and never report
-    /// completion.)
-    pub(super) fn without_zero_copy(&mut self, why: &'static str) {
-        let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
-        by_flag.for_each(|method| self.unavailable(method, why));
-    }
+/// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy, and never report
+/// completion.)
+pub(super) fn without_zero_copy(policy: &mut Policy<Method>, why: &'static str) {
+    let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
+    by_flag.for_each(|method| policy.unavailable(method, why));
 }
 
 fn among_all(has_port: bool) -> Policy<Method> {
@@ -45,8 +40,7 @@ fn among_all(has_port: bool) -> Policy<Method> {
 impl From<&Run> for Work {
     #[inline]
     fn from(run: &Run) -> Self {
-        let count = u32::try_from(run.datagrams).unwrap_or(u32::MAX);
-        Self { destination: run.destination, bytes: run.datagram_bytes as u32, count }
+        Self { destination: run.destination, bytes: run.datagram_bytes as u32, count: run.datagrams }
     }
 }
 
@@ -58,15 +52,15 @@ mod tests {
 
     #[test]
     fn unsupported_methods_are_never_chosen_even_after_a_reset() {
-        let mut chooser = Chooser::new(None, false);
-        chooser.without_zero_copy("the kernel refuses it");
-        chooser.forget_all();
-        let run = Run::of(0, 1400, 44);
+        let mut policy = policy(None, false);
+        without_zero_copy(&mut policy, "the kernel refuses it");
+        policy.forget_all();
+        let run = Run { destination: 0, datagram_bytes: 1400, datagrams: 44, end: 0 };
         for _ in 0..10_000 {
-            let choice = chooser.choose(&run);
-            assert!(!choice.method.is_by_flag(), "{}", chooser.explain());
-            chooser.record(choice, &run, Duration::from_micros(10));
+            let choice = policy.choose(&run);
+            assert!(!choice.method.is_by_flag(), "{}", policy.explain());
+            policy.record(choice, &run, Duration::from_micros(10));
         }
-        assert!(chooser.explain().to_string().contains("the kernel refuses it"), "{}", chooser.explain());
+        assert!(policy.explain().to_string().contains("the kernel refuses it"), "{}", policy.explain());
     }
 }

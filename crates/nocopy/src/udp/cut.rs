@@ -15,7 +15,7 @@ const PAGE_BYTES: usize = 4096;
 pub(super) struct Run {
     pub(super) destination: u32,
     pub(super) datagram_bytes: usize,
-    pub(super) datagrams: usize,
+    pub(super) datagrams: u32,
     /// The ticket after the last message.
     pub(super) end: u64,
 }
@@ -33,7 +33,7 @@ impl Run {
         let mut run = Self {
             destination: *destination,
             datagram_bytes,
-            datagrams: message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0),
+            datagrams: (message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0)) as u32,
             end: head.ticket + 1,
         };
         while run.end < end {
@@ -41,7 +41,7 @@ impl Run {
             if *destination != run.destination || message.datagram_bytes() != datagram_bytes {
                 break;
             }
-            run.datagrams += message.datagrams();
+            run.datagrams += message.datagrams() as u32;
             run.end += 1;
         }
         Some(run)

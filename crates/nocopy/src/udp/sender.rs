@@ -13,15 +13,17 @@ use flush::Call;
 pub(super) use flush::How;
 use rustix::event::PollFlags;
 
-use super::choice::Chooser;
+use super::choice;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
+use super::method::Method;
 use super::outcome::Outcome;
 use super::over_port;
 use super::peer_error::PeerError;
 use super::strangers::Strangers;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
+use crate::engine::policy::Policy;
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -71,7 +73,7 @@ pub struct Sender {
     copies_over_port: bool,
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
-    chooser: Chooser,
+    policy: Policy<Method>,
     strangers: Strangers,
     pub(super) outcome: Outcome,
 }
@@ -80,7 +82,7 @@ impl Sender {
     pub(super) fn new(
         socket: Arc<KernelSocket>,
         pool: Pool,
-        chooser: Chooser,
+        policy: Policy<Method>,
         paths: Paths,
         return_buffers: bool,
     ) -> Self {
@@ -95,7 +97,7 @@ impl Sender {
             port: None,
             copies_over_port: false,
             awaits_completions: false,
-            chooser,
+            policy,
             strangers: Strangers::default(),
         }
     }
@@ -114,7 +116,7 @@ impl Sender {
     }
 
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
-        self.chooser.without_zero_copy(why);
+        choice::without_zero_copy(&mut self.policy, why);
     }
 
     /// Adds a port as a method, and sets whether copies use only the port.
@@ -204,7 +206,7 @@ impl Sender {
     fn forget_destinations(&mut self) {
         self.destinations.forget(self.queue.entries().held().map(|held| held.destination));
         self.paths.forget();
-        self.chooser.forget_all();
+        self.policy.forget_all();
     }
 
     #[inline(always)]
@@ -422,7 +424,7 @@ impl Sender {
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.queue.share_socket()?;
-        self.chooser.without_zero_copy(NoZeroCopy::Shared.why());
+        choice::without_zero_copy(&mut self.policy, NoZeroCopy::Shared.why());
         Ok(self.queue.socket())
     }
 
@@ -458,7 +460,7 @@ impl Sender {
     /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call, and the ledger
     /// has them as [below threshold](Cause::BelowThreshold). Over a port, the port's explanation is included.
     pub fn explain(&self) -> Explanation {
-        let ways = self.chooser.explain();
+        let ways = self.policy.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
             None => Explanation::of(&ways, Evidence::Unknown),
             Some(port) => port.below(&ways),

@@ -206,11 +206,16 @@ impl Class {
         *self = Self { epoch: self.epoch.wrapping_add(1), ..Self::new(self.kind, incumbent, known) };
     }
 
-    /// The method of a call that need not be measured.
+    /// Takes out the calls that need not be measured: the method of the first, and how many follow.
     #[inline]
-    pub(super) fn quiet(&mut self) -> Option<u8> {
-        self.quiet = self.quiet.checked_sub(1)?;
-        Some(self.now)
+    pub(super) fn take_quiet(&mut self) -> Option<(u8, u8)> {
+        let left = std::mem::take(&mut self.quiet).checked_sub(1)?;
+        Some((self.now, left))
+    }
+
+    /// Returns those that were not made.
+    pub(super) fn return_quiet(&mut self, left: u8) {
+        self.quiet += left;
     }
 
     /// The method of a call to be measured, and the epoch to record it for.

@@ -21,6 +21,8 @@
 
 use std::time::Duration;
 
+use crate::facts::evidence::{Cause, Evidence};
+
 mod class;
 mod explain;
 mod table;
@@ -28,7 +30,7 @@ mod table;
 mod tests;
 mod trial;
 
-use class::{Budget, Class, Terms};
+use class::{Budget, Terms};
 use table::{Kind, Table};
 
 pub(crate) use explain::{Explanation, Matter};
@@ -38,6 +40,9 @@ pub(crate) const METHODS_MAX: usize = 8;
 /// The first wait of a method that is out for a temporary reason, in time spent sending; it doubles each time.
 const TEMPORARY_NS: f64 = 100e6;
 const TEMPORARY_NS_MAX: f64 = 60e9;
+
+const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
+                         'ulimit -l' where the process has no CAP_IPC_LOCK";
 
 /// What one choice sends or receives: a number of units of one size. Costs are compared per unit.
 ///
@@ -91,19 +96,38 @@ struct Out {
     doublings: u8,
 }
 
-/// The measured choice of one socket among methods of sending.
+/// The choice of one socket among methods of sending: the user's, a plain call where that is known to be best, or measurement.
 ///
 /// Allocates only when a destination or a kind of send is new. One class takes some 600 bytes.
 #[derive(Debug)]
 pub(crate) struct Policy<M> {
-    last_work: Work,
-    last_kind: Kind,
-    last_class: usize,
+    last: Last,
     table: Table,
     candidates: Candidates<M>,
     budget: Budget,
     pinned: bool,
     matter: Matter,
+    /// The ordinary call, which copies, and sends a single unit of fewer bytes, without measuring.
+    plain: Option<M>,
+    small_bytes: u32,
+}
+
+/// The work that was chosen for last, and its class.
+#[derive(Debug)]
+struct Last {
+    work: Work,
+    kind: Kind,
+    class: usize,
+    /// The method of so many further calls for this work, which need not be measured; taken out of the class.
+    method: u8,
+    quiet: u8,
+}
+
+impl Last {
+    fn none() -> Self {
+        let work = Work { destination: 0, bytes: 0, count: 0 };
+        Self { work, kind: Kind::of(0, 0), class: usize::MAX, method: 0, quiet: 0 }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -149,15 +173,23 @@ impl<M: Copy + Eq> Policy<M> {
 
     fn among(candidates: Candidates<M>) -> Self {
         Self {
-            last_work: Work { destination: 0, bytes: 0, count: 0 },
-            last_kind: Kind::of(0, 0),
-            last_class: usize::MAX,
+            last: Last::none(),
             table: Table::new(),
             candidates,
             budget: Budget::new(),
             pinned: false,
             matter: Matter::Datagrams,
+            plain: None,
+            small_bytes: 0,
         }
+    }
+
+    /// Has a single unit of fewer than `small_bytes` sent by `method`, an ordinary call, unless another method is pinned.
+    #[must_use]
+    pub(crate) fn plain(mut self, method: M, small_bytes: u32) -> Self {
+        self.plain = Some(method);
+        self.small_bytes = if self.pinned { 0 } else { small_bytes };
+        self
     }
 
     #[must_use]
@@ -169,45 +201,79 @@ impl<M: Copy + Eq> Policy<M> {
     /// How to do the next work. Costs some 5 ns while work does not change, 10 ns if only the destination does, and
     /// 15 to 30 ns otherwise (measured).
     #[inline]
-    pub(crate) fn choose(&mut self, work: Work) -> Choice<M> {
-        if work == self.last_work
-            && let Some(method) = self.table.class(self.last_class).and_then(Class::quiet)
-        {
-            return self.candidates.unmeasured(method);
+    pub(crate) fn choose(&mut self, work: impl Into<Work>) -> Choice<M> {
+        let work = work.into();
+        match self.plain {
+            Some(plain) if self.is_small(work.count, work.bytes) => Choice::by_rule(plain),
+            _ if self.is_quiet(work) => {
+                self.last.quiet -= 1;
+                self.candidates.unmeasured(self.last.method)
+            }
+            _ => self.choose_anew(work),
         }
-        self.choose_anew(work)
     }
 
-    /// As [`choose`](Self::choose), for work that need not be measured because the same kind was sent before. `None` if
-    /// [`choose`](Self::choose) must be called.
     #[inline]
-    pub(crate) fn choose_at_once(&mut self, work: Work) -> Option<M> {
-        if work != self.last_work {
-            return None;
+    fn is_small(&self, units: u32, bytes: u32) -> bool {
+        units <= 1 && bytes < self.small_bytes
+    }
+
+    #[inline]
+    fn is_quiet(&self, work: Work) -> bool {
+        self.last.quiet > 0 && work == self.last.work
+    }
+
+    /// Whether a single unit is sent by the plain call, so that its cost need not be measured.
+    #[inline]
+    pub(crate) fn is_plain(&mut self, destination: u32, bytes: usize) -> bool {
+        let work = Work { destination, bytes: bytes as u32, count: 1 };
+        if self.is_small(1, work.bytes) {
+            return true;
         }
-        let method = self.table.class(self.last_class).and_then(Class::quiet)?;
-        Some(self.candidates.methods[usize::from(method)])
+        let is_plain =
+            self.is_quiet(work) && self.plain == Some(self.candidates.methods[usize::from(self.last.method)]);
+        self.last.quiet -= u8::from(is_plain);
+        is_plain
+    }
+
+    /// The evidence for bytes that a copying method sent, `units` of that size at a time.
+    #[inline]
+    pub(crate) fn copied(&self, units: u32, bytes: usize) -> Evidence {
+        Evidence::Copied(match self.pinned {
+            true => Cause::SocketCall,
+            false if self.is_small(units, size(bytes)) => Cause::BelowThreshold,
+            false => Cause::CopyingIsFaster,
+        })
     }
 
     fn choose_anew(&mut self, work: Work) -> Choice<M> {
-        if work != self.last_work || self.last_class == usize::MAX {
+        self.return_quiet();
+        let last = &mut self.last;
+        if work != last.work || last.class == usize::MAX {
             // Several destinations in turn are mostly sent the same.
-            if (work.bytes, work.count) != (self.last_work.bytes, self.last_work.count) {
-                self.last_kind = Kind::of(work.bytes, work.count);
+            if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
+                last.kind = Kind::of(work.bytes, work.count);
             }
-            let kind = self.last_kind;
             let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
-            self.last_class =
-                self.table.find(work.destination, kind, |kind, hint| candidates.first(kind, hint, sent_ns));
-            self.last_work = work;
+            let first = |kind, hint| candidates.first(kind, hint, sent_ns);
+            last.class = self.table.find(work.destination, last.kind, first);
+            last.work = work;
         }
-        let class = self.table.class(self.last_class).expect("found above");
-        if let Some(method) = class.quiet() {
+        let class = self.table.class(last.class).expect("found above");
+        if let Some((method, left)) = class.take_quiet() {
+            (last.method, last.quiet) = (method, left);
             return self.candidates.unmeasured(method);
         }
         let (method, epoch) = class.measured();
         let method = self.candidates.methods[usize::from(method)];
-        Choice { method, measured: true, class: self.last_class as u16, epoch }
+        Choice { method, measured: true, class: last.class as u16, epoch }
+    }
+
+    /// Before a class changes, the calls that were taken out are returned to theirs.
+    fn return_quiet(&mut self) {
+        if let (1.., Some(class)) = (self.last.quiet, self.table.class(self.last.class)) {
+            class.return_quiet(std::mem::take(&mut self.last.quiet));
+        }
     }
 
     /// Records the cost of a measured choice: the elapsed time of its system calls, sending and reaping due completions.
@@ -215,7 +281,9 @@ impl<M: Copy + Eq> Policy<M> {
     ///
     /// `work` is the work that was sent, perhaps less than announced. A choice that was not measured, or whose record comes after another
     /// method's turn began, is ignored. Failed calls need not be recorded.
-    pub(crate) fn record(&mut self, choice: Choice<M>, work: Work, cost: Duration) {
+    pub(crate) fn record(&mut self, choice: Choice<M>, work: impl Into<Work>, cost: Duration) {
+        let work = work.into();
+        self.return_quiet();
         let Some(class) = self.table.class(usize::from(choice.class)).filter(|_| choice.measured) else {
             return;
         };
@@ -240,6 +308,7 @@ impl<M: Copy + Eq> Policy<M> {
         copied: bool,
         after: Option<Duration>,
     ) {
+        self.return_quiet();
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         let held_ns = after.map(|after| after.as_nanos() as f32);
@@ -251,6 +320,7 @@ impl<M: Copy + Eq> Policy<M> {
     /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not used there until a wait is
     /// over that doubles each time.
     pub(crate) fn refused(&mut self, destination: u32, method: M, bytes: u32) {
+        self.return_quiet();
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         self.table.of_size(destination, bytes, |class| {
@@ -260,6 +330,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// Rules `method` out for all destinations. False if some sends have no other method left; they then use the last candidate.
     pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
+        self.return_quiet();
         let Some(method) = self.candidates.index(method) else { return true };
         self.candidates.rule_out(method, why, self.budget.sent_ns);
         let (candidates, budget) = (&self.candidates, &mut self.budget);
@@ -271,15 +342,28 @@ impl<M: Copy + Eq> Policy<M> {
             .all(|order| candidates.allowed(order, budget.sent_ns) != 0)
     }
 
+    /// Rules a method out because it is not available on this machine, or for this socket.
+    pub(crate) fn unavailable(&mut self, method: M, why: &'static str) {
+        self.rule_out(method, Reason::Unavailable(why));
+    }
+
+    /// Rules a zero-copy method out for a while, because it met `ENOBUFS`, and no completion made room.
+    pub(crate) fn no_buffers(&mut self, method: M) {
+        self.rule_out(method, Reason::Temporary(NO_MEMORY));
+    }
+
     /// Forgets everything learned, and temporary reasons. [Unavailable](Reason::Unavailable) methods stay so.
     pub(crate) fn forget_all(&mut self) {
         let mut candidates = self.candidates.clone();
         for out in &mut candidates.out {
             *out = out.filter(|out| out.until_ns.is_infinite());
         }
-        *self = Self { pinned: self.pinned, matter: self.matter, ..Self::among(candidates) };
+        let fresh = Self::among(candidates);
+        (self.last, self.table, self.candidates, self.budget) =
+            (fresh.last, fresh.table, fresh.candidates, fresh.budget);
     }
 
+    #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned
     }
@@ -287,6 +371,11 @@ impl<M: Copy + Eq> Policy<M> {
     pub(crate) fn explain(&self) -> Explanation<M> {
         explain::explain(self)
     }
+}
+
+/// A length as the size of a [`Work`].
+pub(crate) fn size(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl<M: Copy + Eq> Candidates<M> {

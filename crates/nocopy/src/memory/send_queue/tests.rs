@@ -57,7 +57,7 @@ fn push(queue: &mut Queue) -> Extent {
 fn send(queue: &mut Queue, extent: Extent) -> io::Result<usize> {
     let mut burst = Burst::new();
     let mut batch = queue.batch(&mut burst, None);
-    batch.add(extent, 0, ());
+    batch.add(extent, None, ());
     batch.send_zero_copy(0)
 }
 

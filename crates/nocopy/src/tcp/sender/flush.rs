@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Sender;
 use super::ends::End;
+use crate::engine::policy::size;
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
@@ -19,7 +20,7 @@ use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
 use crate::tcp::Method;
 use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
-use crate::tcp::choice::{pages, size};
+use crate::tcp::choice::pages;
 use crate::tcp::item::{Item, Run};
 use crate::tcp::outcome::SendError;
 
@@ -183,7 +184,7 @@ impl Sender {
     /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
         let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run.bytes);
-        let choice = chosen.map_or_else(|| self.chooser.choose(run), |(_, choice)| choice);
+        let choice = chosen.map_or_else(|| self.policy.choose(run), |(_, choice)| choice);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
@@ -214,7 +215,7 @@ impl Sender {
             }
         };
         if method == choice.method && sent_bytes > 0 {
-            self.chooser.record(choice, Run { bytes: sent_bytes }, cost);
+            self.policy.record(choice, Run { bytes: sent_bytes }, cost);
         }
         Ok(is_done)
     }
@@ -233,7 +234,7 @@ impl Sender {
     }
 
     fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
-        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(pages(run.bytes), run.bytes));
+        let evidence = (!method.is_zero_copy()).then(|| self.policy.copied(pages(run.bytes), run.bytes));
         How { method, waits, evidence, since, run_bytes: run.bytes }
     }
 
@@ -244,7 +245,7 @@ impl Sender {
             Method::UringZeroCopy => self.open_ring_if_few(),
         };
         if let Err(why) = ready {
-            self.chooser.unavailable(how.method, why);
+            self.policy.unavailable(how.method, why);
             return Err(io::ErrorKind::Unsupported.into());
         }
         let in_flight = self.in_flight();
@@ -307,19 +308,19 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
         self.outcome.counters.no_buffers_bytes += sent as u64;
-        self.chooser.no_room(how.method, self.queue.is_ring_full());
+        self.policy.no_room(how.method, self.queue.is_ring_full());
         Ok(sent)
     }
 
     #[cold]
     fn fallback(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
         if self.queue.is_ring_broken() {
-            self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
+            self.policy.unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
         if !method.is_zero_copy() || !is_of_method(&error) {
             return Err(error);
         }
-        self.chooser.not_taken(method);
+        self.policy.not_taken(method);
         Ok(Method::Plain)
     }
 
@@ -330,7 +331,7 @@ impl Sender {
         if self.queued() > 0 || self.end == End::Finished {
             return Ok(0);
         }
-        let choice = self.chooser.choose(Run { bytes: bytes.len() });
+        let choice = self.policy.choose(Run { bytes: bytes.len() });
         if choice.method != Method::Plain || choice.measured {
             self.chosen = Some((bytes.len(), choice));
             return Ok(0);
@@ -339,7 +340,7 @@ impl Sender {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             sent => sent.map_err(|error| self.error(error))?,
         };
-        let evidence = self.chooser.copied(pages(bytes.len()), bytes.len());
+        let evidence = self.policy.copied(pages(bytes.len()), bytes.len());
         self.outcome.bytes += sent as u64;
         self.ledger.add(evidence, 0, sent as u64);
         Ok(sent)
@@ -400,7 +401,8 @@ impl Sender {
                 let is_doubtful = report.copied && may_share;
                 let evidence = if is_doubtful { Evidence::Unknown } else { proven };
                 self.ledger.add(evidence, 0, done.bytes() as u64);
-                self.chooser.completed(method, 0, size(run_bytes), report.copied && !is_doubtful, since);
+                let after = since.map(|since| since.elapsed());
+                self.policy.completed(0, method, size(run_bytes), report.copied && !is_doubtful, after);
                 evidence
             });
             self.queue.settle(done, evidence);

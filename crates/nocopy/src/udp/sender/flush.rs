@@ -82,7 +82,7 @@ impl Sender {
         let (Some(bytes), destination) = (message.single(), *destination) else { return false };
         // Messages wait for room no longer, so the descriptor must not either.
         let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
-        if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
+        if !is_alone || !self.policy.is_plain(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
@@ -90,7 +90,7 @@ impl Sender {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
-        let evidence = self.chooser.copied(1, bytes);
+        let evidence = self.policy.copied(1, bytes);
         self.count_sent(1, bytes, Some(evidence));
         self.queue.pop_only(|outgoing| outgoing.message.pop_buffer(), evidence);
         true
@@ -224,13 +224,13 @@ impl Sender {
         let mut is_all = true;
         self.awaits_completions = false;
         while let Some(run) = Run::first(self.queue.entries(), self.queue.head()) {
-            let choice = self.chooser.choose(&run);
+            let choice = self.policy.choose(&run);
             let since = choice.measured.then(Instant::now);
             let how = How { method: choice.method, flags, evidence: None, since };
             let done = self.send_run(how, &run);
             self.reap_if_many();
             if let (Some(since), Ok(true)) = (since, &done) {
-                self.chooser.record(choice, &run, since.elapsed());
+                self.policy.record(choice, &run, since.elapsed());
             }
             match done {
                 Ok(_) => {}
@@ -283,7 +283,7 @@ impl Sender {
         let address = self.destinations.get(run.destination).address.as_ref();
         udp_send::send(self.queue.socket(), bytes, address, how.flags)?;
         let bytes = bytes.len();
-        let evidence = self.chooser.copied(run.datagrams, bytes);
+        let evidence = self.policy.copied(run.datagrams, bytes);
         self.count_sent(1, bytes, Some(evidence));
         self.queue.advance(Position::of(ticket + 1), Some(evidence));
         Ok(())
@@ -295,7 +295,7 @@ impl Sender {
             return self.send_by_ring(how, run);
         }
         let evidence =
-            (!how.method.is_zero_copy()).then(|| self.chooser.copied(run.datagrams, run.datagram_bytes));
+            (!how.method.is_zero_copy()).then(|| self.policy.copied(run.datagrams, run.datagram_bytes));
         let open = self.queue.numbered_calls();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
@@ -350,7 +350,7 @@ impl Sender {
         let method = how.method.instead().unwrap_or(Method::SendMmsg);
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         self.outcome.counters.no_buffers += self.call(run, How { method, evidence, ..how })?;
-        self.chooser.no_buffers(how.method);
+        self.policy.no_buffers(how.method);
         Ok(())
     }
 
@@ -362,7 +362,7 @@ impl Sender {
     /// Passes as many datagrams of the run to the ring as there is room for, by one call.
     fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
         if let Err(refused) = self.queue.open_ring(RING_SENDS) {
-            self.chooser.unavailable(how.method, refused.why());
+            self.policy.unavailable(how.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
         }
         if !self.queue_on_ring(how, run)? {
@@ -473,7 +473,7 @@ impl Sender {
             return None;
         }
         let other = method.instead()?;
-        self.chooser.refused(method, run.destination, run.datagram_bytes as u32);
+        self.policy.refused(run.destination, method, run.datagram_bytes as u32);
         Some(other)
     }
 
@@ -522,7 +522,8 @@ impl Sender {
                     let to = || self.destinations.get(destination).to.map(|to| to.ip());
                     let evidence = self.paths.evidence(destination, to, *report);
                     self.ledger.add(evidence, u64::from(datagrams), done.bytes() as u64);
-                    self.chooser.completed(method, destination, datagram_bytes, report.copied, since);
+                    let after = since.map(|since| since.elapsed());
+                    self.policy.completed(destination, method, datagram_bytes, report.copied, after);
                     evidence
                 }
                 Err(error) => self.resend(&done, error),
@@ -554,7 +555,7 @@ impl Sender {
             }
         }
         if is_of_method(error) {
-            self.chooser.refused(call.method, call.destination, call.datagram_bytes);
+            self.policy.refused(call.destination, call.method, call.datagram_bytes);
         }
         evidence
     }
