@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+/// How long another program may take to start, to answer, and to end: a machine with other work may let it wait for half a minute.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
 #[derive(Debug)]
 pub(crate) struct Lines {
     output: ChildStdout,
     /// The read part of a line that is incomplete.
     heard: Vec<u8>,
-    patience: Duration,
 }
 
 impl Lines {
-    /// Each line is waited for this long.
-    pub(crate) fn new(output: ChildStdout, patience: Duration) -> Self {
-        Self { output, heard: Vec::new(), patience }
+    /// Each line is waited for [this long](PATIENCE).
+    pub(crate) fn new(output: ChildStdout) -> Self {
+        Self { output, heard: Vec::new() }
     }
 
     pub(crate) fn next(&mut self) -> io::Result<Vec<u8>> {
@@ -27,10 +29,10 @@ impl Lines {
                 let rest = self.heard.split_off(end + 1);
                 return Ok(std::mem::replace(&mut self.heard, rest));
             }
-            let left = self.patience.saturating_sub(start.elapsed());
+            let left = PATIENCE.saturating_sub(start.elapsed());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             if poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout))? == 0 {
-                let seconds = self.patience.as_secs();
+                let seconds = PATIENCE.as_secs();
                 let said = format!("its process has said nothing for {seconds} s");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, said));
             }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::cpu;
 use crate::frame::HEADER_BYTES;
+use crate::lines::PATIENCE;
 use nocopy_report::Outcome;
 
 const COMMAND: &str = "bench-inject";
@@ -22,8 +23,6 @@ const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// `PCAP_ERRBUF_SIZE`
 const ERROR_BYTES: usize = 256;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The process's output when its first frames were sent.
 const UNDER_WAY: &str = "under way";

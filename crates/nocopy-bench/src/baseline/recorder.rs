@@ -12,12 +12,10 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cpu;
+use crate::lines::PATIENCE;
 
 /// The buffer of each program: small compared with the sent data, so that writing must keep up.
 const BUFFER_MIB: u32 = 64;
-
-/// How long a program may take to start, and to end on request.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recorder {

@@ -6,7 +6,8 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::lines::PATIENCE;
+
 const LOOK: Duration = Duration::from_millis(2);
 
 /// `LISTEN`, as /proc/net/tcp has it.

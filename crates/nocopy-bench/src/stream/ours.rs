@@ -1,6 +1,7 @@
 //! nocopy's own streams, used as a program would use them.
 
 use crate::evidence;
+use crate::lines::PATIENCE;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
@@ -19,8 +20,6 @@ use nocopy_report::result::Evidence;
 /// Bytes of a buffer of a socket's own pool, by default.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long the last bytes may take to be acknowledged.
-const PATIENCE: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(10);
 
 /// Sends owned buffers by this method, or by the one that measures best.

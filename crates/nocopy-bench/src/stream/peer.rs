@@ -3,16 +3,12 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
 
 use super::task::{COMMAND, Task};
 use super::words::{Report, Word};
 use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
-
-/// How long a process may take for its next message, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Dropped, the process is killed if it has not ended.
 #[derive(Debug)]
@@ -31,7 +27,7 @@ impl Peer {
         let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes, as said above");
         };
-        Ok(Self { child, phases, words: Lines::new(words, PATIENCE) })
+        Ok(Self { child, phases, words: Lines::new(words) })
     }
 
     pub(super) fn address(&mut self) -> io::Result<SocketAddr> {

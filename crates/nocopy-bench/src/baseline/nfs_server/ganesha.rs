@@ -15,6 +15,8 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::lines::PATIENCE;
+
 const GANESHA: &str = "ganesha.nfsd";
 const RPCBIND: &str = "rpcbind";
 
@@ -29,7 +31,6 @@ pub(crate) const MOUNT_PORT: u16 = 20_491;
 /// More than the files of any workload.
 const DESCRIPTORS: u64 = 16_384;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Why it cannot be compared with here, if so.

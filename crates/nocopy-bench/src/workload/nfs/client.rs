@@ -5,7 +5,6 @@
 use std::io::{self, IoSlice, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
 
 use nocopy_nfs::wire::mount::{self, MountReply};
 use nocopy_nfs::wire::nfs3::{
@@ -18,12 +17,10 @@ use nocopy_nfs::wire::xdr::{Reader, Xdr, padding};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
+use crate::lines::PATIENCE;
 use crate::nfs_content::is_content;
 
 pub(super) const UNDER_WAY: usize = 8;
-
-/// A server that is silent for this long is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const REPLY_BYTES_MAX: usize = 2 << 20;
 const BUFFER_BYTES: usize = 64 << 10;

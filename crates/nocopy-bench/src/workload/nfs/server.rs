@@ -20,11 +20,10 @@ use super::owner::{become_owner, give_away};
 use super::{Place, files, written};
 use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
 use crate::cpu;
+use crate::lines::PATIENCE;
 
 /// The file of recorded replies, beside the exported directory.
 pub(super) const RECORDED: &str = "replies";
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const GANESHA_CAUSE: &str = "a buffer of the server between file and socket: two copies a byte";
 const PREAD_CAUSE: &str = "pread() into a buffer, and a socket call from there: two copies a byte";

@@ -13,8 +13,6 @@ use crate::cpu;
 use crate::lines::Lines;
 use crate::stage::Site;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// A copy that takes longer counts as broken.
 const COPY_MAX: Duration = Duration::from_secs(120);
 
@@ -32,7 +30,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = spawn(site, command)?;
         let words = child.stdout.take().expect("it is piped");
-        Ok(Self { child, words: Lines::new(words, PATIENCE) })
+        Ok(Self { child, words: Lines::new(words) })
     }
 
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
