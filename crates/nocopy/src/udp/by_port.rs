@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::cut::Run;
 use super::message::{Message, Outgoing};
 use super::over_port;
-use super::sender::{How, Sender};
+use super::sender::{How, Run, Sender};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::pool::Buffer;

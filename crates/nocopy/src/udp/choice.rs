@@ -1,8 +1,7 @@
 //! The choice among a socket's sending methods.
 
 use super::Method;
-use super::cut::Run;
-use crate::engine::policy::{Policy, Work};
+use crate::engine::policy::Policy;
 
 /// For several datagrams, in the order in which they are tried.
 const BATCHES: [Method; 5] =
@@ -37,29 +36,23 @@ fn among_all(has_port: bool) -> Policy<Method> {
     Policy::new(&with(&BATCHES)).singles(&with(&SINGLES))
 }
 
-impl From<&Run> for Work {
-    #[inline]
-    fn from(run: &Run) -> Self {
-        Self { destination: run.destination, bytes: run.datagram_bytes as u32, count: run.datagrams }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::engine::policy::Work;
 
     #[test]
     fn unsupported_methods_are_never_chosen_even_after_a_reset() {
         let mut policy = policy(None, false);
         without_zero_copy(&mut policy, "the kernel refuses it");
         policy.forget_all();
-        let run = Run { destination: 0, datagram_bytes: 1400, datagrams: 44, end: 0 };
+        let work = Work { destination: 0, bytes: 1400, count: 44 };
         for _ in 0..10_000 {
-            let choice = policy.choose(&run);
+            let choice = policy.choose(work);
             assert!(!choice.method.is_by_flag(), "{}", policy.explain());
-            policy.record(choice, &run, Duration::from_micros(10));
+            policy.record(choice, work, Duration::from_micros(10));
         }
         assert!(policy.explain().to_string().contains("the kernel refuses it"), "{}", policy.explain());
     }

@@ -31,10 +31,10 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 #[derive(Debug)]
 #[must_use = "a dropped message is not sent"]
 pub struct Message {
-    pieces: Buffers,
-    bytes: usize,
+    pub(super) pieces: Buffers,
+    pub(super) bytes: usize,
     /// Bytes of each datagram but the last.
-    datagram_bytes: usize,
+    pub(super) datagram_bytes: usize,
 }
 
 impl FromIterator<Buffer> for Message {
@@ -58,17 +58,6 @@ impl Message {
     }
 
     #[inline]
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of its first datagram, the longest.
-    #[inline]
-    pub(super) fn datagram_bytes(&self) -> usize {
-        self.datagram_bytes
-    }
-
-    #[inline]
     pub(super) fn datagrams(&self) -> usize {
         if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
     }
@@ -78,19 +67,9 @@ impl Message {
         &self.pieces
     }
 
-    #[inline(always)]
-    pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
-        self.pieces.pop()
-    }
-
     /// The bytes of its only datagram if they are in one piece.
     #[inline(always)]
     pub(super) fn single(&self) -> Option<&[u8]> {
-        self.single_buffer().map(|buffer| &**buffer)
-    }
-
-    #[inline(always)]
-    pub(super) fn single_buffer(&self) -> Option<&Buffer> {
         match &self.pieces[..] {
             [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
             _ => None,
@@ -151,7 +130,7 @@ mod tests {
         assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
         assert_eq!(Message::from_iter([]).datagrams(), 1);
         let gathered = Message::from_iter([vec![1, 2].into(), vec![3].into()]);
-        assert_eq!((gathered.bytes(), gathered.datagrams(), gathered.single()), (3, 1, None));
+        assert_eq!((gathered.bytes, gathered.datagrams(), gathered.single()), (3, 1, None));
         assert_eq!(Message::from(Buffer::from(vec![1, 2])).single(), Some(&[1_u8, 2][..]));
     }
 }

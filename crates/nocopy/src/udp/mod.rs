@@ -54,7 +54,6 @@ mod batch;
 mod builder;
 mod by_port;
 mod choice;
-mod cut;
 mod destinations;
 pub(crate) mod kernel;
 mod message;

@@ -1,6 +1,7 @@
 //! The half that sends.
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
+mod ends;
 mod flush;
 
 use std::io;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flush::Call;
-pub(super) use flush::How;
+pub(super) use flush::{How, Run};
 use rustix::event::PollFlags;
 
 use super::choice;
@@ -24,7 +25,6 @@ use super::strangers::Strangers;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Policy;
-use crate::engine::reaper::{self, CloseTimeouts};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -33,12 +33,10 @@ use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::poll::ready_for;
+use crate::sys::udp_send;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
-
-/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)), or a queue stalls.
-const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10), cut_off: None };
 
 /// The sending half of a socket.
 ///
@@ -211,7 +209,7 @@ impl Sender {
 
     #[inline(always)]
     fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected<Message>> {
-        let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
+        let reason = if message.datagram_bytes > DATAGRAM_BYTES_MAX {
             Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX }
         } else if self.queued() >= self.queue_max {
             self.why_full()
@@ -288,6 +286,28 @@ impl Sender {
     pub fn flush(&mut self) -> io::Result<()> {
         self.outcome.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
+    }
+
+    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
+    /// nothing.
+    #[inline(always)]
+    fn send_only(&mut self) -> bool {
+        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
+        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
+        // Messages wait for room no longer, so the descriptor must not either.
+        let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
+        if !is_alone || !self.policy.is_plain(destination, bytes.len()) {
+            return false;
+        }
+        let address = self.destinations.get(destination).address.as_ref();
+        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
+            return false; // it is tried anew, and the error looked into
+        }
+        let bytes = bytes.len();
+        let evidence = self.policy.copied(1, bytes);
+        self.count_sent(1, bytes, Some(evidence));
+        self.queue.pop_only(|outgoing| outgoing.message.pieces.pop(), evidence);
+        true
     }
 
     /// Hands over as much as there is room for now. Returns `false` if something is left.
@@ -469,13 +489,6 @@ impl Sender {
 }
 
 sender_half!(Sender, Buffer);
-
-impl Drop for Sender {
-    /// Queued messages are not sent. Memory is kept while the kernel still reads it.
-    fn drop(&mut self) {
-        reaper::leave(&mut self.queue, TIMEOUTS);
-    }
-}
 
 impl AsFd for Sender {
     /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) left

@@ -206,11 +206,9 @@ impl Class {
         *self = Self { epoch: self.epoch.wrapping_add(1), ..Self::new(self.kind, incumbent, known) };
     }
 
-    /// Takes out the calls that need not be measured: the method of the first, and how many follow.
-    #[inline]
-    pub(super) fn take_quiet(&mut self) -> Option<(u8, u8)> {
-        let left = std::mem::take(&mut self.quiet).checked_sub(1)?;
-        Some((self.now, left))
+    /// Takes out the calls that need not be measured: their method, and how many.
+    pub(super) fn take_quiet(&mut self) -> (u8, u8) {
+        (self.now, std::mem::take(&mut self.quiet))
     }
 
     /// Returns those that were not made.

@@ -203,14 +203,16 @@ impl<M: Copy + Eq> Policy<M> {
     #[inline]
     pub(crate) fn choose(&mut self, work: impl Into<Work>) -> Choice<M> {
         let work = work.into();
-        match self.plain {
-            Some(plain) if self.is_small(work.count, work.bytes) => Choice::by_rule(plain),
-            _ if self.is_quiet(work) => {
-                self.last.quiet -= 1;
-                self.candidates.unmeasured(self.last.method)
-            }
-            _ => self.choose_anew(work),
+        if self.is_small(work.count, work.bytes)
+            && let Some(plain) = self.plain
+        {
+            return Choice::by_rule(plain);
         }
+        if self.is_quiet(work) {
+            self.last.quiet -= 1;
+            return self.candidates.unmeasured(self.last.method);
+        }
+        self.choose_anew(work)
     }
 
     #[inline]
@@ -218,9 +220,16 @@ impl<M: Copy + Eq> Policy<M> {
         units <= 1 && bytes < self.small_bytes
     }
 
+    /// Whether the work is that of the last call, and need not be measured: then the method is known.
     #[inline]
-    fn is_quiet(&self, work: Work) -> bool {
-        self.last.quiet > 0 && work == self.last.work
+    fn is_quiet(&mut self, work: Work) -> bool {
+        work == self.last.work && (self.last.quiet > 0 || self.take_quiet())
+    }
+
+    fn take_quiet(&mut self) -> bool {
+        let Some(class) = self.table.class(self.last.class) else { return false };
+        (self.last.method, self.last.quiet) = class.take_quiet();
+        self.last.quiet > 0
     }
 
     /// Whether a single unit is sent by the plain call, so that its cost need not be measured.
@@ -247,9 +256,9 @@ impl<M: Copy + Eq> Policy<M> {
     }
 
     fn choose_anew(&mut self, work: Work) -> Choice<M> {
-        self.return_quiet();
-        let last = &mut self.last;
-        if work != last.work || last.class == usize::MAX {
+        if work != self.last.work || self.last.class == usize::MAX {
+            self.return_quiet();
+            let last = &mut self.last;
             // Several destinations in turn are mostly sent the same.
             if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
                 last.kind = Kind::of(work.bytes, work.count);
@@ -259,14 +268,14 @@ impl<M: Copy + Eq> Policy<M> {
             last.class = self.table.find(work.destination, last.kind, first);
             last.work = work;
         }
-        let class = self.table.class(last.class).expect("found above");
-        if let Some((method, left)) = class.take_quiet() {
-            (last.method, last.quiet) = (method, left);
-            return self.candidates.unmeasured(method);
+        if self.take_quiet() {
+            self.last.quiet -= 1;
+            return self.candidates.unmeasured(self.last.method);
         }
+        let class = self.table.class(self.last.class).expect("found above");
         let (method, epoch) = class.measured();
         let method = self.candidates.methods[usize::from(method)];
-        Choice { method, measured: true, class: last.class as u16, epoch }
+        Choice { method, measured: true, class: self.last.class as u16, epoch }
     }
 
     /// Before a class changes, the calls that were taken out are returned to theirs.

@@ -4,23 +4,28 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Sender;
-use crate::engine::reaper;
-use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
+use crate::engine::policy::Work;
+use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
+use crate::memory::pool::Buffer;
 use crate::memory::send_queue::{
-    CallNote, Completion, Extent, Position, REAP_AT, is_no_buffers, is_of_method,
+    CallNote, Completion, Entries, Extent, Position, REAP_AT, is_no_buffers, is_of_method,
 };
 use crate::sys::poll::wait_writable;
 use crate::sys::udp_send;
 use crate::udp::Method;
-use crate::udp::cut::{Cut, Run};
-use crate::udp::message::Outgoing;
+use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
 use crate::udp::outcome::SendError;
+use crate::udp::over_port;
 
 const RING_SENDS: u32 = 128;
 
 /// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
+
+/// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
+const PAGES_MAX: usize = 17;
+const PAGE_BYTES: usize = 4096;
 
 /// How often to try a datagram that the ring refused.
 const ATTEMPTS: usize = 4;
@@ -30,6 +35,23 @@ const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// How many errors of other datagrams a call may return before it gives up.
 const PENDING_ERRORS_MAX: usize = 16;
+
+/// Equal datagrams at the front of the queue, for one destination.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::udp) struct Run {
+    pub(in crate::udp) destination: u32,
+    pub(in crate::udp) datagram_bytes: usize,
+    pub(in crate::udp) datagrams: u32,
+    /// The ticket after the last message.
+    pub(in crate::udp) end: u64,
+}
+
+/// One message of a call: a part of one buffer with several datagrams, or whole messages.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::udp) struct Cut {
+    pub(in crate::udp) extent: Extent,
+    pub(in crate::udp) datagrams: u32,
+}
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
@@ -74,28 +96,6 @@ struct PendingErrors {
 }
 
 impl Sender {
-    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
-    /// nothing.
-    #[inline(always)]
-    pub(super) fn send_only(&mut self) -> bool {
-        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
-        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
-        // Messages wait for room no longer, so the descriptor must not either.
-        let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
-        if !is_alone || !self.policy.is_plain(destination, bytes.len()) {
-            return false;
-        }
-        let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
-            return false; // it is tried anew, and the error looked into
-        }
-        let bytes = bytes.len();
-        let evidence = self.policy.copied(1, bytes);
-        self.count_sent(1, bytes, Some(evidence));
-        self.queue.pop_only(|outgoing| outgoing.message.pop_buffer(), evidence);
-        true
-    }
-
     /// `false` if not everything was handed over in that time.
     #[inline(never)]
     pub(super) fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
@@ -126,97 +126,11 @@ impl Sender {
     /// Whether all of the queue was handed over, and everything given to the port was accepted.
     pub(super) fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
         // Refused datagrams do not delay others.
-        let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
+        let handed_over = self.hand_over(flags);
+        let flush =
+            |port: &mut Box<over_port::Sender>| if port.has_queued() { port.flush() } else { Ok(true) };
+        let taken = self.port.as_mut().map_or(Ok(true), flush);
         Ok((handed_over?, taken?))
-    }
-
-    /// Makes the port send. `false`: the interface has not accepted everything yet.
-    fn flush_port(&mut self) -> io::Result<bool> {
-        let Some(port) = &mut self.port else { return Ok(true) };
-        if !port.has_queued() {
-            return Ok(true);
-        }
-        port.flush()
-    }
-
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
-    /// so.
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
-    /// use std::time::Duration;
-    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
-    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
-    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
-    /// buffer.fill(b"hello").expect("it fits");
-    /// socket.sender().send(buffer, to)?;
-    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
-    /// assert_eq!(socket.sender().in_flight(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        // Refusals are returned at the end: the wait for sends in flight continues.
-        self.outcome.flushes += 1;
-        let refused = self.flush_all(Some(timeout)).err();
-        let look = |sender: &mut Self| {
-            let left = timeout.saturating_sub(start.elapsed());
-            Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
-                0 => Look::Nothing,
-                _ => Look::Moved,
-            })
-        };
-        let wait = |sender: &mut Self, timeout| {
-            // If waiting fails, looking again finds the reason.
-            if sender.queue.wait(timeout).is_ok() {
-                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
-                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
-            }
-            Ok(())
-        };
-        let is_drained =
-            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
-        let late = self.outcome.late.take().map(io::Error::from);
-        refused.or(late).map_or(Ok(is_drained), Err)
-    }
-
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
-    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
-    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
-    /// use nocopy::Reason;
-    /// let to = client.local_addr()?;
-    /// socket.sender().send(b"the last one".to_vec(), to)?;
-    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
-    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let drained = self.drain(timeout);
-        self.queue_max = 0;
-        self.outcome.counters.given_up += self.queued() as u64;
-        drop(self.queue.take_unsent());
-        let given_up = self.queue.detach();
-        let abandoned_calls = given_up.in_flight();
-        let leaked_bytes = given_up.abandon();
-        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
-        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
-        reaper::leaked(leaked_bytes);
-        drained
     }
 
     fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
@@ -228,7 +142,10 @@ impl Sender {
             let since = choice.measured.then(Instant::now);
             let how = How { method: choice.method, flags, evidence: None, since };
             let done = self.send_run(how, &run);
-            self.reap_if_many();
+            let open = self.queue.in_flight();
+            if open >= REAP_AT || (open > 0 && self.queue.cache().is_empty()) {
+                self.reap();
+            }
             if let (Some(since), Ok(true)) = (since, &done) {
                 self.policy.record(choice, &run, since.elapsed());
             }
@@ -369,7 +286,8 @@ impl Sender {
             return self.make_room(how.flags);
         }
         // Most results have arrived already, and reading them needs no call.
-        self.reap_ring();
+        self.queue.collect_ring();
+        self.settle_finished();
         Ok(())
     }
 
@@ -490,14 +408,6 @@ impl Sender {
         Cut::one(self.queue.entries(), self.queue.head()).extent
     }
 
-    #[inline]
-    fn reap_if_many(&mut self) {
-        let open = self.queue.in_flight();
-        if open >= REAP_AT || (open > 0 && self.queue.cache().is_empty()) {
-            self.reap();
-        }
-    }
-
     /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete by that.
     pub fn reap(&mut self) -> usize {
         let frames = self.port.as_mut().map_or(0, |port| port.reap());
@@ -506,11 +416,6 @@ impl Sender {
         }
         self.queue.collect();
         frames + self.settle_finished()
-    }
-
-    fn reap_ring(&mut self) {
-        self.queue.collect_ring();
-        self.settle_finished();
     }
 
     fn settle_finished(&mut self) -> usize {
@@ -576,4 +481,111 @@ impl Sender {
         }
         sent.map(drop)
     }
+}
+
+impl Run {
+    /// `None` without any.
+    #[inline]
+    pub(in crate::udp) fn first(entries: &Entries<Outgoing>, head: Position) -> Option<Self> {
+        let end = entries.end();
+        if head.ticket == end {
+            return None;
+        }
+        let Outgoing { message, destination } = entries.payload(head.ticket);
+        let datagram_bytes = message.datagram_bytes;
+        let mut run = Self {
+            destination: *destination,
+            datagram_bytes,
+            datagrams: (message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0)) as u32,
+            end: head.ticket + 1,
+        };
+        while run.end < end {
+            let Outgoing { message, destination } = entries.payload(run.end);
+            if *destination != run.destination || message.datagram_bytes != datagram_bytes {
+                break;
+            }
+            run.datagrams += message.datagrams() as u32;
+            run.end += 1;
+        }
+        Some(run)
+    }
+}
+
+impl From<&Run> for Work {
+    #[inline]
+    fn from(run: &Run) -> Self {
+        Self { destination: run.destination, bytes: run.datagram_bytes as u32, count: run.datagrams }
+    }
+}
+
+impl Cut {
+    #[inline]
+    pub(in crate::udp) fn next(
+        entries: &Entries<Outgoing>,
+        method: Method,
+        from: Position,
+        run: &Run,
+    ) -> Self {
+        if method.is_segmented() { Self::long(entries, method, from, run) } else { Self::one(entries, from) }
+    }
+
+    /// One datagram.
+    #[inline]
+    pub(in crate::udp) fn one(entries: &Entries<Outgoing>, from: Position) -> Self {
+        let message = &entries.payload(from.ticket).message;
+        let bytes = message.datagram_bytes.min(message.bytes - from.bytes);
+        Self { extent: within(from, bytes, message), datagrams: 1 }
+    }
+
+    /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or messages of one datagram each.
+    fn long(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
+        let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
+        let message = &entries.payload(from.ticket).message;
+        if message.datagrams() > 1 {
+            let bytes = (limit * run.datagram_bytes).min(message.bytes - from.bytes);
+            let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
+            return Self { extent: within(from, bytes, message), datagrams };
+        }
+        let mut cut = Self::one(entries, from);
+        let mut pages = pages_of(message);
+        let mut pieces = message.pieces().len();
+        while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
+            let message = &entries.payload(cut.extent.end.ticket).message;
+            pages += pages_of(message);
+            pieces += message.pieces().len();
+            let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
+            if message.datagrams() > 1 || too_scattered || message.bytes == 0 {
+                break;
+            }
+            cut.extent.end.ticket += 1;
+            cut.extent.bytes += message.bytes;
+            cut.datagrams += 1;
+        }
+        cut
+    }
+
+    /// Into datagrams of how many bytes the kernel has to cut it; `None` if it is one.
+    pub(in crate::udp) fn segment_bytes(self, run: &Run) -> Option<u16> {
+        (self.datagrams > 1).then_some(run.datagram_bytes as u16)
+    }
+}
+
+/// That many bytes of one message.
+#[inline]
+fn within(start: Position, bytes: usize, message: &Message) -> Extent {
+    let next = start.bytes + bytes;
+    let end = if next >= message.bytes {
+        Position::of(start.ticket + 1)
+    } else {
+        Position { bytes: next, ..start }
+    };
+    Extent { start, end, bytes }
+}
+
+fn pages_of(message: &Message) -> usize {
+    let of = |piece: &Buffer| match piece.len() {
+        0 => 0,
+        bytes => (piece.as_ptr() as usize % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),
+    };
+    message.pieces().iter().map(of).sum()
 }
