@@ -212,16 +212,11 @@ impl Sender {
         let reason = if message.datagram_bytes > DATAGRAM_BYTES_MAX {
             Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX }
         } else if self.queued() >= self.queue_max {
-            self.why_full()
+            if self.queue_max == 0 { Reason::Finished } else { Reason::Full }
         } else {
             return Ok(self.queue.push(Outgoing { message, destination }));
         };
         Err(Rejected { item: message, reason })
-    }
-
-    #[cold]
-    fn why_full(&self) -> Reason {
-        if self.queue_max == 0 { Reason::Finished } else { Reason::Full }
     }
 
     /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the peer to which the socket is

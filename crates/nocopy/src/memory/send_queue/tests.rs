@@ -93,6 +93,20 @@ fn memory_in_flight_survives_drop() {
 }
 
 #[test]
+fn memory_of_reported_calls_is_not_given_up() {
+    let mut queue = queue(connected().0);
+    for ticket in 0..2 {
+        push(&mut queue);
+        queue.entries.open_call(ticket..ticket + 1);
+        queue.numbered.calls.push(call(whole(ticket)));
+    }
+    queue.advance(Position::of(2), None);
+    queue.complete(CompletionReport { first: 0, last: 0, copied: false });
+    assert_eq!(queue.in_flight(), 2, "neither is settled");
+    assert_eq!(queue.abandon(), 100, "only the second is still read");
+}
+
+#[test]
 fn a_call_reads_only_the_entries_that_it_took_bytes_of() {
     let mut queue = queue(connected().0);
     for bytes in [10, 0, 20, 0] {

@@ -2,6 +2,7 @@
 //! no other time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ enum Step {
     /// A zero-copy call takes this many of the next entries, or a part of one.
     Call(u64),
     CallForPart,
+    /// The ring takes the next entry, and refuses it later.
+    CallByRing,
     /// The kernel's report of calls from one to another, counted from the oldest that is open; those that were never made are forged.
     Report {
         from: i8,
@@ -47,6 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Copy),
         3 => (1..4_u64).prop_map(Step::Call),
         2 => Just(Step::CallForPart),
+        1 => Just(Step::CallByRing),
         5 => (-3..6_i8, 1..5_u8, any::<bool>()).prop_map(|(from, count, copied)| Step::Report { from, count, copied }),
         4 => (1..4_u8).prop_map(Step::Settle),
         1 => Just(Step::Forget),
@@ -134,6 +138,7 @@ impl World {
                 self.hand_over(reads.end, None);
             }
             Step::CallForPart => self.call(self.head..self.head + 1),
+            Step::CallByRing => self.call_by_ring(),
             Step::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
         }
         let freed = std::iter::from_fn(|| self.queue.completed());
@@ -161,6 +166,16 @@ impl World {
         self.next_number += 1;
     }
 
+    /// A call that the ring refuses holds its entry until it was sent in another way, and is settled.
+    fn call_by_ring(&mut self) {
+        let reads = self.head..self.head + 1;
+        self.queue.entries.open_call(reads.clone());
+        self.queue.finished.push_back((call(whole(reads.start)), Err(ErrorKind::ConnectionRefused.into())));
+        self.entries[reads.start as usize].calls += 1;
+        self.hand_over(reads.end, None);
+        self.finished.push_back((reads, COPIED));
+    }
+
     fn report(&mut self, first: u32, last: u32, copied: bool) {
         let evidence = if copied { COPIED } else { Evidence::ZeroCopy };
         let named = u64::from(last.wrapping_sub(first)) + 1;
@@ -178,7 +193,7 @@ impl World {
         let done = self.queue.next_completion();
         assert_eq!(done.is_some(), !self.finished.is_empty());
         if let (Some(done), Some((reads, evidence))) = (done, self.finished.pop_front()) {
-            let copied = done.outcome.as_ref().expect("no ring refused it").copied;
+            let copied = done.outcome.as_ref().map_or(true, |report| report.copied);
             assert_eq!(if copied { COPIED } else { Evidence::ZeroCopy }, evidence);
             self.queue.settle(done, Some(evidence));
             self.end_call(reads, Some(evidence));
