@@ -56,8 +56,6 @@ pub struct Sender {
     /// The choice for a run of so many bytes, if it was made already.
     chosen: Option<(usize, Choice<Method>)>,
     outcome: Outcome,
-    /// Bytes that the running flush may still hand over.
-    left: usize,
     ring: RingUse,
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
@@ -84,7 +82,6 @@ impl Sender {
             policy,
             chosen: None,
             outcome: Outcome::default(),
-            left: usize::MAX,
             ring: RingUse::default(),
             published_method,
             by_reference: None,
@@ -289,7 +286,7 @@ impl Sender {
     /// # Errors
     /// The connection is closed, or a queued file has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
     pub fn flush(&mut self) -> io::Result<()> {
-        self.hand_over(true).map(drop)
+        self.hand_over(true, usize::MAX).map(drop)
     }
 
     /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm) prepares a wait for that.
@@ -297,15 +294,12 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.hand_over(false)
+        self.hand_over(false, usize::MAX)
     }
 
     /// Like `try_flush`, for at most that many bytes, so that other streams have their turn.
     pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
-        self.left = bytes;
-        let is_all = self.hand_over(false);
-        self.left = usize::MAX;
-        is_all
+        self.hand_over(false, bytes)
     }
 
     /// Hands over as much as the peer makes room for within `timeout`. Returns `false` if something is left.

@@ -69,6 +69,15 @@ pub(super) struct How {
     run_bytes: usize,
 }
 
+/// The limits of a flush.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Whether it waits for room.
+    waits: bool,
+    /// It ends when the stream has sent so many bytes.
+    until: u64,
+}
+
 /// This stream's use of io_uring.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RingUse {
@@ -78,11 +87,17 @@ pub(super) struct RingUse {
 }
 
 impl Sender {
-    pub(super) fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
+    pub(super) fn hand_over(&mut self, waits: bool, bytes_max: usize) -> io::Result<bool> {
         self.outcome.flushes += u64::from(self.queued() > 0);
-        let is_all = self.hand_over_all(waits);
+        let until = self.outcome.bytes.saturating_add(bytes_max as u64);
+        let is_all = self.hand_over_all(Limits { waits, until });
         self.wait_in_descriptor();
         is_all
+    }
+
+    /// Bytes that it may still hand over.
+    fn left(&self, limits: Limits) -> usize {
+        limits.until.saturating_sub(self.outcome.bytes) as usize
     }
 
     /// Makes the descriptor watch for room to send what is queued.
@@ -106,14 +121,14 @@ impl Sender {
         wait_writable(self.queue.socket(), timeout).map(drop)
     }
 
-    fn hand_over_all(&mut self, waits: bool) -> io::Result<bool> {
+    fn hand_over_all(&mut self, limits: Limits) -> io::Result<bool> {
         while self.queue.queued() > 0 {
-            if self.left == 0 {
+            if self.left(limits) == 0 {
                 return Ok(false);
             }
             let is_done = match self.queue.entries().payload(self.queue.head().ticket) {
-                Item::Buffer(_) => self.send_run(Run { bytes: self.next(RUN_BYTES_MAX).bytes }, waits),
-                Item::Reference(_) => self.send_reference(waits),
+                Item::Buffer(_) => self.send_run(Run { bytes: self.next(RUN_BYTES_MAX).bytes }, limits),
+                Item::Reference(_) => self.send_reference(limits),
             };
             match is_done {
                 Ok(true) => {}
@@ -145,7 +160,8 @@ impl Sender {
     }
 
     /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now.
-    fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
+    fn send_reference(&mut self, limits: Limits) -> io::Result<bool> {
+        let waits = limits.waits;
         let behind = Position::of(self.queue.head().ticket + 1);
         // Only in front of more bytes may a segment be held back.
         let more = (behind.ticket..self.queue.entries().end())
@@ -161,11 +177,10 @@ impl Sender {
             };
             match by_reference.step(transfer, socket, Circumstances { more, waits }).map_err(of_transfer)? {
                 Step::Sent { bytes, evidence } => {
-                    self.left = self.left.saturating_sub(bytes as usize);
                     self.queued_bytes.referred -= u128::from(bytes);
                     self.outcome.bytes += bytes;
                     self.ledger.add(evidence, 0, bytes);
-                    if self.left == 0 {
+                    if self.left(limits) == 0 {
                         return Ok(false);
                     }
                 }
@@ -182,7 +197,7 @@ impl Sender {
     /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more now.
     ///
     /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
-    fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
+    fn send_run(&mut self, run: Run, limits: Limits) -> io::Result<bool> {
         let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run.bytes);
         let choice = chosen.map_or_else(|| self.policy.choose(run), |(_, choice)| choice);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
@@ -190,19 +205,16 @@ impl Sender {
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
         let is_done = loop {
             let since = (choice.measured && !is_over_share).then(Instant::now);
-            let how = self.how(method, run, waits && since.is_none(), since);
+            let how = self.how(method, run, limits.waits && since.is_none(), since);
             let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
-            let sent = self.send_some_of((run.bytes - sent_bytes).min(self.left), how);
+            let sent = self.send_some_of((run.bytes - sent_bytes).min(self.left(limits)), how);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
             match sent {
-                Ok(sent) => {
-                    sent_bytes += sent;
-                    self.left -= sent.min(self.left);
-                }
+                Ok(sent) => sent_bytes += sent,
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock if waits => self.make_room()?,
+                    io::ErrorKind::WouldBlock if limits.waits => self.make_room()?,
                     io::ErrorKind::WouldBlock => break false,
                     _ => method = self.fallback(method, error)?,
                 },
@@ -210,7 +222,7 @@ impl Sender {
             if sent_bytes == run.bytes {
                 break true;
             }
-            if self.left == 0 {
+            if self.left(limits) == 0 {
                 break false;
             }
         };
