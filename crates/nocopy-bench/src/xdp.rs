@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nocopy::filter::Program;
 use nocopy::integration::{Fanout, PortTuning};
-use nocopy::port::{Port, PortBuilder, Purpose, Receiver, Sender, Wait};
+use nocopy::port::{OpenError, Port, PortBuilder, Purpose, Receiver, Sender, Wait};
 use nocopy::{Mode, Reason};
 
 use super::frame::{self, HEADER_BYTES, Template};
@@ -26,6 +26,9 @@ const RX_BATCH: u32 = 256;
 
 /// The fanout group of ports; the baseline's sockets are in another.
 const FANOUT_GROUP: u16 = 2;
+
+/// How often a port is opened while its queue is in use; each time the library waits for it.
+const OPENINGS: usize = 6;
 
 /// How long a receiver waits before it checks for the end of the trial.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -161,7 +164,7 @@ impl Wanted {
     }
 
     pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {
-        Ok(site.run(|| self.builder(site).open())?)
+        Ok(site.run(|| released(|| self.builder(site).open()))?)
     }
 
     /// Opens a port on each queue; in packet ring mode each receives the packets of one processor.
@@ -169,8 +172,20 @@ impl Wanted {
         let builder = self
             .builder(site)
             .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
-        Ok(site.run(|| builder.open_queues(..))?.into())
+        Ok(site.run(|| released(|| builder.clone().open_queues(..)))?.into())
     }
+}
+
+/// Opens a port; on a busy machine the kernel releases the queues of the trial before later than the library waits.
+fn released<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let mut opened = open();
+    for _ in 1..OPENINGS {
+        if !matches!(opened, Err(OpenError::QueueTaken { .. })) {
+            break;
+        }
+        opened = open();
+    }
+    opened
 }
 
 pub(crate) fn evidence(port: &Port) -> Evidence {
