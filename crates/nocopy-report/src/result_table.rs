@@ -251,15 +251,55 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     }
     let rounds = report.rounds();
     let _ = writeln!(text, "Medians of {rounds} rounds; 'nocopy bench --explain' says how it is measured.");
-    for line in report.notes.iter().chain([&machine(report)]) {
+    for line in report.notes.iter().chain([&machine(report)]).chain(&own_choices(report)) {
         let _ = writeln!(text, "{line}");
     }
+}
+
+/// Methods that the library chose by itself.
+const OWN_CHOICES: [&str; 2] = ["auto", "default"];
+
+/// An own choice below this part of the best by hand is named.
+const GOOD_CHOICE: f64 = 0.95;
+
+/// How many of the library's own choices are worse than what they are compared with, and which. `None` if there are none.
+fn own_choices(report: &Report) -> Option<String> {
+    let mut worst: Vec<&Row> = Vec::new();
+    let is_own = |row: &&Row| OWN_CHOICES.contains(&row.method.as_str()) && row.ratio.is_some();
+    for row in report.results.iter().filter(is_own) {
+        let of = |row: &Row| {
+            (row.series.clone(), row.sink.clone(), row.figure, row.method.clone(), row.variant.clone())
+        };
+        match worst.iter_mut().find(|other| of(other) == of(row)) {
+            Some(other) if row.ratio < other.ratio => *other = row,
+            Some(_) => {}
+            None => worst.push(row),
+        }
+    }
+    let below: Vec<&Row> =
+        worst.iter().copied().filter(|row| row.ratio.is_some_and(|ratio| ratio < GOOD_CHOICE)).collect();
+    let named = below.iter().map(|row| {
+        let sink = row.sink.as_ref().map(|sink| format!(" into {sink}")).unwrap_or_default();
+        let (against, ratio) = (row.baseline.as_deref().unwrap_or_default(), row.ratio.unwrap_or(0.0));
+        format!("{}{sink}, {}: {} {ratio:.2} × {against}", row.series, row.figure.name(), row.method)
+    });
+    let which = named.collect::<Vec<_>>().join("; ");
+    let colon = if below.is_empty() { "" } else { ": " };
+    (!worst.is_empty()).then(|| {
+        format!(
+            "{} of {} own choices ({}) are below {GOOD_CHOICE} of the best by hand{colon}{which}",
+            below.len(),
+            worst.len(),
+            OWN_CHOICES.join(", "),
+        )
+    })
 }
 
 /// How to read the tables.
 pub fn notes(report: &Report) -> Vec<String> {
     let how = format!("Medians of {} rounds. {}", report.rounds(), how());
-    std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine(report)]).collect()
+    let notes = report.notes.iter().cloned().chain([machine(report)]).chain(own_choices(report));
+    std::iter::once(how).chain(notes).collect()
 }
 
 /// The meaning of the columns.
@@ -287,6 +327,20 @@ mod tests {
         assert_eq!(rate_text(4_412_345.0, Some(0.01)), "4.41 M");
         assert_eq!(rate_text(913_000.0, Some(31.4)), "913 k (31.4 % lost)");
         assert_eq!(rate_text(842.4, None), "842");
+    }
+
+    #[test]
+    fn own_choices_below_the_best_by_hand_are_counted_and_named() {
+        let choice =
+            |ratio, baseline| made_up::against(baseline, ratio, made_up::row("udp-send", "auto", 1e6));
+        let report = |rows| made_up::report(rows);
+        assert_eq!(own_choices(&report(vec![made_up::row("udp-send", "gso", 1e6)])), None);
+        let all_good = own_choices(&report(vec![choice(0.96, "gso")])).unwrap();
+        assert_eq!(all_good, "0 of 1 own choices (auto, default) are below 0.95 of the best by hand");
+        // Compared with two, it is the worse that counts.
+        let one = own_choices(&report(vec![choice(1.2, "socket"), choice(0.8, "gso")])).unwrap();
+        assert!(one.starts_with("1 of 1 own choices"), "{one}");
+        assert!(one.ends_with("auto 0.80 × gso"), "{one}");
     }
 
     #[test]
