@@ -194,8 +194,9 @@ impl<R: Read> Capture<R> {
 }
 
 impl<R: Read + Seek> Capture<R> {
-    pub(super) fn rewind(&mut self) -> Result<(), Damage> {
-        self.window.input_mut().rewind().map_err(Damage::Rewind)?;
+    /// To be read again from where the input was at `begin`.
+    pub(super) fn rewind(&mut self, begin: u64) -> Result<(), Damage> {
+        self.window.input_mut().rewind(begin).map_err(Damage::Rewind)?;
         self.window.restart();
         self.format = recognize(&mut self.window)?;
         (self.packet, self.block_bytes, self.packets) = (0..0, 0, 0);

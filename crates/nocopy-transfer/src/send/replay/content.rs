@@ -1,6 +1,6 @@
 //! The content of a file, unpacked if it is compressed by gzip or zstd.
 
-use std::io::{self, BufRead, ErrorKind, Read, Seek};
+use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 
 use flate2::bufread::GzDecoder;
 
@@ -48,8 +48,8 @@ impl<R: Read> Content<R> {
 }
 
 impl<R: Read + Seek> Content<R> {
-    pub(super) fn rewind(&mut self) -> io::Result<()> {
-        self.input().rewind()?;
+    pub(super) fn rewind(&mut self, begin: u64) -> io::Result<()> {
+        self.input().seek(SeekFrom::Start(begin))?;
         match self {
             Self::Plain(_) => {}
             Self::Gzip(gzip) => {

@@ -31,6 +31,8 @@ struct Current {
 #[derive(Debug)]
 pub(super) struct Playback<R> {
     capture: Capture<R>,
+    /// Where each round begins in the input; 0 if there is only one.
+    begin: u64,
     playing: Playing,
     rounds_done: u64,
     current: Option<Current>,
@@ -49,11 +51,13 @@ impl<R: Read + Seek> Playback<R> {
         playing: Playing,
         is_interrupted: impl Fn() -> bool,
     ) -> Result<Self, Damage> {
-        if playing.rounds != Rounds::Times(1) {
-            input.rewind().map_err(Damage::Rewind)?;
-        }
+        let begin = match playing.rounds {
+            Rounds::Times(1) => 0, // a pipe has no position
+            _ => input.stream_position().map_err(Damage::Rewind)?,
+        };
         let mut playback = Self {
             capture: Capture::open(input)?,
+            begin,
             playing,
             rounds_done: 0,
             current: None,
@@ -161,7 +165,7 @@ impl<R: Read + Seek> Playback<R> {
         // A round without a packet would be repeated for ever.
         self.ended = !more || self.sendable == 0;
         if !self.ended {
-            self.capture.rewind()?;
+            self.capture.rewind(self.begin)?;
             self.clock.begin_round();
             self.sendable = 0;
         }

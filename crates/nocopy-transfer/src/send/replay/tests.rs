@@ -362,6 +362,29 @@ fn rounds_follow_each_other_on_one_time_scale() {
     assert_eq!(playback.rounds_done(), 3);
 }
 
+/// Standard input may be a file that another program has read a part of.
+#[test]
+fn every_round_begins_where_the_input_was() {
+    let packets = packets(40);
+    let file = pcapng(false, &[ETHERNET], &packets);
+    for content in [file.clone(), packed::gzip(&file), packed::zstd(&file)] {
+        for head in [&b"what another program has read"[..], &pcap(true, false, 1, &packets[..3])] {
+            for rounds in [1, 3] {
+                let mut input = Cursor::new([head, &content].concat());
+                input.set_position(head.len() as u64);
+                let mut playback = playback(input, Rounds::Times(rounds)).unwrap();
+                let mut lengths = Vec::new();
+                while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
+                    lengths.push(upcoming.bytes);
+                    playback.advance();
+                }
+                let once: Vec<_> = packets.iter().map(|packet| packet.bytes.len()).collect();
+                assert_eq!((lengths, playback.rounds_done()), (once.repeat(rounds as usize), rounds));
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
