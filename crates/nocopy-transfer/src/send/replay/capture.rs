@@ -37,7 +37,9 @@ enum Format {
 #[derive(Debug)]
 pub(super) struct Capture<R> {
     window: Window<Content<R>>,
-    format: Format,
+    /// `None` until the header of the file was read, in each round.
+    format: Option<Format>,
+    format_name: &'static str,
     /// The range of the current packet in the window, and the bytes before the next one.
     packet: Range<usize>,
     block_bytes: usize,
@@ -46,9 +48,8 @@ pub(super) struct Capture<R> {
 
 impl<R: Read> Capture<R> {
     pub(super) fn open(input: R) -> Result<Self, Damage> {
-        let mut window = Content::open(input)?;
-        let format = recognize(&mut window)?;
-        Ok(Self { window, format, packet: 0..0, block_bytes: 0, packets: 0 })
+        let window = Content::open(input)?;
+        Ok(Self { window, format: None, format_name: "", packet: 0..0, block_bytes: 0, packets: 0 })
     }
 
     /// Advances to the next packet; `None` at the end of the file. [`Damage::Silence`]: there is none yet, or it was searched for long enough.
@@ -56,8 +57,12 @@ impl<R: Read> Capture<R> {
         self.window.skip(std::mem::take(&mut self.block_bytes));
         self.packet = 0..0;
         let next = match self.format {
-            Format::Pcap(pcap) => self.next_of_pcap(pcap),
-            Format::PcapNg(_) => self.next_of_pcapng(),
+            Some(Format::Pcap(pcap)) => self.next_of_pcap(pcap),
+            Some(Format::PcapNg(_)) => self.next_of_pcapng(),
+            None => {
+                self.begin()?;
+                return self.next();
+            }
         };
         self.packets += u64::from(matches!(next, Ok(Some(_))));
         next
@@ -76,15 +81,24 @@ impl<R: Read> Capture<R> {
         self.window.offset()
     }
 
+    /// Empty until the first packet was read.
     pub(super) fn format(&self) -> &'static str {
-        match self.format {
-            Format::Pcap(_) => "pcap",
-            Format::PcapNg(_) => "pcapng",
-        }
+        self.format_name
     }
 
     pub(super) fn packing(&self) -> Option<&'static str> {
         self.window.input().packing()
+    }
+
+    /// Reads the header of the file.
+    fn begin(&mut self) -> Result<(), Damage> {
+        let format = recognize(&mut self.window)?;
+        self.format_name = match format {
+            Format::Pcap(_) => "pcap",
+            Format::PcapNg(_) => "pcapng",
+        };
+        self.format = Some(format);
+        Ok(())
     }
 
     fn next_of_pcap(&mut self, pcap: Pcap) -> Result<Option<Recorded>, Damage> {
@@ -104,7 +118,7 @@ impl<R: Read> Capture<R> {
         let begin = self.offset();
         while self.offset() - begin < SEARCHED_BYTES_MAX {
             let Some((kind, block_bytes)) = self.next_block()? else { return Ok(None) };
-            let Format::PcapNg(section) = &mut self.format else { return Ok(None) };
+            let Some(Format::PcapNg(section)) = &mut self.format else { return Ok(None) };
             let block = self.window.part(0, block_bytes);
             let found = match kind {
                 SECTION_HEADER => Section::begin(block).map(|begun| {
@@ -128,7 +142,7 @@ impl<R: Read> Capture<R> {
 
     /// The type and length of the next block, which is completely in the window.
     fn next_block(&mut self) -> Result<Option<(u32, usize)>, Damage> {
-        let Format::PcapNg(section) = &self.format else { return Ok(None) };
+        let Some(Format::PcapNg(section)) = &self.format else { return Ok(None) };
         let mut order = section.order();
         let Some(header) = self.look(BLOCK_HEADER_BYTES)? else { return Ok(None) };
         let kind = order.u32(header);
@@ -198,8 +212,7 @@ impl<R: Read + Seek> Capture<R> {
     pub(super) fn rewind(&mut self, begin: u64) -> Result<(), Damage> {
         self.window.input_mut().rewind(begin).map_err(Damage::Rewind)?;
         self.window.restart();
-        self.format = recognize(&mut self.window)?;
-        (self.packet, self.block_bytes, self.packets) = (0..0, 0, 0);
+        (self.format, self.packet, self.block_bytes, self.packets) = (None, 0..0, 0, 0);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 
 use flate2::bufread::GzDecoder;
 
+use super::packed::Packed;
 use super::window::Window;
 use super::zstd::Zstd;
 
@@ -12,7 +13,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 #[derive(Debug)]
 pub(super) enum Content<R> {
     Plain(R),
-    Gzip(Gzip<R>),
+    Gzip(Box<Gzip<R>>),
     Zstd(Box<Zstd<R>>),
 }
 
@@ -22,9 +23,10 @@ impl<R: Read> Content<R> {
         let mut file = Window::new(input);
         let begin = file.look(4)?;
         Ok(if begin.starts_with(&GZIP) {
-            Window::new(Self::Gzip(Gzip { member: Some(GzDecoder::new(file)) }))
+            let member = Some(GzDecoder::new(file.map(Packed::new)));
+            Window::new(Self::Gzip(Box::new(Gzip { member })))
         } else if Zstd::<R>::is_begun_by(begin) {
-            Window::new(Self::Zstd(Box::new(Zstd::new(file))))
+            Window::new(Self::Zstd(Box::new(Zstd::new(file.map(Packed::new)))))
         } else {
             file.map(Self::Plain)
         })
@@ -41,8 +43,8 @@ impl<R: Read> Content<R> {
     pub(super) fn input(&mut self) -> &mut R {
         match self {
             Self::Plain(input) => input,
-            Self::Gzip(gzip) => gzip.packed().input_mut(),
-            Self::Zstd(zstd) => zstd.packed().input_mut(),
+            Self::Gzip(gzip) => gzip.packed().input_mut().input(),
+            Self::Zstd(zstd) => zstd.packed().input_mut().input(),
         }
     }
 }
@@ -76,15 +78,15 @@ impl<R: Read> Read for Content<R> {
 #[derive(Debug)]
 pub(super) struct Gzip<R> {
     /// The current member; `None` only while the next one is begun.
-    member: Option<GzDecoder<Window<R>>>,
+    member: Option<GzDecoder<Window<Packed<R>>>>,
 }
 
 impl<R: Read> Gzip<R> {
-    fn member(&mut self) -> &mut GzDecoder<Window<R>> {
+    fn member(&mut self) -> &mut GzDecoder<Window<Packed<R>>> {
         self.member.as_mut().expect("no member is begun")
     }
 
-    fn packed(&mut self) -> &mut Window<R> {
+    fn packed(&mut self) -> &mut Window<Packed<R>> {
         self.member().get_mut()
     }
 
@@ -107,6 +109,7 @@ impl<R: Read> Gzip<R> {
 
 impl<R: Read> Read for Gzip<R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        self.packed().input_mut().begin_search();
         loop {
             let count = self.member().read(target)?;
             if count > 0 || target.is_empty() || !self.is_continued()? {

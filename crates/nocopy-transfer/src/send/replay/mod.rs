@@ -12,6 +12,7 @@ mod framing;
 #[cfg(any(feature = "fuzzing", test))]
 pub(super) mod oracle;
 mod order;
+mod packed;
 mod pcap;
 mod pcapng;
 mod playback;

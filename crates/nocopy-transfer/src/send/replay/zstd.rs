@@ -9,6 +9,7 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use super::packed::Packed;
 use super::window::Window;
 
 /// The longest window that 'zstd -d' accepts without being asked to.
@@ -29,7 +30,7 @@ const SKIPPABLE: u32 = 0x184d_2a50;
 const END: [u8; BLOCK_HEADER_BYTES + 4] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Zstd<R> {
-    packed: Window<R>,
+    packed: Window<Packed<R>>,
     frame: Option<FrameDecoder>,
     /// The length of the checksum at the end of the frame.
     sum_bytes: usize,
@@ -40,7 +41,7 @@ pub(super) struct Zstd<R> {
 }
 
 impl<R: Read> Zstd<R> {
-    pub(super) fn new(packed: Window<R>) -> Self {
+    pub(super) fn new(packed: Window<Packed<R>>) -> Self {
         Self { packed, frame: None, sum_bytes: 0, skipped_bytes: 0, failed: None }
     }
 
@@ -51,7 +52,7 @@ impl<R: Read> Zstd<R> {
         })
     }
 
-    pub(super) fn packed(&mut self) -> &mut Window<R> {
+    pub(super) fn packed(&mut self) -> &mut Window<Packed<R>> {
         &mut self.packed
     }
 
@@ -161,6 +162,7 @@ impl<R: Read> Read for Zstd<R> {
         if let (Some(kind), None) = (self.failed, &self.frame) {
             return Err(kind.into());
         }
+        self.packed.input_mut().begin_search();
         let read = self.unpack(target);
         if let Err(error) = &read
             && error.kind() != ErrorKind::WouldBlock

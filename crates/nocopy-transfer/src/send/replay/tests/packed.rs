@@ -1,9 +1,10 @@
 //! Compressed files: whole, in parts, cut off and damaged.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
-use flate2::Compression;
 use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::*;
@@ -50,7 +51,7 @@ fn packed_files_are_read_as_often_as_asked() {
             [gzip(one), gzip(two)].concat(),
             [gzip(one), gzip(b""), gzip(two), vec![0; 3000]].concat(),
             zstd(&file),
-            [skippable(0), zstd(one), skippable(3_000_000), zstd(b""), zstd(two), skippable(9)].concat(),
+            [skippable(0), zstd(one), skippable(900_000), zstd(b""), zstd(two), skippable(9)].concat(),
         ] {
             assert_reads(&packed, &packets, 1);
             let mut playback = playback(Cursor::new(&packed), Rounds::Times(3)).unwrap();
@@ -123,6 +124,57 @@ fn a_window_that_is_claimed_costs_nothing() {
     }
     assert_eq!(unpacked, 8 << 20);
     assert!(said(&repeats(27, &[(0, 1), (0, 1)])).contains("it is no capture file"));
+}
+
+/// Packed data of nothing: more than is read in search of a byte.
+fn nothing() -> Vec<(&'static str, Vec<u8>)> {
+    const BYTES: usize = 3 << 19;
+    let repeated = |one: &[u8]| one.repeat(BYTES / one.len());
+    let member = GzBuilder::new().filename([b'n'; 500]).write(Vec::new(), Compression::fast()).finish();
+    let head = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+    let stored = [0, 0, 0, 0xff, 0xff];
+    let end = [1, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+    vec![
+        ("blocks of gzip", [&head[..], &repeated(&stored), &end].concat()),
+        ("members of gzip", repeated(&member.unwrap())),
+        ("blocks of zstd", repeats(20, &[(0, 0); BYTES / 4])),
+        ("frames of zstd", repeated(&[repeats(20, &[(0, 0)]), skippable(500)].concat())),
+        ("long frames of zstd", repeated(&skippable(500_000))),
+    ]
+}
+
+/// Before a file, in it and behind it, in each round.
+#[test]
+fn packed_data_of_nothing_can_be_interrupted() {
+    let packets = packets(20);
+    let file = pcap(false, true, 1, &packets);
+    let (one, two) = file.split_at(file.len() / 2);
+    let playing =
+        Playing { rounds: Rounds::Times(2), gap_max: GAP_MAX, stations: STATIONS, fix_checksums: false };
+    for (kind, nothing) in nothing() {
+        let pack = if kind.ends_with("gzip") { gzip } else { zstd };
+        let packed = [&nothing[..], &pack(one), &nothing, &pack(two), &nothing].concat();
+        let interrupted = Playback::new(Cursor::new(&packed), playing, || true).err();
+        assert!(matches!(interrupted, Some(Damage::Silence)), "{kind}: {interrupted:?}");
+        let mut playback = Playback::new(Cursor::new(&packed), playing, || false).unwrap();
+        let (mut sent, mut silences) = (0, BTreeSet::new());
+        loop {
+            match playback.ahead().unwrap() {
+                Ahead::Packet(upcoming) => {
+                    assert_eq!(upcoming.bytes, packets[sent % packets.len()].bytes.len(), "{kind}");
+                    sent += 1;
+                    playback.advance();
+                }
+                Ahead::Silence => {
+                    silences.insert(sent);
+                }
+                Ahead::End => break,
+            }
+        }
+        assert_eq!((sent, playback.rounds_done(), playback.capture().format()), (40, 2, "pcap"), "{kind}");
+        // Inside of each round, before the second, and at the end.
+        assert_eq!(silences.len(), 4, "{kind}: {silences:?}");
+    }
 }
 
 /// A pipe that has a few bytes now and then.
