@@ -23,6 +23,11 @@ type HeaderChecksum = Field<10, 2>;
 type Source = Field<12, 4>;
 type Destination = Field<16, 4>;
 
+const OPTION_END: u8 = 0;
+const OPTION_NOTHING: u8 = 1;
+const LOOSE_SOURCE_ROUTE: u8 = 131;
+const STRICT_SOURCE_ROUTE: u8 = 137;
+
 /// Flags and fragment offset, which share 16 bits. Every value is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation(pub u16);
@@ -243,6 +248,33 @@ impl<'a> Packet<'a> {
         self.options
     }
 
+    /// Where the packet ends its way: the address that transport checksums cover. While a source route has stops left, that is the last one
+    /// of the route, and the header has only the next one (RFC 791 section 3.1). `None` if the options make no
+    /// sense.
+    pub fn final_destination(&self) -> Option<Ipv4Addr> {
+        let mut options = self.options;
+        loop {
+            let length = match *options {
+                [] | [OPTION_END, ..] => return Some(self.destination()),
+                [OPTION_NOTHING, ..] => 1,
+                [LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, length, ..] => {
+                    let route = options.get(2..usize::from(length))?;
+                    let (&pointer, addresses) = route.split_first()?;
+                    let is_whole =
+                        addresses.len().is_multiple_of(4) && pointer >= 4 && pointer.is_multiple_of(4);
+                    return match is_whole {
+                        true if pointer > length => Some(self.destination()), // no stops are left
+                        true => addresses.last_chunk().map(|address: &[u8; 4]| Ipv4Addr::from(*address)),
+                        false => None,
+                    };
+                }
+                [_, length @ (2..), ..] => usize::from(length),
+                _ => return None,
+            };
+            options = options.get(length..)?;
+        }
+    }
+
     /// The bytes after the header, up to the total length. Of a fragment, a part of the packet's payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
@@ -377,6 +409,35 @@ mod tests {
             Packet::parse(&bytes[..20]).unwrap_err(),
             ParseError::HeaderBeyondPacket { header_bytes: 24, packet_bytes: 20 }
         );
+    }
+
+    #[test]
+    fn a_source_route_ends_at_its_last_stop() {
+        let header = Some(Ipv4Addr::new(10, 0, 0, 2));
+        let last = Some(Ipv4Addr::new(192, 0, 2, 9));
+        let cases: [(&[u8], Option<Ipv4Addr>); 15] = [
+            (&[], header),
+            (&[1; 4], header),
+            (&[0x94, 4, 0, 0], header),
+            (&[131, 7, 4, 192, 0, 2, 9, 0], last),
+            (&[137, 7, 4, 192, 0, 2, 9, 1], last),
+            (&[1, 137, 11, 4, 7, 7, 7, 7, 192, 0, 2, 9], last),
+            (&[131, 11, 8, 7, 7, 7, 7, 192, 0, 2, 9, 0], last),
+            (&[0x94, 4, 0, 0, 131, 7, 4, 192, 0, 2, 9, 0], last),
+            (&[131, 7, 8, 192, 0, 2, 9, 0], header),
+            (&[131, 3, 4, 0], header),
+            (&[0, 131, 7, 4, 192, 0, 2, 9], header),
+            (&[131, 8, 4, 192, 0, 2, 9, 0], None),
+            (&[131, 7, 3, 192, 0, 2, 9, 0], None),
+            (&[131, 15, 4, 192, 0, 2, 9, 0], None),
+            (&[7, 1, 0, 0], None),
+        ];
+        for (options, expected) in cases {
+            let mut bytes = captured_with(0, 0x45 + options.len() as u8 / 4);
+            bytes.splice(20..20, options.iter().copied());
+            bytes[3] += options.len() as u8;
+            assert_eq!(Packet::parse(&bytes).unwrap().final_destination(), expected, "{options:?}");
+        }
     }
 
     #[test]

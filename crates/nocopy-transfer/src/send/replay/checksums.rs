@@ -48,7 +48,13 @@ fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
     let Ok(packet) = ipv4::Packet::parse_cut(&frame[at..]) else { return Correction::Impossible };
     let (header_bytes, total_bytes) = (packet.header_bytes(), packet.total_bytes().map(usize::from));
     let Some(total_bytes) = total_bytes else { return Correction::Impossible };
-    let (protocol, addresses) = (packet.protocol(), packet.addresses());
+    let protocol = packet.protocol();
+    let addresses = match protocol {
+        IpProtocol::TCP | IpProtocol::UDP => packet
+            .final_destination()
+            .map(|destination| IpAddresses::V4 { source: packet.source(), destination }),
+        _ => Some(packet.addresses()),
+    };
     let (is_fragment, is_right) = (packet.fragmentation().is_fragment(), packet.checksum_is_valid());
     let header = if is_right {
         Correction::None
@@ -59,9 +65,10 @@ fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
     if is_fragment {
         return header;
     }
-    let upper = match frame.get(at + header_bytes..at + total_bytes) {
-        Some(_) => correct_upper(frame, at + header_bytes..at + total_bytes, protocol, addresses),
-        None => Correction::Impossible,
+    let place = at + header_bytes..at + total_bytes;
+    let upper = match addresses {
+        Some(addresses) if place.end <= frame.len() => correct_upper(frame, place, protocol, addresses),
+        _ => Correction::Impossible,
     };
     if upper == Correction::None { header } else { upper }
 }

@@ -152,6 +152,29 @@ fn the_destination_is_that_of_the_end_of_the_way() {
     }
 }
 
+/// Of TCP and UDP; ICMP has no pseudo header.
+#[test]
+fn the_destination_is_that_of_the_end_of_a_source_route() {
+    let IpAddresses::V4 { source, destination } = sources()[0] else { unreachable!() };
+    let last = Ipv4Addr::new(198, 51, 100, 9);
+    for (options, end) in [
+        ([131, 7, 4, 198, 51, 100, 9, 0], Some(last)),
+        ([137, 7, 4, 198, 51, 100, 9, 0], Some(last)),
+        ([131, 7, 8, 198, 51, 100, 9, 0], Some(destination)),
+        ([131, 9, 4, 198, 51, 100, 9, 0], None),
+    ] {
+        for protocol in [TCP, UDP, ICMP] {
+            let frame = frame(&[8, 0], &ipv4_packet(&options, 0, protocol, &segment(protocol)));
+            let end = if protocol == ICMP { Some(destination) } else { end };
+            let upper =
+                end.map(|destination| (42..42 + 61, protocol, IpAddresses::V4 { source, destination }));
+            let correction = if upper.is_some() { Correction::Made } else { Correction::Impossible };
+            let right = expected(frame.clone(), Some(14..42), upper);
+            assert_eq!(corrected(frame), (right, correction), "{options:?} {protocol}");
+        }
+    }
+}
+
 #[test]
 fn a_routing_header_without_sense_is_left_alone() {
     for (kind, units, left) in [(0, 0, 1), (0, 1, 1), (2, 0, 1), (4, 0, 1), (3, 2, 1), (253, 2, 1)] {
