@@ -1,6 +1,7 @@
 //! Amounts as people write them on a command line, and as they read them.
 
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use nocopy_proto::quantity::time;
@@ -27,6 +28,11 @@ fn number(text: &str) -> Option<(f64, &str)> {
         Some(power) => Some((value * 1000_f64.powi(power), &rest[1..])),
         None => Some((value, rest)),
     }
+}
+
+/// A number that is written in digits alone, unlike those that [`str::parse`] takes: `+7`.
+pub fn whole<T: FromStr>(digits: &str) -> Option<T> {
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// Parses a count: `1000`, `10k`, `1.5M`.
@@ -58,7 +64,8 @@ pub fn bytes_within<T: TryFrom<u64>>(
 
 /// Permissions of a file, as chmod(1) writes them: `640`.
 pub fn permissions(text: &str) -> Result<u32, String> {
-    let permissions = u32::from_str_radix(text, 8).ok().filter(|permissions| *permissions <= 0o777);
+    let permissions = whole::<u64>(text).and_then(|_| u32::from_str_radix(text, 8).ok());
+    let permissions = permissions.filter(|permissions| *permissions <= 0o777);
     permissions.ok_or_else(|| "not permissions from 0 to 777: write 640, 644".into())
 }
 
@@ -171,6 +178,18 @@ mod tests {
         assert_eq!(rate("300kpps"), Ok(Rate::Packets(300_000.0)));
         assert_eq!(rate("10Gbit/s"), Ok(Rate::Bits(1e10)));
         assert_eq!(rate("5pps"), Ok(Rate::Packets(5.0)));
+    }
+
+    #[test]
+    fn whole_numbers_and_permissions_have_no_sign() {
+        assert_eq!((whole("0"), whole("255"), whole("007")), (Some(0_u8), Some(255), Some(7)));
+        for text in ["", "256", "+7", "-7", "7 ", "0x7", "1_0", "\u{663}"] {
+            assert_eq!(whole::<u8>(text), None, "{text}");
+        }
+        assert_eq!((permissions("640"), permissions("0777")), (Ok(0o640), Ok(0o777)));
+        for text in ["", "+640", "-1", "8", "1000", "644 "] {
+            assert!(permissions(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use nocopy_report::quantity::whole;
 use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +17,8 @@ impl Field {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || "not OFFSET:WIDTH:be|le, such as 0:8:be; the width is 1, 2, 4 or 8 bytes".to_owned();
         let [offset, width, order] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
-        let offset = offset.parse::<u16>().map_err(|_| wrong())?.into();
-        let width = width.parse().ok().filter(|width| [1, 2, 4, 8].contains(width)).ok_or_else(wrong)?;
+        let offset = whole::<u16>(offset).ok_or_else(wrong)?.into();
+        let width = whole(width).filter(|width| [1, 2, 4, 8].contains(width)).ok_or_else(wrong)?;
         match order {
             "be" | "le" => Ok(Self { offset, width, big_endian: order == "be" }),
             _ => Err(wrong()),
@@ -140,7 +141,9 @@ mod tests {
         let field = Field::parse("1:4:le").unwrap();
         assert_eq!((field.read(&[9, 1, 2, 0, 0]), field.read(&[9, 1, 2, 0])), (Some(513), None));
         assert_eq!(Field::parse("0:2:be").unwrap().read(&[1, 2, 3]), Some(258));
-        for wrong in ["", "0:3:be", "0:8", "0:8:xe", "-1:8:be", "70000:8:be", "0:8:be:1"] {
+        for wrong in
+            ["", "0:3:be", "0:8", "0:8:xe", "-1:8:be", "+1:8:be", "1:+8:be", "70000:8:be", "0:8:be:1"]
+        {
             assert!(Field::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use nocopy_report::address::{self, Host};
+use nocopy_report::quantity::whole;
 
 /// A server and a path on it. The path begins with the exported directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +61,8 @@ impl FromStr for Url {
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let slash = rest.find('/').ok_or_else(|| UrlError::Path { url: url() })?;
         let (authority, path) = rest.split_at(slash);
-        let port = |word: &str| match word.parse() {
-            Ok(port @ 1..) => Ok(port),
+        let port = |word: &str| match whole(word) {
+            Some(port @ 1..) => Ok(port),
             _ => Err(UrlError::Port { url: url(), word: word.to_owned() }),
         };
         let authority = address::of_url(authority);
@@ -247,6 +248,7 @@ mod tests {
                 format!("{URL}; an IPv6 address needs brackets: [::1]; write it as nfs://HOST/PATH"),
             ),
             ("nfs://h:0/x", format!("{URL}; '0' is not a port; give a number from 1 to 65535")),
+            ("nfs://h:+7/x", format!("{URL}; '+7' is not a port; give a number from 1 to 65535")),
             (
                 "nfs://h/x?mountport=99999",
                 format!("{URL}; '99999' is not a port; give a number from 1 to 65535"),

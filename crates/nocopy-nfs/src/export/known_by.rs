@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use nocopy::integration::FileSystemId;
+use nocopy_report::quantity::whole;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, fstatfs, fstatvfs, openat};
 use rustix::io::Errno;
 
@@ -30,7 +31,7 @@ impl FromStr for FileSystemName {
         let number = match text {
             "root" => Some(0),
             text if text.contains('-') && !text.starts_with('-') => number(text),
-            text => text.parse().ok().or_else(|| number(text).filter(|_| text.len() == 32)),
+            text => whole(text).or_else(|| number(text).filter(|_| text.len() == 32)),
         };
         number.map(Self).ok_or("not a number or a UUID, such as 7 or f3a10001-0203-0405-0607-08090a0b0c0d")
     }
@@ -194,6 +195,7 @@ fn by_udev(about: &Statx) -> Option<u64> {
 pub(super) fn number(uuid: &str) -> Option<u64> {
     let digits: String = uuid.chars().filter(|one| *one != '-').collect();
     match digits.len() {
+        _ if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => None,
         1..=16 => u64::from_str_radix(&digits, 16).ok(),
         32 => Some(folded(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())),
         _ => None,
@@ -226,7 +228,7 @@ mod tests {
         let written = "F3A10001-0203-0405-0607-08090a0b0c0d";
         assert_eq!(number(written), Some(folded(uuid)));
         assert_eq!(number("ABCD-1234"), Some(0xabcd_1234), "of FAT");
-        for other in ["", "-", "no number", "f3a10001-0203-0405-0607-08090a0b0c0dd"] {
+        for other in ["", "-", "no number", "+BCD-1234", "f3a10001-0203-0405-0607-08090a0b0c0dd"] {
             assert_eq!(number(other), None, "{other}");
         }
     }
@@ -281,6 +283,10 @@ mod tests {
         for other in [None, Some("8"), Some("f3a10001-0203-0405-0607-08090a0b0c0d")] {
             assert_eq!(open(other).file(&known).map(drop), Err(Status::Stale), "{other:?}");
         }
-        assert!(["", "x", "-1", "7 "].iter().all(|name| name.parse::<FileSystemName>().is_err()));
+        assert!(
+            ["", "x", "-1", "+7", "7 ", "+3a10001-0203-0405-0607-08090a0b0c0d"]
+                .iter()
+                .all(|name| name.parse::<FileSystemName>().is_err())
+        );
     }
 }

@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
+use crate::quantity::whole;
+
 pub use attempts::Attempts;
 pub use connect::connect;
 pub use listen::{bind_tcp, is_of_another_host, listen_tcp, wildcard};
@@ -126,7 +128,7 @@ fn interface_index(scope: &str) -> io::Result<u32> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .or_else(|_| socket(AddressFamily::INET6, SocketType::DGRAM, None))?;
     netdevice::name_to_index(&any, scope).or_else(|_| {
-        scope.parse().map_err(|_| {
+        whole(scope).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("this network namespace has no interface '{scope}'"),
@@ -168,10 +170,8 @@ impl FromStr for HostPort {
     fn from_str(text: &str) -> Result<Self, String> {
         let (host, port) = split_port(text)?;
         let port = port.ok_or("a port is missing: HOST:PORT")?;
-        let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
-        let port = port.parse().ok().filter(|_| is_number);
         Ok(Self {
-            port: port.ok_or("a port is a number up to 65535")?,
+            port: whole(port).ok_or("a port is a number up to 65535")?,
             host: (!host.is_empty()).then(|| host.parse()).transpose()?,
         })
     }
@@ -336,6 +336,7 @@ mod tests {
         );
         let unknown = host("fe80::1%no-such").resolve(9, Family::Any).unwrap_err();
         assert_eq!(unknown.to_string(), "this network namespace has no interface 'no-such'");
+        host("fe80::1%+1").resolve(9, Family::Any).unwrap_err();
     }
 
     #[test]

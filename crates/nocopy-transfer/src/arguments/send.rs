@@ -317,7 +317,7 @@ fn interface(text: &str) -> Result<String, String> {
 
 fn vlan(text: &str) -> Result<TagControl, String> {
     let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
-    let (Ok(vlan), Ok(priority)) = (vlan.parse(), priority.parse()) else {
+    let (Some(vlan), Some(priority)) = (quantity::whole(vlan), quantity::whole(priority)) else {
         return Err("not a VLAN with a priority; write 5 or 5:3".into());
     };
     TagControl::new(vlan, priority, false).map_err(|error| error.to_string())
@@ -344,8 +344,8 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
 }
 
 fn speed(text: &str) -> Result<f64, String> {
-    let factor = text.strip_suffix('x').unwrap_or(text).parse().ok();
-    let factor = factor.filter(|factor| (1e-6..=1e6).contains(factor));
+    let factor = text.strip_suffix('x').unwrap_or(text);
+    let factor = factor.parse().ok().filter(|value| !factor.starts_with('+') && (1e-6..=1e6).contains(value));
     factor.ok_or_else(|| "not a factor: write 2x, 0.5x".into())
 }
 

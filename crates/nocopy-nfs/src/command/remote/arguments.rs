@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use nocopy_report::quantity;
+use nocopy_report::quantity::{self, whole};
 
 use crate::client::{Url, UrlError};
 
@@ -75,7 +75,7 @@ pub struct CpArguments {
 }
 
 fn user(text: &str) -> Result<(u32, u32), String> {
-    let both = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    let both = text.split_once(':').and_then(|(user, group)| Some((whole(user)?, whole(group)?)));
     both.ok_or_else(|| "not two numbers: write it as 1000:1000".into())
 }
 
@@ -90,6 +90,10 @@ mod tests {
     #[test]
     fn users_are_two_numbers() {
         assert_eq!(user("1000:100"), Ok((1000, 100)));
-        assert!(["1000", "a:b", "1:-1"].iter().all(|text| user(text).unwrap_err().contains("1000:1000")));
+        assert!(
+            ["1000", "a:b", "1:-1", "+1:1", "1:+1", ":"]
+                .iter()
+                .all(|text| user(text).unwrap_err().contains("1000:1000"))
+        );
     }
 }
