@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use nocopy_nfs::client::{Client, Place, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
@@ -17,8 +18,9 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::rpc::{Call, Reply};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use nocopy_nfs::wire::{nfs3, record};
+use rustix::process::Signal;
 
-use crate::running::{nocopy, text};
+use crate::running::{Running, nocopy, text};
 
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
 /// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A handle that begins with `linked`
@@ -282,6 +284,35 @@ fn a_listing_without_end_is_refused() {
     let root = client.root();
     let error = client.list_within(root, 1 << 20).unwrap_err().to_string();
     assert!(error.contains("the directory listing does not end"), "{error}");
+}
+
+#[test]
+fn a_long_listing_can_be_interrupted() {
+    const INTERRUPTED: u64 = 500;
+    const ALL: u64 = 200_000;
+    let (reached, is_reached) = mpsc::channel();
+    let (interrupted, is_interrupted) = mpsc::channel();
+    let (gate, asked) = (Mutex::new((reached, is_interrupted)), Arc::new(AtomicU64::new(0)));
+    let last = Arc::clone(&asked);
+    let url = serve(move |_, cookie| {
+        last.store(cookie, Ordering::Relaxed);
+        if cookie == INTERRUPTED {
+            let gate = gate.lock().unwrap();
+            gate.0.send(()).unwrap();
+            gate.1.recv().unwrap();
+        }
+        let names = (0..100).map(|number| format!("{}", cookie + number).into_bytes());
+        (names.map(|name| entry(&name, b"file", FileType::Regular)).collect(), cookie + 100 >= ALL)
+    });
+    let around = tempfile::tempdir().unwrap();
+    let copying = Running::start(&["cp", "-r", &url, around.path().to_str().unwrap()]);
+    is_reached.recv().unwrap();
+    copying.signal(Signal::INT);
+    interrupted.send(()).unwrap();
+    let output = copying.end();
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(asked < ALL - 100, "{asked}: {}", text(&output.stderr));
+    assert_eq!((output.status.code(), files(around.path())), (Some(1), 0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ const PAGE_BYTES: u32 = 64 << 10;
 const REPLY_BYTES_MAX: usize = 4 * PAGE_BYTES as usize;
 
 /// A directory whose entries take more memory is taken for endless.
-const LISTING_BYTES_MAX: usize = 1 << 30;
+pub(crate) const LISTING_BYTES_MAX: usize = 1 << 30;
 
 /// A name in a directory, and the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,16 @@ impl Client {
         directory: FileHandle,
         bytes_max: usize,
     ) -> Result<Vec<Entry>, ClientError> {
+        Ok(self.list_unless(directory, bytes_max, || false)?.expect("never stopped"))
+    }
+
+    /// As [`list`](Self::list); `None` if it was stopped: that is asked before each entry.
+    pub(crate) fn list_unless(
+        &mut self,
+        directory: FileHandle,
+        bytes_max: usize,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<Option<Vec<Entry>>, ClientError> {
         let (mut all, mut at, mut is_full) = (Vec::new(), Cursor::default(), true);
         let mut bytes = 0;
         loop {
@@ -74,6 +84,9 @@ impl Client {
             };
             let cookie = page.entries.last().map(|last| last.cookie);
             for raw in page.entries {
+                if is_stopped() {
+                    return Ok(None);
+                }
                 bytes += size_of::<Entry>() + raw.name.len();
                 if !matches!(raw.name.as_slice(), b"." | b"..") {
                     check_name(&raw.name).map_err(not_believed)?;
@@ -81,7 +94,7 @@ impl Client {
                 }
             }
             at = match cookie {
-                _ if page.is_end => return Ok(all),
+                _ if page.is_end => return Ok(Some(all)),
                 Some(cookie) if cookie != at.cookie && bytes < bytes_max => {
                     Cursor { cookie, verifier: page.verifier }
                 }

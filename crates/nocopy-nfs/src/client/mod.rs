@@ -39,6 +39,7 @@ pub use begun::Finished;
 pub use builder::Builder;
 pub use core::{CallError, Counts, Place, ReadEnd, Ticket};
 pub use directory::Entry;
+pub(crate) use directory::LISTING_BYTES_MAX;
 pub use error::ClientError;
 pub use files::Found;
 pub use moving::Filled;

@@ -132,7 +132,7 @@ fn copy_all(
         copying.leave_out(url.to_string(), DIRECTORY);
         return Ok(());
     }
-    let entries = client.list(found.file)?;
+    let entries = copying.list(client, found.file)?;
     copying.counts.directories += 1;
     let mut contents = contents(copying, entries, &Rc::new(url.clone()), &directory);
     copy_files(copying, client, &directory, std::mem::take(&mut contents.files))?;
@@ -202,7 +202,7 @@ fn enter(
             return Err(Failure::IntoItself { path: wanted.name() });
         }
     }
-    let entries = client.list(found.file)?;
+    let entries = copying.list(client, found.file)?;
     let made = directory.make(name, found.attributes.mode);
     let made = Rc::new(made.map_err(|error| local(&directory.path(name), error))?);
     if is_same_directory(&made, client, found)? {

@@ -35,7 +35,8 @@ use rustix::thread::CapabilitySet;
 
 use super::super::local_path;
 use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow};
-use crate::client::{Client, Found, Url, UrlError, escaped, is_url};
+use crate::client::{Client, Entry, Found, LISTING_BYTES_MAX, Url, UrlError, escaped, is_url};
+use crate::wire::nfs3::FileHandle;
 use directory::Directory;
 use originals::Originals;
 use summary::{Counts, Summary};
@@ -129,6 +130,12 @@ impl<'a> Copying<'a> {
             )
         });
         if self.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// What is in a directory of the server.
+    fn list(&self, client: &mut Client, directory: FileHandle) -> Result<Vec<Entry>, Failure> {
+        let listed = client.list_unless(directory, LISTING_BYTES_MAX, || self.interrupt.came())?;
+        listed.ok_or(Failure::Interrupted)
     }
 
     /// Notes that one file could not be copied; an error that affects all files is returned.
