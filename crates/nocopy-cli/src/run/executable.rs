@@ -1,7 +1,8 @@
 //! Reads from a program's file whether the loader would preload anything into it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use object::elf::{
@@ -42,7 +43,7 @@ pub(super) struct Executable {
 impl Executable {
     /// `None`: the file is something else, such as a script.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
-        Self::parse(File::open(path)?)
+        Self::parse(open(path)?)
     }
 
     fn parse(file: impl Read + Seek) -> io::Result<Option<Self>> {
@@ -105,6 +106,15 @@ impl Executable {
     pub(super) fn needs_libpcap(&self) -> bool {
         self.libraries.iter().any(|name| name.starts_with("libpcap.so"))
     }
+}
+
+/// Opens a regular file. A FIFO would be waited for, and a device may do something when it is opened.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    if !path.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // By now it may be another one.
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 fn needed<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(

@@ -1,7 +1,6 @@
 //! Programs into which nothing is preloaded.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +11,7 @@ use nocopy_proto::distribution::libpcap_install;
 use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
-use super::executable::{CLibrary, Executable};
+use super::executable::{self, CLibrary, Executable};
 use super::kind::Kind;
 
 const SET_USER: u32 = libc::S_ISUID;
@@ -161,7 +160,7 @@ fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 /// The interpreter of a script, as execve(2) and env(1) find it.
 fn interpreter(path: &Path) -> Option<OsString> {
     let mut line = Vec::new();
-    BufReader::new(File::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
+    BufReader::new(executable::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
     let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let first = words.next()?;
     let word = match first.ends_with(b"/env") {
@@ -177,6 +176,8 @@ fn is_executable(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     #[test]
@@ -234,6 +235,18 @@ mod tests {
         );
         assert_eq!(musl.missing_loader(), Some(Path::new("/lib/ld-musl-nowhere.so.1")));
         assert_eq!(with(None, None).missing_loader(), None);
+    }
+
+    #[test]
+    fn a_fifo_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let [fifo, script] = ["fifo", "script"].map(|name| directory.path().join(name));
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::fs::write(&script, format!("#!{}\n", fifo.display())).unwrap();
+        for (path, interpreter) in [(&fifo, None), (&script, Some(fifo.clone()))] {
+            let program = Program::look_at(path.as_os_str());
+            assert_eq!((program.executable, program.interpreter), (None, interpreter));
+        }
     }
 
     #[test]
