@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
+use nocopy_lab::ProgramForAll;
 use nocopy_nfs::client::{Client, Place, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
 use nocopy_nfs::wire::nfs3::{
@@ -18,9 +20,10 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::rpc::{Call, Reply};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use nocopy_nfs::wire::{nfs3, record};
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 
-use crate::running::{Running, nocopy, text};
+use crate::nfs_client::NOBODY;
+use crate::running::{Running, nocopy, readable_directory, started, text};
 
 /// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
 /// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A handle that begins with `linked`
@@ -400,6 +403,24 @@ fn devices_and_programs_of_the_server_are_for_their_owner_only() {
         }
         Err(_) => assert!(said.contains("/device: left out; a device"), "{said}"),
     }
+}
+
+/// The directory is the obstacle, not the device.
+#[test]
+fn a_device_in_a_directory_that_cannot_be_written_is_not_left_out_as_a_device() {
+    let around = readable_directory();
+    let url = serve(|_, _| (vec![entry(b"device", b"device", FileType::CharacterDevice)], true));
+    let for_all = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
+    let mut command = started(for_all.path(), &["cp", "-r", &url, around.path().to_str().unwrap()]);
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    fs::set_permissions(around.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = "/device: cannot be read or written (EACCES); permission denied; check the path";
+    assert!(said.contains(expected), "{said}");
 }
 
 /// The end of the first file is known while reads behind it are in flight; these are given up, and return with the reads of the next one.

@@ -58,11 +58,11 @@ pub enum Failure {
     #[error("{path}: cannot be read or written{cause}; {}", of_local(.source), path = local_path::text(path), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
-        "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = path.display()
+        "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = local_path::text(path)
     )]
     Special { path: PathBuf },
     #[error(
-        "{path}: became shorter while it was copied; another program changed it; copy it again", path = path.display()
+        "{path}: became shorter while it was copied; another program changed it; copy it again", path = local_path::text(path)
     )]
     Shrunk { path: PathBuf },
     #[error(
@@ -103,7 +103,8 @@ fn of_local(error: &io::Error) -> &'static str {
         Some(Errno::MFILE | Errno::NFILE) => {
             "raise the limit of descriptors ('ulimit -n'): a copy holds one for each directory above"
         }
-        _ => "check the path and the permissions",
+        Some(_) => "check the path and the permissions",
+        None => "copy it again",
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::record::Names;
+use super::replaced;
 
 /// Files of this copy are private until they are complete.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -86,7 +87,7 @@ impl Directory {
     pub(super) fn descend(&self, below: &Path) -> io::Result<Self> {
         let mut at = Self { descriptor: self.descriptor.try_clone()?, path: self.path.clone() };
         for part in below.components() {
-            let Component::Normal(name) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+            let Component::Normal(name) = part else { return Err(Errno::INVAL.into()) };
             let descriptor = OwnedFd::from(at.open_file(name, OFlags::PATH | OFlags::DIRECTORY)?);
             at = Self { descriptor, path: at.path(name) };
         }
@@ -150,11 +151,11 @@ impl Directory {
             done => return done,
         }
         self.remove(&names.part)?;
-        let done = self.make_under(&names.part, what, modified);
-        let done = done.and_then(|()| self.rename(&names.part, &names.whole));
-        done.inspect_err(|_| drop(self.remove(&names.part)))
+        self.make_under(&names.part, what, modified)?;
+        self.rename(&names.part, &names.whole).inspect_err(|_| drop(self.remove(&names.part)))
     }
 
+    /// Makes it with all that it has, or not at all.
     fn make_under(&self, name: &OsStr, what: &Other<'_>, modified: Timespec) -> io::Result<()> {
         match what {
             Other::Link(target) => symlinkat(OsStr::from_bytes(target), &self.descriptor, name)?,
@@ -170,12 +171,15 @@ impl Directory {
         let expected = if let Other::Node { kind, .. } = what { *kind } else { FileType::Symlink };
         // Another one that was put there meanwhile is left as it is.
         if kind != expected || about.nlink() != 1 {
-            return Err(io::ErrorKind::NotFound.into());
+            return Err(replaced());
         }
-        if let Other::Node { mode, .. } = what {
-            set_permissions(link_of(&made), Permissions::from_mode(*mode))?;
-        }
-        Ok(utimensat(CWD, link_of(&made), &times(modified), AtFlags::empty())?)
+        let set_all = || -> io::Result<()> {
+            if let Other::Node { mode, .. } = what {
+                set_permissions(link_of(&made), Permissions::from_mode(*mode))?;
+            }
+            Ok(utimensat(CWD, link_of(&made), &times(modified), AtFlags::empty())?)
+        };
+        set_all().inspect_err(|_| drop(self.remove(name)))
     }
 
     fn open_file(&self, name: &OsStr, flags: OFlags) -> io::Result<File> {

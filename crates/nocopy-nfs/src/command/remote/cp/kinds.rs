@@ -9,7 +9,8 @@ use crate::wire::nfs3::Time;
 pub(super) const UNFINISHED: &str = "its name is that of an unfinished copy; rename it to copy it";
 pub(super) const DIRECTORY: &str = "a directory; use -r to copy it with everything in it";
 pub(super) const NO_FILE: &str = "a FIFO, a socket or a device; use -r to make one like it";
-pub(super) const DEVICE: &str = "a device; only root makes devices, and 'nocopy serve nfs' only with --no-root-squash; make it there with mknod(1)";
+pub(super) const DEVICE: &str = "a device; only root makes devices, and not in a user namespace; copy it as root, or make it with mknod(1)";
+pub(super) const DEVICE_THERE: &str = "a device; only root makes devices, and 'nocopy serve nfs' only with --no-root-squash; make it there with mknod(1)";
 
 pub(super) const NO_NODES: &str = "a FIFO or a socket; the server makes none; use another server for it";
 

@@ -218,4 +218,9 @@ fn local(path: &Path, source: io::Error) -> Failure {
     Failure::Local { path: path.to_owned(), source }
 }
 
+/// The error of a name that is not, or no more, that of the file that it was.
+fn replaced() -> io::Error {
+    io::Error::other("another program has put something else there meanwhile")
+}
+
 type Clients = Vec<Client>;

@@ -7,8 +7,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::directory::Directory;
 use super::record::Version;
+use super::replaced;
 use crate::wire::nfs3::Attributes;
 
 /// Copies on this host, by the numbers that the server gives to their originals. Names of one file have its size and times, too.
@@ -51,13 +54,13 @@ impl Originals {
 
 impl Copied {
     fn reach(&self, root: &Directory) -> io::Result<File> {
-        let below = self.path.strip_prefix(root.own_path()).map_err(|_| io::ErrorKind::NotFound)?;
+        let below = self.path.strip_prefix(root.own_path()).map_err(|_| Errno::NOENT)?;
         let name = below.file_name().unwrap_or(OsStr::new("."));
         let file = root.descend(below.parent().unwrap_or(Path::new("")))?.refer(name)?;
         let about = file.metadata()?;
         match (about.dev(), about.ino()) == self.id {
             true => Ok(file),
-            false => Err(io::ErrorKind::NotFound.into()),
+            false => Err(replaced()),
         }
     }
 }

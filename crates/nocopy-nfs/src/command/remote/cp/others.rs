@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{FileType as Kind, Timespec, makedev};
+use rustix::io::Errno;
 
 use super::super::Failure;
 use super::directory::{Directory, Other};
@@ -44,7 +45,8 @@ pub(super) fn make_node(copying: &mut Copying<'_>, wanted: &Wanted) -> Result<()
     match make(copying, wanted, &Other::Node { kind, mode, device }) {
         Ok(true) => copying.counts.nodes += 1,
         Ok(false) => {}
-        Err(error) if is_device && error.kind() == io::ErrorKind::PermissionDenied => {
+        // EACCES is that of the directory.
+        Err(error) if is_device && Errno::from_io_error(&error) == Some(Errno::PERM) => {
             copying.leave_out(wanted.name(), DEVICE);
             return Ok(());
         }

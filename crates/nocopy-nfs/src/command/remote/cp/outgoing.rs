@@ -18,7 +18,7 @@ use super::directory::Directory;
 use super::holes::Source;
 use super::kinds::{permissions, time_of};
 use super::record::{Earlier, INTERVAL_BYTES, Names, Version};
-use super::{Copying, local};
+use super::{Copying, local, replaced};
 use crate::client::{Client, ClientError, Found, Place, escaped};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
@@ -88,7 +88,7 @@ impl Outgoing {
         let file = job.from.open_to_read(&job.source).map_err(|error| local(&from, error))?;
         let about = file.metadata().map_err(|error| local(&from, error))?;
         if !about.is_file() {
-            return Err(local(&from, io::ErrorKind::InvalidInput.into()));
+            return Err(local(&from, replaced()));
         }
         Ok(Self {
             names: Names::new(name),
@@ -383,6 +383,27 @@ mod tests {
             let filled = fill_after(shorter, hole_bytes);
             assert!(matches!(filled, Err(Failure::Shrunk { .. })), "{shorter} {hole_bytes}: {filled:?}");
         }
+    }
+
+    #[test]
+    fn a_source_that_was_replaced_has_cause_and_remedy() {
+        let around = tempfile::tempdir().unwrap();
+        std::fs::create_dir(around.path().join("source")).unwrap();
+        let Err(failure) = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())) else {
+            panic!("opened")
+        };
+        assert_eq!(
+            failure.to_string(),
+            format!(
+                "{}/source: cannot be read or written; another program has put something else there meanwhile; copy it again",
+                around.path().display()
+            )
+        );
+        let path = PathBuf::from(OsStr::from_bytes(b"/caf\xe9"));
+        assert!(
+            Failure::Special { path: path.clone() }.to_string().starts_with("file:///caf%E9: not copied")
+        );
+        assert!(Failure::Shrunk { path }.to_string().starts_with("file:///caf%E9: became shorter"));
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{Metadata, symlink_metadata};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 use std::rc::Rc;
+
+use rustix::io::Errno;
 
 use super::super::super::local_path;
 use super::super::Failure;
@@ -81,7 +83,7 @@ fn copy(
     uploads: &mut Uploads,
     job: Job,
 ) -> Result<Option<(Entered, Vec<Job>)>, Failure> {
-    let about = job.from.look_up(&job.source).and_then(|found| found.ok_or(ErrorKind::NotFound.into()));
+    let about = job.from.look_up(&job.source).and_then(|found| found.ok_or(Errno::NOENT.into()));
     let about = about.map_err(|error| local(&job.path(), error))?;
     let is_recursive = copying.arguments.recursive;
     if about.is_dir() && is_recursive {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use rustix::fs::{major, minor};
 
 use super::super::Failure;
-use super::kinds::{DEVICE, NO_NODES, missing_there, permissions, time_of};
+use super::kinds::{DEVICE_THERE, NO_NODES, missing_there, permissions, time_of};
 use super::outgoing::{Job, absent_as_none};
 use super::record::Names;
 use super::{Copying, local};
@@ -75,11 +75,11 @@ pub(super) fn make_node(
     match make_other(client, job, &new, make) {
         Ok(()) => copying.counts.nodes += 1,
         Err(error) if matches!(error.status(), Some(Status::NotSupported | Status::BadType)) => {
-            copying.leave_out(job.name(), if is_device { DEVICE } else { NO_NODES });
+            copying.leave_out(job.name(), if is_device { DEVICE_THERE } else { NO_NODES });
             return Ok(false);
         }
         Err(error) if is_device && error.status() == Some(Status::NotPermitted) => {
-            copying.leave_out(job.name(), DEVICE);
+            copying.leave_out(job.name(), DEVICE_THERE);
             return Ok(false);
         }
         Err(error) => return Err(error.into()),
