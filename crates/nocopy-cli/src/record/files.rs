@@ -155,11 +155,12 @@ impl Files {
         if self.rotation.bytes.is_none() && self.rotation.time.is_none() {
             return self.output.clone();
         }
-        let stem = self.output.file_stem().unwrap_or_default().to_string_lossy();
         let number = self.made + 1;
-        let mut name = format!("{stem}-{number:05}-{}", stamp(now_ns / 1_000_000_000));
+        let mut name = self.output.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{number:05}-{}", stamp(now_ns / 1_000_000_000)));
         if let Some(extension) = self.output.extension() {
-            name = format!("{name}.{}", extension.to_string_lossy());
+            name.push(".");
+            name.push(extension);
         }
         self.output.with_file_name(name)
     }
@@ -195,6 +196,9 @@ fn stamp(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     /// Files that do not exist, so that deleting each succeeds.
@@ -229,6 +233,14 @@ mod tests {
                 if keep.is_some() { (counted, Tally::default()) } else { (Tally::default(), counted) };
             assert_eq!((files.deleted, files.unlisted), (deleted, unlisted));
         }
+    }
+
+    #[test]
+    fn names_of_a_recording_keep_their_bytes() {
+        let path = |name: &[u8]| PathBuf::from(OsStr::from_bytes(name));
+        let mut files = files(None);
+        files.output = path(b"/nonexistent/caf\xe9.\xff");
+        assert_eq!(files.name(0), path(b"/nonexistent/caf\xe9-00001-19700101T000000Z.\xff"));
     }
 
     #[test]
