@@ -1,0 +1,289 @@
+//! A buffer: memory of a pool, of the program, or a frame.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{Pool, Registration};
+use crate::memory::area::Frame;
+
+/// Owned bytes: memory of a pool, of the program, or a frame.
+///
+/// ```
+/// use nocopy::Pool;
+/// let mut buffer = Pool::new(1, 4096)?.take().expect("a fresh pool has buffers");
+/// buffer.resize(5); // to be written in place
+/// buffer.as_mut().expect("memory of a pool can be changed").copy_from_slice(b"hello");
+/// buffer.resize(4);
+/// assert_eq!(&buffer[..], b"hell");
+/// assert!(buffer.fill(&[0; 5000]).is_none()); // longer than its capacity
+/// assert_eq!((buffer.len(), buffer.capacity()), (4, 4096)); // and so nothing changed
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a dropped buffer goes home unsent"]
+pub struct Buffer {
+    pub(super) data: NonNull<u8>,
+    pub(super) len: u32,
+    pub(super) home: Home,
+}
+
+pub(super) enum Home {
+    Pool {
+        pool: Pool,
+        index: u32,
+    },
+    /// A value of the program, from `Box::into_raw`, because moving a box would claim exclusive access to its bytes.
+    Owner(NonNull<dyn Any + Send>),
+    /// A value that others read, too.
+    Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
+    Frame(Frame),
+}
+
+// SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` only reads bytes that nothing can write meanwhile: those of an owner stay borrowed from it.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory of the program, of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
+    ///
+    /// It can be read and sent, but not changed. [`into_owner`](Self::into_owner) returns the value.
+    ///
+    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the
+    /// socket was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports it, and the panic is caught, so that
+    /// it does not disturb other buffers.
+    ///
+    /// ```
+    /// use nocopy::Buffer;
+    /// use std::sync::Arc;
+    /// let page: Arc<[u8]> = Arc::from(*b"<html>");
+    /// let mut buffer = Buffer::from_owner(Arc::clone(&page));
+    /// assert_eq!(buffer.as_ptr(), page.as_ptr()); // not a copy
+    /// assert!(buffer.as_mut().is_none()); // others may read it meanwhile
+    /// let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err(); // it was made of something else
+    /// assert!(Arc::ptr_eq(&buffer.into_owner::<Arc<[u8]>>().unwrap(), &page));
+    /// ```
+    ///
+    /// # Panics
+    /// If the value has 4 GiB or more.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
+        // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that borrow.
+        let owner = NonNull::from(Box::leak(Box::new(owner)));
+        // Owns the value from here on, in case `as_ref` panics.
+        let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
+        // SAFETY: the value exists as long as the buffer, which gives no other access to it.
+        let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
+        buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        buffer.data = NonNull::from(bytes).cast();
+        buffer
+    }
+
+    /// A part of a value that others read, too. Nothing is allocated.
+    pub(crate) fn of_shared<T: Send + Sync + 'static>(owner: Arc<T>, part: impl FnOnce(&T) -> &[u8]) -> Self {
+        let bytes = part(&owner);
+        let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        Self { data: NonNull::from(bytes).cast(), len, home: Home::Shared(owner) }
+    }
+
+    /// Returns the value that [`from_owner`](Self::from_owner) was given.
+    ///
+    /// # Errors
+    /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
+    pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
+        let Home::Owner(owner) = self.home else { return Err(self) };
+        // SAFETY: the value exists as long as the buffer.
+        if !unsafe { owner.as_ref() }.is::<T>() {
+            return Err(self);
+        }
+        std::mem::forget(self);
+        // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer exists.
+        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
+    }
+
+    /// The value that it was made [of](Self::from_owner), if it is of that type.
+    pub(crate) fn owner<T: Sync + 'static>(&self) -> Option<&T> {
+        let Home::Owner(owner) = &self.home else { return None };
+        // SAFETY: the value exists as long as the buffer.
+        unsafe { owner.as_ref() }.downcast_ref()
+    }
+
+    /// Whether it is a frame of an area.
+    pub(crate) fn is_frame(&self) -> bool {
+        matches!(self.home, Home::Frame(_))
+    }
+
+    /// The capacity in bytes.
+    pub fn capacity(&self) -> usize {
+        match &self.home {
+            Home::Pool { pool, .. } => pool.buffer_bytes(),
+            Home::Owner(_) | Home::Shared(_) => self.len as usize,
+            Home::Frame(frame) => frame.len() + frame.tailroom_bytes(),
+        }
+    }
+
+    /// Makes it shorter or longer. Added bytes have the memory's earlier contents.
+    ///
+    /// # Panics
+    /// If `bytes` exceeds the capacity.
+    #[inline]
+    pub fn resize(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        self.len = bytes as u32;
+    }
+
+    /// Mutable access to its bytes; `None` if they belong to the program.
+    #[inline]
+    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+        match self.home {
+            Home::Owner(_) | Home::Shared(_) => None,
+            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
+            _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
+        }
+    }
+
+    /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its capacity, or if it was made
+    /// [of a value](Self::from_owner) of the program.
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_) | Home::Shared(_)) {
+            return None;
+        }
+        self.len = bytes.len() as u32;
+        self.as_mut()?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
+    pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
+        let Home::Pool { pool, .. } = &self.home else { return false };
+        let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
+        pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
+    }
+
+    /// Gives the buffer up while the kernel may still read it, without waiting for completions. Returns the bytes that are lost for good.
+    ///
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. If io_uring instances have the pool
+    /// registered, the buffer returns when the last of them ends. Any other memory cannot be replaced, and is leaked.
+    pub(crate) fn abandon(mut self) -> usize {
+        let bytes = self.len as usize;
+        match std::mem::replace(&mut self.home, Home::nothing()) {
+            Home::Pool { pool, index } => {
+                let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
+                if registered.instances > 0 && pool.0.whole_pages {
+                    registered.given_up.push(index);
+                    return 0;
+                }
+                // SAFETY: the buffer has no owner any more; no instance exists, and none is added while this is locked.
+                let is_replaced = unsafe { pool.replace(index) };
+                drop(registered);
+                if !is_replaced {
+                    return pool.buffer_bytes();
+                }
+                pool.bring_home(index);
+                0
+            }
+            home @ (Home::Owner(_) | Home::Shared(_) | Home::Frame(_)) => {
+                std::mem::forget(home);
+                bytes
+            }
+        }
+    }
+}
+
+impl Home {
+    fn nothing() -> Self {
+        // A value without size: boxing it does not allocate.
+        let nothing: Box<dyn Any + Send> = Box::new(());
+        Self::Owner(NonNull::new(Box::into_raw(nothing)).expect("a box is somewhere"))
+    }
+}
+
+impl From<Frame> for Buffer {
+    fn from(frame: Frame) -> Self {
+        let len = frame.len() as u32;
+        Self { data: frame.first_byte(), len, home: Home::Frame(frame) }
+    }
+}
+
+impl TryFrom<Buffer> for Frame {
+    type Error = Buffer;
+
+    /// The frame, if the buffer is one.
+    ///
+    /// # Errors
+    /// Returns the buffer if it has another kind of memory.
+    fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
+        if !buffer.is_frame() {
+            return Err(buffer);
+        }
+        // Replaces the owner: its drop does nothing.
+        match std::mem::replace(&mut buffer.home, Home::nothing()) {
+            Home::Frame(mut frame) => {
+                let bytes = buffer.len as usize;
+                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
+                frame.truncate(bytes);
+                Ok(frame)
+            }
+            _ => unreachable!("looked at above"),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from_owner(bytes)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised memory of this length, which nothing changes while the buffer is borrowed.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let home = match self.home {
+            Home::Pool { index, .. } => format!("buffer {index} of a pool"),
+            Home::Owner(_) | Home::Shared(_) => "memory of the program's own".into(),
+            Home::Frame(_) => "frame".into(),
+        };
+        write!(f, "Buffer({} bytes, {home})", self.len)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Pool { pool, index } => pool.bring_home(*index),
+            Home::Owner(owner) => {
+                // SAFETY: from `Box::into_raw`, and there is no other owner.
+                drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
+            }
+            Home::Shared(_) | Home::Frame(_) => {} // goes home by itself
+        }
+    }
+}
+
+/// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over completions, and an unwound loop
+/// would lose other buffers of the same completion, or drop memory that the kernel still reads.
+fn drop_owner(owner: Box<dyn Any + Send>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
+        // Dropping the panic's own value may panic, too.
+        std::mem::forget(panic);
+    }
+}

@@ -1,0 +1,204 @@
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::sys::fork::tests::in_forked_child;
+
+#[test]
+fn every_buffer_comes_home() {
+    let pool = Pool::new(2, 5000).unwrap();
+    assert_eq!((pool.total(), pool.buffer_bytes()), (2, 8192));
+    let (mut one, two) = (pool.take().unwrap(), pool.take().unwrap());
+    assert!(pool.take().is_none());
+    one.fill(b"bytes").unwrap();
+    assert_eq!(&*one, b"bytes");
+    std::thread::spawn(move || drop(two)).join().unwrap();
+    drop(one);
+    assert_eq!(pool.at_home(), 2);
+    assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
+}
+
+#[test]
+fn a_forked_child_finds_no_buffer_and_waits_for_no_lock() {
+    let pool = Pool::new(2, 4096).unwrap();
+    let mut cache = Cache::new(pool.clone());
+    let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
+    cache.put(kept);
+    let registration = ManuallyDrop::new(pool.register());
+    let (free, registered) = (pool.free(), pool.registered());
+    let mut parents = ManuallyDrop::new((cache, _held));
+    in_forked_child(|| {
+        assert!(pool.take().is_none() && parents.0.take().is_none());
+        assert_eq!(pool.at_home(), 0);
+        // SAFETY: the child ends without using it again.
+        unsafe { ManuallyDrop::drop(&mut parents) };
+        drop(ManuallyDrop::into_inner(registration));
+    });
+    drop((free, registered));
+}
+
+#[test]
+fn locked_pages_are_replaced_as_well() {
+    let pool = Pool::new(1, 4096).unwrap();
+    let (first, bytes) = pool.memory();
+    // SAFETY: memory of the pool, whose contents do not change.
+    assert_eq!(unsafe { libc::mlock(first.as_ptr().cast(), bytes) }, 0);
+    for is_registered in [false, true] {
+        let registration = is_registered.then(|| pool.register());
+        let mut buffer = pool.take().expect("at home");
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(buffer.abandon(), 0);
+        drop(registration);
+        let mut buffer = pool.take().expect("at home");
+        buffer.resize(4096);
+        assert_eq!(*buffer, [0; 4096], "new pages");
+    }
+}
+
+#[test]
+fn buffers_that_share_pages_do_not_share_bytes() {
+    let pool = Pool::packed(5, 1500).unwrap();
+    assert_eq!((pool.total(), pool.buffer_bytes()), (5, 1536));
+    let mut all: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
+    for (number, buffer) in all.iter_mut().enumerate() {
+        buffer.fill(&[number as u8; 1536]).unwrap();
+    }
+    assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 1536]));
+    assert_eq!(all.remove(0).abandon(), 1536, "its pages are others', too: it is lost");
+    assert!(all.iter().zip(1..).all(|(buffer, number)| **buffer == [number; 1536]));
+}
+
+#[test]
+fn a_buffer_outlives_its_pool() {
+    let mut buffer = Pool::new(1, 4096).unwrap().take().unwrap();
+    buffer.fill(&[7; 4096]).unwrap();
+    assert_eq!(*buffer, [7; 4096]);
+}
+
+#[test]
+fn buffers_do_not_overlap() {
+    let pool = Pool::new(3, 4096).unwrap();
+    let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    for (number, buffer) in all.iter_mut().enumerate() {
+        buffer.fill(&[number as u8; 4096]).unwrap();
+    }
+    assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 4096]));
+}
+
+#[test]
+fn memory_of_the_programs_own_comes_back() {
+    let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
+    let buffer = Buffer::from_owner(Arc::clone(&bytes));
+    assert_eq!(&*buffer, b"shared");
+    let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+    let back: Arc<[u8]> = buffer.into_owner().unwrap();
+    assert!(Arc::ptr_eq(&bytes, &back));
+    drop(back);
+    drop(Buffer::from_owner(Arc::clone(&bytes)));
+    assert_eq!(Arc::strong_count(&bytes), 1, "dropped with its buffer");
+}
+
+#[test]
+fn what_lies_in_the_owner_itself_does_not_move() {
+    let buffer = Buffer::from_owner([1_u8, 2, 3]);
+    let moved = Box::new(buffer);
+    assert_eq!(**moved, [1, 2, 3]);
+    assert_eq!(moved.into_owner::<[u8; 3]>().unwrap(), [1, 2, 3]);
+}
+
+#[test]
+fn foreign_memory_is_not_changed() {
+    let mut buffer = Buffer::from(vec![1, 2, 3]);
+    assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
+    assert_eq!(*buffer, [1, 2, 3]);
+}
+
+#[test]
+fn abandoned_buffers_of_a_pool_are_new_pages() {
+    let pool = Pool::new(1, 4096).unwrap();
+    let mut buffer = pool.take().unwrap();
+    buffer.fill(&[7; 4096]).unwrap();
+    assert_eq!(buffer.abandon(), 0);
+    let mut again = pool.take().unwrap();
+    again.resize(4096);
+    assert_eq!(*again, [0; 4096]);
+    assert_eq!(Buffer::from(vec![0; 100]).abandon(), 100);
+}
+
+#[test]
+fn abandoned_registered_buffers_return_with_the_last_ring() {
+    let pool = Pool::new(2, 4096).unwrap();
+    let registrations = [pool.register(), pool.register()];
+    for _ in 0..2 {
+        let mut buffer = pool.take().unwrap();
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(buffer.abandon(), 0);
+    }
+    for registration in registrations {
+        assert!(pool.take().is_none(), "no page is replaced while a ring may read it");
+        drop(registration);
+    }
+    assert_eq!(pool.at_home(), 2);
+    for mut buffer in [pool.take().unwrap(), pool.take().unwrap()] {
+        buffer.resize(4096);
+        assert_eq!(*buffer, [0; 4096], "new pages");
+    }
+}
+
+#[test]
+fn an_owner_that_panics_is_dropped() {
+    struct Panics(#[expect(dead_code, reason = "counts")] Arc<()>);
+    impl AsRef<[u8]> for Panics {
+        fn as_ref(&self) -> &[u8] {
+            panic!("on purpose")
+        }
+    }
+    let alive = Arc::new(());
+    let owner = Panics(Arc::clone(&alive));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Buffer::from_owner(owner))).is_err());
+    assert_eq!(Arc::strong_count(&alive), 1);
+}
+
+/// Counts its drops, and panics at each, with a value that also panics when dropped.
+struct PanicsWhenDropped(Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for PanicsWhenDropped {
+    fn as_ref(&self) -> &[u8] {
+        b"bytes"
+    }
+}
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+        std::panic::panic_any(Self(Arc::clone(&self.0)));
+    }
+}
+
+#[test]
+fn a_panic_of_an_owners_drop_ends_with_its_buffer() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
+    drop(vec![buffer(), buffer(), buffer()]);
+    assert_eq!(dropped.load(Relaxed), 3);
+    // Also while the thread already unwinds, where a second panic would end the process.
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _held = buffer();
+        panic!("on purpose");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(dropped.load(Relaxed), 4);
+}
+
+#[test]
+fn a_cache_takes_back_only_its_own() {
+    let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
+    let mut cache = Cache::new(pool.clone());
+    let mine = cache.take().unwrap();
+    cache.put(other.take().unwrap());
+    assert_eq!((other.at_home(), cache.available()), (1, 0));
+    cache.put(mine);
+    assert_eq!((pool.at_home(), cache.available()), (0, 1));
+    drop(cache);
+    assert_eq!(pool.at_home(), 1);
+}
