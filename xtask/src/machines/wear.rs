@@ -181,7 +181,14 @@ fn limits(face: &Face) -> Result<(), Failed> {
         let usable = sched_getaffinity(None).map_err(failed("processors"))?;
         let mut chosen = CpuSet::new();
         let all = (0..CpuSet::MAX_CPU).filter(|&processor| usable.is_set(processor));
-        all.take(count).for_each(|processor| chosen.set(processor));
+        // The faces of the two checkouts are tried side by side: not both on the first processor.
+        let first = usize::from(face.get("clone").is_some());
+        all.collect::<Vec<_>>()
+            .iter()
+            .cycle()
+            .skip(first)
+            .take(count)
+            .for_each(|&processor| chosen.set(processor));
         sched_setaffinity(None, &chosen).map_err(failed("processors"))?;
     }
     if let Some(count) = face.number("descriptors") {

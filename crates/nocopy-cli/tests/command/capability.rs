@@ -1,5 +1,6 @@
 //! What the command may still do while it runs, by the kernel's word: `/proc/PID/task/*/status`.
 
+use nocopy_lab::patience::PATIENCE;
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -9,8 +10,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`, `CAP_BPF`, by their numbers in linux/capability.h.
 const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 39;

@@ -1,6 +1,7 @@
 //! `nocopy record` as users run it: the sent packets are in the files, other programs can read them, and after any failure they are
 //! complete.
 
+use nocopy_lab::patience::PATIENCE;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,8 +16,6 @@ use nocopy::Port;
 use nocopy_lab::{End, Lab, Missing};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory that is removed with the test.
 struct Directory(PathBuf);

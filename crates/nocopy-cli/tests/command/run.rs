@@ -1,5 +1,6 @@
 //! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its libpcap.
 
+use nocopy_lab::patience::PATIENCE;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
@@ -14,8 +15,6 @@ use nocopy_lab::{End, Lab};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The interval of polling for conditions without an event.
 const LOOK: Duration = Duration::from_millis(10);

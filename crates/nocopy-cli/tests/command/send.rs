@@ -1,5 +1,6 @@
 //! `nocopy send` as users run it, in a private lab: exactly what was asked for arrives at the other end.
 
+use nocopy_lab::patience::PATIENCE;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
@@ -17,8 +18,6 @@ use nocopy_proto::wire::{ethernet, ipv4, ipv6, vlan};
 use serde_json::Value;
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
-
 const MODES: [&str; 3] = ["xdp-copy-native", "xdp-copy-generic", "packet-ring"];
 
 /// `nocopy send` on the left end.

@@ -1,5 +1,6 @@
 //! `nocopy sniff` as its users meet it, on known traffic in a private lab.
 
+use nocopy_lab::patience::PATIENCE;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,8 +15,6 @@ use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use rustix::process::Signal;
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));

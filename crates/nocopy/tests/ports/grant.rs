@@ -1,5 +1,6 @@
 //! Ports granted to a process without privileges, on veth pairs in private namespaces.
 
+use nocopy_lab::patience::PATIENCE;
 use std::error::Error;
 use std::fs;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -36,8 +37,6 @@ const WITHOUT_BPF: &str = "without bpf";
 const POOR: &str = "poor";
 /// Binds the granted socket to the other queue, and puts it into every map that it has.
 const THIEF: &str = "thief";
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process of another user, without capabilities, connected by a socket; killed at the end of the test.
 struct Client {

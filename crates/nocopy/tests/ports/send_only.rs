@@ -1,15 +1,12 @@
 //! Ports without frames to receive into, on veth and in memory. The VM lab tests zero-copy.
 
 use std::net::UdpSocket;
-use std::time::Duration;
 
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
-use nocopy_lab::patience::uninterrupted;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u32 = 64;
 
 fn open(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Port {

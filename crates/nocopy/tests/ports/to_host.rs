@@ -5,19 +5,16 @@
 //! ```
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::time::Duration;
 
 use nocopy::integration::PortTuning;
 use nocopy::port::ToHostError;
 use nocopy::{Chain, Evidence, Mode, Port};
-use nocopy_lab::patience::uninterrupted;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::{End, Lab};
 use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};
 use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
 
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 const UDP_PORT: u16 = 7100;
 
 fn open(end: &End, mode: Mode) -> Port {

@@ -1,16 +1,14 @@
 //! Random messages by every method: each datagram arrives unchanged, each message returns once, and the ledger balances.
 
+use nocopy_lab::patience::PATIENCE;
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use nocopy::udp::{Message, Method, Sender, Socket};
 use nocopy::{Buffer, Evidence, Pool, Ticket};
 
 use crate::common::methods::available;
 
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: &str = "127.0.0.1:0";
 const ROUNDS: usize = 250;
 /// The bytes of one round that fit the receivers' buffers, however small the datagrams are.

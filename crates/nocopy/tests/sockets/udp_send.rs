@@ -5,13 +5,10 @@ use std::time::{Duration, Instant};
 
 use nocopy::udp::{Message, Method, SendError, Socket};
 use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Reason};
-use nocopy_lab::patience::uninterrupted;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::without_missing_ipv6;
 
 use crate::common::methods::available;
-
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All methods except ports, which have their own tests.
 const METHODS: [Method; 7] = [

@@ -1,19 +1,17 @@
 //! A run of `nocopy` that a test watches.
 
+pub(crate) use nocopy_lab::patience::PATIENCE;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, kill_process, umask};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
-
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn nocopy(arguments: &[&str]) -> Command {
     started(env!("CARGO_BIN_EXE_nocopy"), arguments)
