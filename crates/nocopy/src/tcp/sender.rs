@@ -424,7 +424,7 @@ impl Sender {
     }
 
     /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Unless a
-    /// method was set, writes shorter than a page use a plain call, and count as [below threshold](Cause::BelowThreshold).
+    /// method was set, writes shorter than a page use a plain call, and count as [below threshold](crate::Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.policy.explain();
         match self.by_reference.as_ref().map(ByReference::explain) {

@@ -276,7 +276,7 @@ impl Sender {
     /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
     ///
     /// # Errors
-    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
+    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`](super::SendError).
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         self.outcome.flushes += 1;
@@ -473,7 +473,7 @@ impl Sender {
     }
 
     /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call, and the ledger
-    /// has them as [below threshold](Cause::BelowThreshold). Over a port, the port's explanation is included.
+    /// has them as [below threshold](crate::Cause::BelowThreshold). Over a port, the port's explanation is included.
     pub fn explain(&self) -> Explanation {
         let ways = self.policy.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
