@@ -53,15 +53,13 @@ pub(crate) fn answer(
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::time::Duration;
 
     use nocopy::udp::Socket;
+    use nocopy_lab::patience::PATIENCE;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// The kernel waits for them, and keeps the answers meanwhile; nobody else waits.
     #[test]

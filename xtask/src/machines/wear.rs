@@ -180,15 +180,13 @@ fn limits(face: &Face) -> Result<(), Failed> {
     if let Some(count) = face.number("processors") {
         let usable = sched_getaffinity(None).map_err(failed("processors"))?;
         let mut chosen = CpuSet::new();
-        let all = (0..CpuSet::MAX_CPU).filter(|&processor| usable.is_set(processor));
-        // The faces of the two checkouts are tried side by side: not both on the first processor.
-        let first = usize::from(face.get("clone").is_some());
-        all.collect::<Vec<_>>()
-            .iter()
-            .cycle()
-            .skip(first)
-            .take(count)
-            .for_each(|&processor| chosen.set(processor));
+        let is_usable = |&processor: &usize| usable.is_set(processor);
+        let mut processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(is_usable).collect();
+        if face.get("clone").is_some() {
+            // The faces of the two checkouts are tried side by side: not both on the first processor.
+            processors.rotate_left(1);
+        }
+        processors.into_iter().take(count).for_each(|processor| chosen.set(processor));
         sched_setaffinity(None, &chosen).map_err(failed("processors"))?;
     }
     if let Some(count) = face.number("descriptors") {

@@ -5,6 +5,8 @@ use std::sync::mpsc;
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 
+use nocopy_lab::patience::PATIENCE;
+
 use super::*;
 
 impl Injector {
@@ -17,9 +19,6 @@ impl Injector {
         Ok(())
     }
 }
-
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Frames in flight at a time: somewhat more than veth's own ring holds.
 const BURST: u32 = 200;

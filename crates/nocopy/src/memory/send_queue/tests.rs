@@ -5,13 +5,13 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use nocopy_lab::patience::PATIENCE;
+
 use super::*;
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::memory::pool::Pool;
 use crate::sys::error_queue::CompletionReport;
 use crate::sys::fork::tests::in_forked_child;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 impl CallNote for () {}
 

@@ -2,13 +2,13 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use nocopy_lab::patience::PATIENCE;
+
 use super::super::poll::wait_readable;
 use super::*;
 use crate::memory::pool::{Buffer, Pool};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ring(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
     // SAFETY: the tests drop pools last.

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use nocopy_lab::patience::wait_until;
+use nocopy_lab::patience::{PATIENCE, wait_until};
 use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -51,8 +51,6 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn receiver_at(at: SocketAddr, pool: &Pool) -> (Receiver, SocketAddr) {

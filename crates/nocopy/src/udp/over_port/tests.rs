@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nocopy_lab::patience::uninterrupted;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -15,9 +15,6 @@ use super::*;
 use crate::facts::rejected::Reason;
 use crate::memory::area::Frame;
 use crate::port::Mode;
-
-/// For events that must happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ip(end: &End, arguments: &str) {
     let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());

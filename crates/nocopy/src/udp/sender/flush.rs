@@ -48,9 +48,9 @@ pub(in crate::udp) struct Run {
 
 /// One message of a call: a part of one buffer with several datagrams, or whole messages.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::udp) struct Cut {
-    pub(in crate::udp) extent: Extent,
-    pub(in crate::udp) datagrams: u32,
+struct Cut {
+    extent: Extent,
+    datagrams: u32,
 }
 
 /// A call that the kernel accepted and has not completed.
@@ -486,7 +486,7 @@ impl Sender {
 impl Run {
     /// `None` without any.
     #[inline]
-    pub(in crate::udp) fn first(entries: &Entries<Outgoing>, head: Position) -> Option<Self> {
+    fn first(entries: &Entries<Outgoing>, head: Position) -> Option<Self> {
         let end = entries.end();
         if head.ticket == end {
             return None;
@@ -520,18 +520,13 @@ impl From<&Run> for Work {
 
 impl Cut {
     #[inline]
-    pub(in crate::udp) fn next(
-        entries: &Entries<Outgoing>,
-        method: Method,
-        from: Position,
-        run: &Run,
-    ) -> Self {
+    fn next(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
         if method.is_segmented() { Self::long(entries, method, from, run) } else { Self::one(entries, from) }
     }
 
     /// One datagram.
     #[inline]
-    pub(in crate::udp) fn one(entries: &Entries<Outgoing>, from: Position) -> Self {
+    fn one(entries: &Entries<Outgoing>, from: Position) -> Self {
         let message = &entries.payload(from.ticket).message;
         let bytes = message.datagram_bytes.min(message.bytes - from.bytes);
         Self { extent: within(from, bytes, message), datagrams: 1 }
@@ -565,7 +560,7 @@ impl Cut {
     }
 
     /// Into datagrams of how many bytes the kernel has to cut it; `None` if it is one.
-    pub(in crate::udp) fn segment_bytes(self, run: &Run) -> Option<u16> {
+    fn segment_bytes(self, run: &Run) -> Option<u16> {
         (self.datagrams > 1).then_some(run.datagram_bytes as u16)
     }
 }

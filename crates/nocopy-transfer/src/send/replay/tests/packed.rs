@@ -140,6 +140,7 @@ fn nothing() -> Vec<(&'static str, Vec<u8>)> {
         ("blocks of zstd", repeats(20, &[(0, 0); BYTES / 4])),
         ("frames of zstd", repeated(&[repeats(20, &[(0, 0)]), skippable(500)].concat())),
         ("long frames of zstd", repeated(&skippable(500_000))),
+        ("one frame of zstd", skippable(3_000_000)),
     ]
 }
 
