@@ -125,7 +125,8 @@ struct Last {
 
 impl Last {
     fn none() -> Self {
-        let work = Work { destination: 0, bytes: 0, count: 0 };
+        // No caller's: destinations are numbered from 0.
+        let work = Work { destination: u32::MAX, bytes: 0, count: 0 };
         Self { work, kind: Kind::of(0, 0), class: usize::MAX, method: 0, quiet: 0 }
     }
 }
@@ -208,11 +209,14 @@ impl<M: Copy + Eq> Policy<M> {
         {
             return Choice::by_rule(plain);
         }
-        if self.is_quiet(work) {
+        if work != self.last.work {
+            self.turn_to(work);
+        }
+        if self.is_quiet() {
             self.last.quiet -= 1;
             return self.candidates.unmeasured(self.last.method);
         }
-        self.choose_anew(work)
+        self.choose_measured()
     }
 
     #[inline]
@@ -220,10 +224,10 @@ impl<M: Copy + Eq> Policy<M> {
         units <= 1 && bytes < self.small_bytes
     }
 
-    /// Whether the work is that of the last call, and need not be measured: then the method is known.
+    /// Whether the next call for the last work need not be measured: then the method is known.
     #[inline]
-    fn is_quiet(&mut self, work: Work) -> bool {
-        work == self.last.work && (self.last.quiet > 0 || self.take_quiet())
+    fn is_quiet(&mut self) -> bool {
+        self.last.quiet > 0 || self.take_quiet()
     }
 
     fn take_quiet(&mut self) -> bool {
@@ -239,8 +243,9 @@ impl<M: Copy + Eq> Policy<M> {
         if self.is_small(1, work.bytes) {
             return true;
         }
-        let is_plain =
-            self.is_quiet(work) && self.plain == Some(self.candidates.methods[usize::from(self.last.method)]);
+        let is_plain = work == self.last.work
+            && self.is_quiet()
+            && self.plain == Some(self.candidates.methods[usize::from(self.last.method)]);
         self.last.quiet -= u8::from(is_plain);
         is_plain
     }
@@ -255,24 +260,22 @@ impl<M: Copy + Eq> Policy<M> {
         })
     }
 
-    fn choose_anew(&mut self, work: Work) -> Choice<M> {
-        if work != self.last.work || self.last.class == usize::MAX {
-            self.return_quiet();
-            let last = &mut self.last;
-            // Several destinations in turn are mostly sent the same.
-            if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
-                last.kind = Kind::of(work.bytes, work.count);
-            }
-            let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
-            let first = |kind, hint| candidates.first(kind, hint, sent_ns);
-            last.class = self.table.find(work.destination, last.kind, first);
-            last.work = work;
+    /// Finds the class of other work.
+    fn turn_to(&mut self, work: Work) {
+        self.return_quiet();
+        let last = &mut self.last;
+        // Several destinations in turn are mostly sent the same.
+        if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
+            last.kind = Kind::of(work.bytes, work.count);
         }
-        if self.take_quiet() {
-            self.last.quiet -= 1;
-            return self.candidates.unmeasured(self.last.method);
-        }
-        let class = self.table.class(self.last.class).expect("found above");
+        let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
+        let first = |kind, hint| candidates.first(kind, hint, sent_ns);
+        last.class = self.table.find(work.destination, last.kind, first);
+        last.work = work;
+    }
+
+    fn choose_measured(&mut self) -> Choice<M> {
+        let class = self.table.class(self.last.class).expect("found for the last work");
         let (method, epoch) = class.measured();
         let method = self.candidates.methods[usize::from(method)];
         Choice { method, measured: true, class: self.last.class as u16, epoch }
