@@ -176,6 +176,8 @@ fn is_executable(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
@@ -240,7 +242,10 @@ mod tests {
     #[test]
     fn a_fifo_is_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let [fifo, script] = ["fifo", "script"].map(|name| directory.path().join(name));
+        let script = directory.path().join("script");
+        // The path of an interpreter has no blank, but that of temporary files may.
+        let opened = std::fs::File::open(&directory).unwrap();
+        let fifo = PathBuf::from(format!("/proc/self/fd/{}/fifo", opened.as_raw_fd()));
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::write(&script, format!("#!{}\n", fifo.display())).unwrap();
         for (path, interpreter) in [(&fifo, None), (&script, Some(fifo.clone()))] {
