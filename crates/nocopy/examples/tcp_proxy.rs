@@ -1,17 +1,43 @@
 //! Forwards connections, without their bytes entering the program: `tcp_proxy LISTEN ONWARDS [CONNECTIONS]`
 
 use std::error::Error;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use nocopy::tcp::{self, Proxied};
+use nocopy::tcp::PagePool;
 
-fn pass_on(client: TcpStream, onwards: SocketAddr) -> Result<Proxied, Box<dyn Error>> {
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Moves bytes until the stream ends, and passes its end on; returns how many. If a connection fails, both are reset, so that neither peer
+/// takes a part for the whole.
+fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
+    let moved = || {
+        let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut bytes = 0;
+        while pages.receive(from, PIECE_BYTES)? > 0 {
+            while !pages.is_empty() {
+                bytes += pages.send(to, false)? as u64; // waits while the peer does not read
+            }
+        }
+        to.shutdown(Shutdown::Write)?;
+        Ok(bytes)
+    };
+    moved().inspect_err(|_| {
+        let _ = (rustix::net::connect_unspec(from), rustix::net::connect_unspec(to));
+    })
+}
+
+fn pass_on(pool: &PagePool, client: &TcpStream, onwards: SocketAddr) -> io::Result<(u64, u64)> {
     let server = TcpStream::connect(onwards)?;
-    for socket in [&client, &server] {
+    for socket in [client, &server] {
         socket.set_nodelay(true)?; // what was sent at once is passed on at once
     }
-    Ok(tcp::proxy(client, server)?)
+    thread::scope(|scope| {
+        let back = scope.spawn(|| forward(pool, &server, client));
+        let there = forward(pool, client, &server);
+        Ok((there?, back.join().expect("it does not panic")?))
+    })
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -20,13 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (listen, onwards): (SocketAddr, SocketAddr) = (address()?.parse()?, address()?.parse()?);
     let connections = arguments.next().map_or(Ok(usize::MAX), |count| count.parse())?;
 
-    let listener = TcpListener::bind(listen)?;
+    let (listener, pool) = (TcpListener::bind(listen)?, PagePool::new(1024));
     println!("{}: passing on to {onwards}", listener.local_addr()?);
     thread::scope(|scope| {
         for _ in 0..connections {
-            let (client, from) = listener.accept()?;
-            scope.spawn(move || match pass_on(client, onwards) {
-                Ok(Proxied { there, back }) => println!("{from}: {there} bytes there, {back} back"),
+            let ((client, from), pool) = (listener.accept()?, &pool);
+            scope.spawn(move || match pass_on(pool, &client, onwards) {
+                Ok((there, back)) => println!("{from}: {there} bytes there, {back} back"),
                 Err(error) => println!("{from}: {error}"),
             });
         }

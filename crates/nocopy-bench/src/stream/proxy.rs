@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use nocopy::tcp;
+use nocopy::tcp::PagePool;
 use serde::{Deserialize, Serialize};
 
 use nocopy_report::result::Evidence;
@@ -12,11 +12,13 @@ const READ_WRITE_CAUSE: &str = "socket calls: the kernel copies what is received
 const SPLICE_CAUSE: &str =
     "moved by splice(2), never into the program: what becomes of the pages on the way is not reported";
 
+const PIECE_BYTES: usize = 256 << 10;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyWay {
     /// `read()` and `write()`, through a buffer.
     ReadWrite { buffer_bytes: usize },
-    /// The library's, by `splice()`.
+    /// The library's pages, by `splice()`.
     Splice,
 }
 
@@ -28,11 +30,22 @@ pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> i
             Evidence::copied(READ_WRITE_CAUSE)
         }
         ProxyWay::Splice => {
-            tcp::proxy(incoming, onwards).map_err(io::Error::other)?;
+            splice(incoming, onwards)?;
             Evidence::unknown(SPLICE_CAUSE)
         }
     };
     Ok(evidence)
+}
+
+/// As the library's example does.
+fn splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
+    let mut pages = PagePool::new(1).take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+    while pages.receive(incoming, PIECE_BYTES)? > 0 {
+        while !pages.is_empty() {
+            pages.send(onwards, false)?;
+        }
+    }
+    onwards.shutdown(Shutdown::Write)
 }
 
 fn read_write(mut incoming: &TcpStream, mut onwards: &TcpStream, buffer_bytes: usize) -> io::Result<()> {

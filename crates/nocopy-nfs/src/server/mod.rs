@@ -15,8 +15,8 @@
 //! A long write goes the other way: a worker, meanwhile the only reader of the socket, moves its bytes from the socket into a pipe, and from the
 //! pipe into the file, as they arrive.
 //!
-//! The socket is not a [`nocopy::tcp`] stream, because that keeps a pipe for its whole life, while pipes here return to a pool; its ledger does not
-//! distinguish the replies of several clients; and it takes ownership of sent buffers, while a header here is 132 bytes of a vector.
+//! The socket is not a [`nocopy::tcp::Stream`]: its queue takes no [`Pages`](nocopy::tcp::Pages), its ledger does not distinguish the replies of
+//! several clients, and it takes ownership of sent buffers, while a header here is 132 bytes of a vector.
 //!
 //! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable` copies instead.
 
@@ -29,13 +29,13 @@ mod fair;
 mod incoming;
 mod networks;
 mod output;
-mod pipes;
 mod portmapper;
 mod reading;
 mod turns;
 mod workers;
 mod writing;
 
+use nocopy::tcp::PagePool;
 use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -55,7 +55,6 @@ use crate::wire::portmap;
 use event_loop::EventLoop;
 use networks::Networks;
 use output::Queued;
-use pipes::Pipes;
 use portmapper::Portmapper;
 use turns::Turns;
 use workers::{Inbox, Workers};
@@ -111,7 +110,7 @@ struct Shared {
     core: Core,
     settings: Settings,
     accounts: Accounts,
-    pipes: Arc<Pipes>,
+    pages: PagePool,
     queued: Queued,
     networks: Arc<Networks>,
     workers: Workers,
@@ -170,7 +169,7 @@ impl Server {
             core: Core::new(export, groups, port).writable(settings.is_writable).callers(settings.callers),
             settings,
             accounts: Accounts::default(),
-            pipes: Arc::new(Pipes::new(connections_max)),
+            pages: PagePool::new(connections_max),
             queued: Queued::default(),
             networks: Arc::default(),
             workers: Workers::default(),

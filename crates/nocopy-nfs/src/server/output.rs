@@ -6,12 +6,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nocopy::tcp::Pages;
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
 use super::accounts::{ClientCounts, Copied};
 use super::core::ReadCall;
-use super::pipes::Lease;
 
 const GATHERED_MAX: usize = 16;
 
@@ -35,7 +35,7 @@ pub(super) enum Outgoing {
     Piped {
         head: Vec<u8>,
         sent: usize,
-        pipe: Lease,
+        pages: Pages,
         padding: usize,
     },
     /// To be read when it reaches the front.
@@ -51,8 +51,8 @@ impl Outgoing {
         Self::Bytes { bytes, sent: 0, copied: Some((cause, count)) }
     }
 
-    pub(super) fn piped(head: Vec<u8>, pipe: Lease, padding: usize) -> Self {
-        Self::Piped { head, sent: 0, pipe, padding }
+    pub(super) fn piped(head: Vec<u8>, pages: Pages, padding: usize) -> Self {
+        Self::Piped { head, sent: 0, pages, padding }
     }
 
     fn is_piped(&self) -> bool {
@@ -194,9 +194,9 @@ impl Output {
         match self.queue.front_mut() {
             None | Some(Outgoing::Read(_)) => Ok(0),
             Some(Outgoing::Bytes { .. }) => self.write_bytes(socket, client),
-            Some(Outgoing::Piped { head, sent, pipe, padding }) => {
-                let count = write_piped(&socket, head, sent, pipe, padding, client)?;
-                if pipe.held() == 0 && *padding == 0 {
+            Some(Outgoing::Piped { head, sent, pages, padding }) => {
+                let count = write_piped(&socket, head, sent, pages, padding, client)?;
+                if pages.is_empty() && *padding == 0 {
                     client.note_read();
                     self.pop();
                 }
@@ -239,7 +239,7 @@ fn write_piped(
     socket: impl AsFd,
     head: &[u8],
     sent: &mut usize,
-    pipe: &mut Lease,
+    pages: &mut Pages,
     padding: &mut usize,
     client: &ClientCounts,
 ) -> io::Result<usize> {
@@ -249,8 +249,8 @@ fn write_piped(
         *sent += count;
         return Ok(count);
     }
-    if pipe.held() > 0 {
-        let count = pipe.empty(&socket, *padding > 0)?;
+    if !pages.is_empty() {
+        let count = pages.send(&socket, *padding > 0)?;
         client.note_spliced(count as u64);
         return Ok(count);
     }

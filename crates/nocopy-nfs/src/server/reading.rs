@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
+use nocopy::tcp::Pages;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
@@ -14,10 +15,11 @@ use super::Shared;
 use super::accounts::Copied;
 use super::core::{ReadCall, read_reply};
 use super::output::{Outgoing, Queued};
-use super::pipes::{Lease, PAGE_BYTES};
 use crate::export::{OpenFile, status_of};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
 use crate::wire::xdr::padding;
+
+const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a read's reply before the bytes of the file.
 const HEAD_BYTES: usize = 132;
@@ -96,25 +98,27 @@ impl Reading {
         if bytes <= COPY_BYTES_MAX {
             return self.copy(bytes, Copied::Small);
         }
-        let pages = (self.call.offset % PAGE_BYTES as u64) as usize + bytes;
-        match shared.pipes.take(pages.div_ceil(PAGE_BYTES)) {
-            Some(pipe) => self.by_reference(pipe, copied_bytes),
+        match shared.pages.take((self.call.offset % PAGE_BYTES as u64) as usize + bytes) {
+            Some(pages) => self.by_reference(pages, copied_bytes),
             None => self.copy(bytes.min(NO_PIPE_BYTES_MAX), Copied::NoPipe),
         }
     }
 
-    fn by_reference(&self, mut pipe: Lease, copied_bytes: usize) -> Outgoing {
+    fn by_reference(&self, mut pages: Pages, copied_bytes: usize) -> Outgoing {
         for attempt in 1..=GROWTH_MAX {
-            if let Err(error) = pipe.fill(&*self.file, self.call.offset, self.call.bytes) {
-                return match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::INVAL) => self.copy(copied_bytes, Copied::NoSplice),
-                    errno => self.refused(errno.unwrap_or(Errno::IO)),
-                };
-            }
-            let Some(found) = self.settle(self.judge(pipe.held()), attempt) else { continue };
+            let count = match pages.read_file(&*self.file, self.call.offset, self.call.bytes) {
+                Ok(count) => count,
+                Err(error) => {
+                    return match Errno::from_io_error(&error) {
+                        Some(Errno::INVAL) => self.copy(copied_bytes, Copied::NoSplice),
+                        errno => self.refused(errno.unwrap_or(Errno::IO)),
+                    };
+                }
+            };
+            let Some(found) = self.settle(self.judge(count), attempt) else { continue };
             let head = read_reply(self.call.xid, found);
             return match found {
-                Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pipe, padding(count)),
+                Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pages, padding(count)),
                 _ => Outgoing::bytes(head),
             };
         }

@@ -5,11 +5,13 @@
 //! of a write of 1 MiB. Then it returns the write to the loop of the connection, which waits for the socket: so a client that stops in the
 //! middle holds no thread, no pipe, no memory, and no lock of the file.
 
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nocopy::tcp::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
@@ -18,11 +20,13 @@ use super::Shared;
 use super::accounts::ClientCounts;
 use super::core::{Write, WriteCall, put};
 use super::output::Outgoing;
-use super::pipes::{LARGE_PAGES_MAX, Lease};
 use crate::wire::record::{BEGIN_BYTES, Begun, MARK_BYTES, Records};
 
 /// Bytes copied at a time through a buffer, if there is no pipe: half of a usual second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
+
+/// The longest pipe.
+const PIPE_BYTES: usize = 1 << 20;
 
 /// For fewer bytes a pipe is not cheaper.
 const SPLICED_BYTES_MIN: usize = 64 << 10;
@@ -203,14 +207,19 @@ impl LongWrite {
     fn piece(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<usize> {
         let is_good = self.write.as_ref().is_some_and(Write::is_good);
         let is_long = self.left >= SPLICED_BYTES_MIN && is_good;
-        match is_long.then(|| shared.pipes.take(LARGE_PAGES_MAX)).flatten() {
-            Some(pipe) => self.splice(shared, pipe, buffer),
+        match is_long.then(|| shared.pages.take(PIPE_BYTES)).flatten() {
+            Some(pages) => self.splice(shared, pages, buffer),
             None => self.copy(shared, buffer.get()),
         }
     }
 
-    fn splice(&mut self, shared: &Shared, mut pipe: Lease, buffer: &mut Buffer) -> rustix::io::Result<usize> {
-        let count = match pipe.receive(&self.socket, self.left) {
+    fn splice(
+        &mut self,
+        shared: &Shared,
+        mut pages: Pages,
+        buffer: &mut Buffer,
+    ) -> rustix::io::Result<usize> {
+        let count = match pages.receive(&self.socket, self.left).map_err(errno) {
             // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does not.
             Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
             received => received?,
@@ -218,7 +227,7 @@ impl LongWrite {
         let write = self.write.as_mut().expect("it was begun");
         let mut copied = 0..0;
         shared.core.write_on(write, count, |file, offset| {
-            let written = empty(&mut pipe, file, offset, buffer, &mut copied)?;
+            let written = empty(&mut pages, file, offset, buffer, &mut copied)?;
             self.spliced += if copied.end == 0 { written } else { 0 };
             Ok(written)
         });
@@ -238,15 +247,15 @@ impl LongWrite {
 /// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through the buffer, whose part
 /// `copied` is still to be written.
 fn empty(
-    pipe: &mut Lease,
+    pages: &mut Pages,
     file: impl AsFd,
     offset: u64,
     buffer: &mut Buffer,
     copied: &mut Range<usize>,
 ) -> rustix::io::Result<usize> {
     if copied.start == copied.end {
-        match pipe.put(&file, offset) {
-            Err(Errno::INVAL) => *copied = 0..pipe.read(buffer.get())?,
+        match pages.write_file(&file, offset).map_err(errno) {
+            Err(Errno::INVAL) => *copied = 0..pages.read(buffer.get()).map_err(errno)?,
             done => return done,
         }
     }
@@ -255,13 +264,18 @@ fn empty(
     Ok(count)
 }
 
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::pipes::Pipes;
+    use nocopy::tcp::PagePool;
+
     use super::*;
 
     /// Checks that the bytes of a socket arrive in a file.
@@ -270,20 +284,20 @@ mod tests {
         let (here, mut there) = UnixStream::pair().unwrap();
         let sent = content.clone();
         let sender = std::thread::spawn(move || there.write_all(&sent).unwrap());
-        let (pipes, mut buffer, mut offset) = (Arc::new(Pipes::new(4)), Buffer::default(), 0);
+        let (pool, mut buffer, mut offset) = (PagePool::new(4), Buffer::default(), 0);
         while offset < content.len() {
-            let mut pipe = pipes.take(LARGE_PAGES_MAX).unwrap();
-            let mut count = match pipe.receive(&here, content.len() - offset) {
+            let mut pages = pool.take(PIPE_BYTES).unwrap();
+            let mut count = match pages.receive(&here, content.len() - offset).map_err(errno) {
                 Err(Errno::AGAIN) => continue, // nothing is there yet
                 received => received.unwrap(),
             };
             let mut copied = 0..0;
             while count > 0 {
-                let written = empty(&mut pipe, file, offset as u64, &mut buffer, &mut copied).unwrap();
+                let written = empty(&mut pages, file, offset as u64, &mut buffer, &mut copied).unwrap();
                 offset += written;
                 count -= written;
             }
-            assert_eq!((pipe.held(), copied.end - copied.start), (0, 0));
+            assert_eq!((pages.len(), copied.end - copied.start), (0, 0));
         }
         sender.join().unwrap();
         assert!(std::fs::read(path).unwrap() == content);

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::retry_on_intr;
 use rustix::pipe::{self, IoSliceRaw, PipeFlags, SpliceFlags};
@@ -19,6 +19,7 @@ use super::sigpipe;
 pub(crate) struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
+    bytes: usize,
 }
 
 impl Pipe {
@@ -27,7 +28,13 @@ impl Pipe {
         let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // EPERM: over pipe-max-size or pipe-user-pages-soft. A smaller pipe works, with more calls.
         let _ = pipe::fcntl_setpipe_size(&writer, bytes);
-        Ok(Self { reader, writer })
+        let bytes = pipe::fcntl_getpipe_size(&writer)?;
+        Ok(Self { reader, writer, bytes })
+    }
+
+    /// How many bytes of whole pages it has room for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many bytes that were.
@@ -38,27 +45,35 @@ impl Pipe {
         Ok(retry_on_intr(|| unsafe { pipe::vmsplice(&self.writer, &bytes, SpliceFlags::NONBLOCK) })?)
     }
 
-    /// Moves up to `bytes` bytes from a socket into the pipe; 0 is the end of the stream, `WouldBlock` means that nothing has arrived or
-    /// the pipe is full.
-    pub(crate) fn fill(&self, from: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
-        splice(from, &self.writer, bytes, SpliceFlags::empty())
+    /// Moves up to `bytes` bytes from a socket or, with an offset, from a file into the pipe; 0 is the end, `WouldBlock` means that nothing
+    /// has arrived or the pipe is full.
+    pub(crate) fn fill(&self, from: impl AsFd, offset: Option<&mut u64>, bytes: usize) -> io::Result<usize> {
+        let mut offset = offset;
+        let call = || {
+            pipe::splice(&from, offset.as_deref_mut(), &self.writer, None, bytes, SpliceFlags::NONBLOCK)
+        };
+        Ok(retry_on_intr(call)?)
     }
 
-    /// Moves up to `bytes` bytes out of the pipe into a socket. `more`: what follows may share a segment with them (`MSG_MORE`).
-    pub(crate) fn empty(&self, to: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
+    /// Moves up to `bytes` bytes out of the pipe into a socket or, with an offset, into a file. `more`: what follows may share a segment
+    /// with them (`MSG_MORE`).
+    pub(crate) fn empty(
+        &self,
+        to: impl AsFd,
+        offset: Option<&mut u64>,
+        bytes: usize,
+        more: bool,
+    ) -> io::Result<usize> {
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
-        sigpipe::without(|| splice(&self.reader, to, bytes, more))
+        let (flags, mut offset) = (SpliceFlags::NONBLOCK | more, offset);
+        let call = || pipe::splice(&self.reader, None, &to, offset.as_deref_mut(), bytes, flags);
+        Ok(sigpipe::without(|| retry_on_intr(call))?)
     }
-}
 
-fn splice(
-    from: impl std::os::fd::AsFd,
-    to: impl std::os::fd::AsFd,
-    bytes: usize,
-    flags: SpliceFlags,
-) -> io::Result<usize> {
-    let flags = flags | SpliceFlags::NONBLOCK;
-    Ok(retry_on_intr(|| pipe::splice(&from, None, &to, None, bytes, flags))?)
+    /// Copies bytes out of the pipe.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::read(&self.reader, &mut *buffer))?)
+    }
 }
 
 /// Moves up to `bytes` bytes of a file, from `offset` on, into a socket; 0 is the end of the file.

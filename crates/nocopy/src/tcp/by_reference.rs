@@ -384,7 +384,7 @@ fn vmsplice(
 ) -> Result<Moved, TransferError> {
     let lent = LentPipe::take().map_err(|error| failed("pipe", error))?;
     let loaded = lent.pipe.load(data, range).map_err(|error| failed("vmsplice", error))?;
-    let moved = lent.pipe.empty(socket, loaded, more);
+    let moved = lent.pipe.empty(socket, None, loaded, more);
     let moved = moved.map_err(|error| failed("splice", error))?;
     let is_all = moved == loaded;
     if is_all {

@@ -311,19 +311,3 @@ fn data_that_cannot_be_published_says_why() {
     }
     sentences.end();
 }
-
-#[test]
-fn bytes_that_cannot_be_passed_on_say_why() {
-    let mut sentences = Sentences::default();
-    let pair = || {
-        let listener = TcpListener::bind(HERE).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (near, listener.accept().unwrap().0)
-    };
-    let ((_left, first), (second, _right)) = (pair(), pair());
-    sentences.says(
-        where_refused(&always(libc::SYS_pipe2, libc::EMFILE), || tcp::proxy(&first, &second).map(drop)),
-        "proxy: no pipe to move bytes through (EMFILE); too many open files; both connections are unchanged; raise 'ulimit -n', or close what is not needed",
-    );
-    sentences.end();
-}

@@ -11,7 +11,6 @@ mod tcp_connect;
 mod tcp_connections;
 mod tcp_faults;
 mod tcp_lifetime;
-mod tcp_proxy;
 mod tcp_queue;
 mod tcp_send;
 mod tcp_tokio;

@@ -30,7 +30,7 @@ impl Workload for TcpProxy {
     fn methods(&self) -> &'static [Method] {
         &[
             ("read-write", "recv() and send() through a buffer, whose length is the variant"),
-            ("splice", "the library's proxy, by splice()"),
+            ("splice", "the library's pages in a pipe, by splice()"),
         ]
     }
 
