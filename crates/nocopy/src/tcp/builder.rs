@@ -46,7 +46,6 @@ const BACKLOG: i32 = 4096;
 /// use std::time::Duration;
 /// let listener = Stream::builder().receive_buffer(4 << 20).listen("127.0.0.1:0".parse()?)?;
 /// let builder = Stream::builder()
-///     .congestion_control("reno") // every kernel has it
 ///     .send_buffer(4 << 20)
 ///     .method(Method::Plain) // no measurements, no zero-copy
 ///     .receive_method(ReceiveMethod::Recv { bytes: 64 << 10 })
@@ -67,7 +66,6 @@ pub struct Builder {
     return_buffers: bool,
     send_buffer_bytes: Option<usize>,
     receive_buffer_bytes: Option<usize>,
-    congestion_control: Option<String>,
     connect_timeout: Option<Duration>,
 }
 
@@ -103,15 +101,6 @@ pub enum OpenError {
     Setting {
         /// The setting.
         setting: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The congestion control is not available.
-    #[error(
-        "congestion control '{name}': refused{cause}; choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists", cause = Why(.source))]
-    Congestion {
-        /// The name asked for.
-        name: String,
         /// The kernel's reason.
         source: io::Error,
     },
@@ -171,7 +160,6 @@ impl Builder {
             return_buffers: false,
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
-            congestion_control: None,
             connect_timeout: None,
         }
     }
@@ -232,12 +220,6 @@ impl Builder {
     /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); by default the kernel adjusts this.
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer_bytes = Some(bytes);
-        self
-    }
-
-    /// The congestion control (`TCP_CONGESTION`), `cubic` for example, instead of the machine's default.
-    pub fn congestion_control(mut self, name: &str) -> Self {
-        self.congestion_control = Some(name.into());
         self
     }
 
@@ -316,17 +298,13 @@ impl Builder {
     }
 
     pub(super) fn set(&self, socket: &impl std::os::fd::AsFd) -> Result<(), OpenError> {
-        let (descriptor, socket) = (socket, SockRef::from(socket));
+        let socket = SockRef::from(socket);
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if let Some(bytes) = self.send_buffer_bytes {
             socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
             socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
-        }
-        if let Some(name) = &self.congestion_control {
-            rustix::net::sockopt::set_tcp_congestion(descriptor, name)
-                .map_err(|errno| OpenError::Congestion { name: name.clone(), source: errno.into() })?;
         }
         // The last part of flushed data is sent at once, also if it fills no segment.
         socket.set_tcp_nodelay(true).map_err(refused("no delay"))

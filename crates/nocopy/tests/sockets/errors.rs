@@ -174,11 +174,6 @@ fn streams_that_cannot_be_opened_say_why() {
         "no delay: refused (EPERM); operation not permitted; leave it out, or use a kernel that knows it",
     );
     refused(
-        &[],
-        Stream::builder().congestion_control("nothing"),
-        "congestion control 'nothing': refused (ENOENT); no such file or directory; choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists",
-    );
-    refused(
         &always(libc::SYS_io_uring_setup, libc::EPERM),
         Stream::builder().method(tcp::Method::UringZeroCopy),
         "method uring-zerocopy: not available; io_uring: refused (EPERM); operation not permitted; run it where no sandbox forbids it; leave the choice to measurement",
