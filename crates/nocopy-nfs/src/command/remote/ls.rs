@@ -14,6 +14,9 @@ struct Summary {
     directories: Vec<Listed>,
     #[serde(skip)]
     is_long: bool,
+    /// Only one was asked for.
+    #[serde(skip)]
+    is_one: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,12 +67,26 @@ impl Entry {
 /// Lists directories and files.
 ///
 /// # Errors
-/// A server cannot be reached, or has no such file.
+/// The last of those, after all others were listed: a server cannot be reached, or has no such file.
 pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
     narrow(CapabilitySet::empty())?;
-    let directories = arguments.urls.iter().map(|url| list(url, arguments)).collect::<Result<_, _>>()?;
-    let summary = Summary { directories, is_long: arguments.long };
-    print::finish(&summary, arguments.json, None)
+    let (mut directories, mut failed) = (Vec::new(), None);
+    for url in &arguments.urls {
+        match list(url, arguments) {
+            Ok(listed) => directories.push(listed),
+            Err(failure) => {
+                if let Some(earlier) = failed.replace(failure) {
+                    print::say(format_args!("nocopy: {earlier}"));
+                }
+            }
+        }
+    }
+    let is_one = arguments.urls.len() == 1;
+    let summary = Summary { directories, is_long: arguments.long, is_one };
+    match summary.directories.is_empty() {
+        true => failed.map_or(Ok(Outcome::Positive), Err),
+        false => print::finish(&summary, arguments.json, failed),
+    }
 }
 
 fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
@@ -106,9 +123,8 @@ impl nocopy_report::Summary for Summary {
     }
 
     fn details(&self) -> String {
-        let is_one = self.directories.len() == 1;
         let blocks = self.directories.iter().map(|listed| {
-            let head = if is_one { String::new() } else { format!("{}:\n", listed.url) };
+            let head = if self.is_one { String::new() } else { format!("{}:\n", listed.url) };
             head + &if self.is_long { long(&listed.entries) } else { short(&listed.entries) }
         });
         blocks.collect::<Vec<_>>().join("\n")
