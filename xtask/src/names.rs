@@ -524,7 +524,7 @@ pub(crate) enum Command {
             "--max-gap TIME",
             "--output=FILE",
             "nocopy send",
-            "nocopy bench-peer",
+            "nocopy bench-child",
             "sudo nocopy send --max-gap 1s udp://x",
         ] {
             assert_eq!(missing(&format!("A `{code}`.")), [""; 0]);

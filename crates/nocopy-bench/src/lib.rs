@@ -12,6 +12,7 @@
 mod arguments;
 mod baseline;
 mod bench;
+mod child;
 mod choice;
 mod conversation;
 mod cpu;
@@ -45,14 +46,10 @@ use nocopy_lab::Lab;
 use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, result_table};
 
 pub use arguments::BenchArguments;
-pub use baseline::datagram_program::run as send_datagrams;
-pub use baseline::injector::run as inject;
-pub use baseline::nfs_client::run as read_nfs;
-pub use baseline::nfs_server::run as serve_nfs;
 use bench::Bench;
+pub use child::run as child;
 use choice::{Choice, Kind};
 pub use failure::Failure;
-pub use stream::run as peer;
 pub use tools::{Analyse, Tools};
 
 /// The shortest time that is measured.

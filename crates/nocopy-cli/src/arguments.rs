@@ -6,7 +6,6 @@ mod serve;
 mod target;
 
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,39 +71,9 @@ pub(crate) enum Command {
     /// Sends over a private network (a veth pair between two network namespaces of its own, which end with the process), runs every method
     /// in turn, many times, and prints medians, and each ratio with its 95 % confidence interval. Needs root.
     Bench(BenchArguments),
-    /// Part of `bench`: one side of a stream.
+    /// Part of `bench`: a process that it starts.
     #[command(hide = true)]
-    BenchPeer {
-        /// The task, written by the bench.
-        task: String,
-    },
-    /// Part of `bench`: a program that injects frames by libpcap.
-    #[command(hide = true)]
-    BenchInject {
-        /// The interface to send on.
-        interface: String,
-        /// The frame, in hexadecimal digits.
-        frame: String,
-    },
-    /// Part of `bench`: a program that reads from a server of NFS.
-    #[command(hide = true)]
-    BenchNfsClient {
-        /// The task, written by the bench.
-        task: String,
-    },
-    /// Part of `bench`: a program that sends datagrams one by one.
-    #[command(hide = true)]
-    BenchSendto {
-        /// The address to send to.
-        address: Ipv4Addr,
-        /// The port.
-        port: u16,
-        /// Bytes of a datagram.
-        bytes: usize,
-    },
-    /// Part of `bench`: a server of NFS to compare with.
-    #[command(hide = true)]
-    BenchNfsServer {
+    BenchChild {
         /// The task, written by the bench.
         task: String,
     },

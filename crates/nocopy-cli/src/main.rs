@@ -41,15 +41,7 @@ fn main() -> ExitCode {
             };
             nocopy_bench::run(&arguments, tools).map_err(Failure::from)
         }
-        Command::BenchPeer { task } => nocopy_bench::peer(&task).map_err(Failure::from),
-        Command::BenchInject { interface, frame } => {
-            nocopy_bench::inject(&interface, &frame).map_err(Failure::from)
-        }
-        Command::BenchNfsClient { task } => nocopy_bench::read_nfs(&task).map_err(Failure::from),
-        Command::BenchSendto { address, port, bytes } => {
-            nocopy_bench::send_datagrams(address, port, bytes).map_err(Failure::from)
-        }
-        Command::BenchNfsServer { task } => nocopy_bench::serve_nfs(&task).map_err(Failure::from),
+        Command::BenchChild { task } => nocopy_bench::child(&task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

@@ -5,12 +5,20 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{nuttcp, started};
 use crate::Failure;
+use crate::child;
 use crate::cpu;
 use nocopy_report::Outcome;
 
-const COMMAND: &str = "bench-sendto";
+/// Where to, and bytes of a datagram.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Task {
+    to: (Ipv4Addr, u16),
+    bytes: usize,
+}
 
 /// The process's output when its first datagrams were sent.
 const UNDER_WAY: &str = "under way";
@@ -77,11 +85,7 @@ impl Program {
     fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {
         let arguments = [to.0.to_string(), to.1.to_string(), bytes.to_string()];
         Ok(match self {
-            Self::Loop => {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.arg(COMMAND).args(arguments);
-                command
-            }
+            Self::Loop => child::Task::Sendto(Task { to, bytes }).command()?,
             Self::Python => {
                 let mut command = Command::new("python3");
                 command.args(["-c", PYTHON]).args(arguments);
@@ -165,9 +169,9 @@ impl Drop for Running {
 }
 
 /// The main function of the process: sends until it is killed.
-pub fn run(address: Ipv4Addr, port: u16, bytes: usize) -> Result<Outcome, Failure> {
+pub(crate) fn run(Task { to, bytes }: Task) -> Result<Outcome, Failure> {
     let action = "run 'nocopy bench run-udp', which starts this";
-    send((address, port).into(), bytes).map_err(Failure::step("sendto", "send", action))?;
+    send(to.into(), bytes).map_err(Failure::step("sendto", "send", action))?;
     Ok(Outcome::Positive)
 }
 

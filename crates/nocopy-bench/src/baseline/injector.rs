@@ -10,13 +10,21 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Failure;
+use crate::child;
 use crate::cpu;
 use crate::frame::HEADER_BYTES;
 use crate::lines::PATIENCE;
 use nocopy_report::Outcome;
 
-const COMMAND: &str = "bench-inject";
+/// The frame, and the interface to send it on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    interface: String,
+    frame: Vec<u8>,
+}
 
 /// Debian's name, and that of others.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
@@ -43,9 +51,9 @@ impl Injector {
         frame: &[u8],
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
-        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args([COMMAND, interface, &digits]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let task = Task { interface: interface.into(), frame: frame.into() };
+        let mut command = child::Task::Inject(task).command()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
         let mut injector = Self { child: command.spawn()? };
         let Some(output) = injector.child.stdout.take() else { unreachable!("piped, as said above") };
@@ -137,18 +145,19 @@ impl Functions {
 }
 
 /// The process: injects frames until its standard input ends.
-pub fn run(interface: &str, frame: &str) -> Result<Outcome, Failure> {
-    if let Err(words) = inject(interface, frame) {
+pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
+    if let Err(words) = inject(task) {
         writeln!(io::stdout(), "{words}").map_err(nocopy_report::Failure::Print)?;
         return Ok(Outcome::Negative);
     }
     Ok(Outcome::Positive)
 }
 
-fn inject(interface: &str, frame: &str) -> Result<(), String> {
-    let digits = |at: usize| frame.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    let frame: Option<Vec<u8>> = (0..frame.len()).step_by(2).map(digits).collect();
-    let mut frame = frame.filter(|frame| frame.len() >= HEADER_BYTES + 8).ok_or("not a frame")?;
+fn inject(Task { interface, frame }: &Task) -> Result<(), String> {
+    let mut frame = frame.clone();
+    if frame.len() < HEADER_BYTES + 8 {
+        return Err("not a frame".into());
+    }
     let functions = Functions::find()?;
     let handle = activated(&functions, interface)?;
     // SAFETY: an open handle; the text ends with a zero.

@@ -79,7 +79,7 @@ impl Cast {
 
     fn start(self, stage: &Stage) -> io::Result<Company> {
         let start =
-            |site: &Site, place, role| Peer::start(site, &Task { role, processor: site.processor(place) });
+            |site: &Site, place, role| Peer::start(site, Task { role, processor: site.processor(place) });
         // With a proxy, the other two share a processor, so that the proxy is the slowest.
         let ends = if self.proxy.is_some() { 1 } else { 0 };
         let (from, to) = (&stage.sender, &stage.receiver);

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 
-use super::task::{COMMAND, Task};
+use super::Task;
 use super::words::{Report, Word};
+use crate::child;
 use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
@@ -19,9 +20,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn start(site: &Site, task: &Task) -> io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(COMMAND).arg(serde_json::to_string(task)?);
+    pub(super) fn start(site: &Site, task: Task) -> io::Result<Self> {
+        let mut command = child::Task::Stream(task).command()?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = site.run(|| command.spawn())?;
         let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {

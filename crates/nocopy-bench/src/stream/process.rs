@@ -21,8 +21,7 @@ use nocopy_report::{Outcome, capability};
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The main function of the process.
-pub fn run(task: &str) -> Result<Outcome, Failure> {
-    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     let word = match follow(task) {
         Ok(report) => Word::Done(report),
         Err(error) => Word::Failed(error.to_string()),

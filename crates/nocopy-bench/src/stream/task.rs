@@ -7,18 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::{Amount, ProxyWay, ReceiveWay, SendWay};
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Task {
+pub(crate) struct Task {
     pub role: Role,
     pub processor: usize,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Send { to: SocketAddr, way: SendWay, source_bytes: usize },
     Receive { at: Ipv4Addr, way: ReceiveWay },
     Proxy { at: Ipv4Addr, to: SocketAddr, way: ProxyWay },
     SendAmount { to: SocketAddr, bytes: u64 },
     ReceiveAmount { at: Ipv4Addr, amount: Amount },
 }
-
-pub(super) const COMMAND: &str = "bench-peer";

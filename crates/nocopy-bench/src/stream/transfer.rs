@@ -20,7 +20,7 @@ impl Transfer {
     pub fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
         let site = &stage.receiver;
         let role = Role::ReceiveAmount { at: site.ipv4, amount };
-        let receiver = Peer::start(site, &Task { role, processor: site.processor(0) })?;
+        let receiver = Peer::start(site, Task { role, processor: site.processor(0) })?;
         Ok(Self { receiver, sender: None, bytes: amount.bytes })
     }
 
@@ -33,7 +33,7 @@ impl Transfer {
         let to = self.receiver.address()?;
         let role = Role::SendAmount { to, bytes: self.bytes };
         let site = &stage.sender;
-        self.sender = Some(Peer::start(site, &Task { role, processor: site.processor(0) })?);
+        self.sender = Some(Peer::start(site, Task { role, processor: site.processor(0) })?);
         self.receiver.wait_until_received()
     }
 

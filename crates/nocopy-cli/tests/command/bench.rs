@@ -43,7 +43,7 @@ fn errors_are_one_line_and_come_first() {
     assert_error(&nocopy(&between), &["udp-send", "loopback"]);
     let between = ["bench", "tcp-send", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
     assert_error(&nocopy(&between), &["udp-send, tcp-send", "loopback"]);
-    assert_error(&nocopy(&["bench-peer", "{}"]), &["task: cannot be read", "nocopy bench"]);
+    assert_error(&nocopy(&["bench-child", "{}"]), &["task: cannot be read", "nocopy bench"]);
     assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
 }
 
@@ -842,7 +842,7 @@ fn peers_of(bench: u32) -> Vec<u32> {
 /// Whether this process exists and is one side of a stream; a process that has ended has no arguments.
 fn is_peer(process: u32) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
-        .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-peer"))
+        .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-child"))
 }
 
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nothing refers to its namespaces any more, and

@@ -1,7 +1,7 @@
 //! Programs that read by NFS, each in its own process: this library's client, one on libnfs, and loops of `recv()` without NFS.
 //!
 //! ```text
-//!   bench ── task (arguments) ──▶ nocopy bench-nfs-client, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
+//!   bench ── task (arguments) ──▶ nocopy bench-child, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
 //! ```
 //! Each client opens and closes its own window, so that all are measured in the same way.
 
@@ -18,8 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Failure, cpu};
 use nocopy_report::{Outcome, capability};
-
-pub(crate) const COMMAND: &str = "bench-nfs-client";
 
 /// Reads that are in flight, of all connections together.
 pub(crate) const IN_FLIGHT: usize = 16;
@@ -64,9 +62,8 @@ pub(crate) struct Done {
 }
 
 /// The main function of the process.
-pub fn run(task: &str) -> Result<Outcome, Failure> {
-    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
-    let done = capability::narrow(capability::NONE).and_then(|()| read(&task));
+pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
+    let done = capability::narrow(capability::NONE).and_then(|()| read(task));
     let (word, outcome) = match done {
         Ok(done) => (Word::Done(done), Outcome::Positive),
         Err(error) => (Word::Failed(error.to_string()), Outcome::Negative),

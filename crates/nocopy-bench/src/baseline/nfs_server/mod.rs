@@ -2,7 +2,7 @@
 //! writes, and one that sends recorded replies.
 //!
 //! ```text
-//!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench
+//!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-child ── one word (stdout) ──▶ bench
 //! ```
 //! The process and its child processes end when its standard input ends, and so also with the bench, however that ends.
 
@@ -23,8 +23,6 @@ pub(crate) use ganesha::{MOUNT_PORT, missing};
 use crate::Failure;
 use nocopy_report::{Outcome, capability};
 
-pub(crate) const COMMAND: &str = "bench-nfs-server";
-
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Reads or writes of one file, by a minimal server.
@@ -42,8 +40,7 @@ pub(crate) enum Word {
 }
 
 /// The main function of the process.
-pub fn run(task: &str) -> Result<Outcome, Failure> {
-    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     match serve(task) {
         Ok(()) => Ok(Outcome::Positive),
         Err(error) => {

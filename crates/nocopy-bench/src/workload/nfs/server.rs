@@ -18,7 +18,8 @@ use serde_json::Value;
 use super::exported::Exported;
 use super::owner::{become_owner, give_away};
 use super::{Place, files, written};
-use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
+use crate::baseline::nfs_server::{MOUNT_PORT, Task, Way as ByHand, Word};
+use crate::child;
 use crate::cpu;
 use crate::lines::PATIENCE;
 
@@ -155,8 +156,7 @@ impl Server {
                 is_writable: *is_writable,
             },
         };
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(COMMAND).arg(serde_json::to_string(&task)?);
+        let mut command = child::Task::ServeNfs(task).command()?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let input = child.stdin.take();

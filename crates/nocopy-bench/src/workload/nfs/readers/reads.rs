@@ -9,7 +9,8 @@ use nocopy_report::result::Evidence;
 
 use super::process::Process;
 use super::{NAME, Reader, Scene, failed, recorded};
-use crate::baseline::nfs_client::{COMMAND, Done, IN_FLIGHT, Task, WARM_UP, Way as ClientWay};
+use crate::baseline::nfs_client::{Done, IN_FLIGHT, Task, WARM_UP, Way as ClientWay};
+use crate::child;
 use crate::series::{BEST_RECV, Sample, Series, Trial};
 use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Reading;
@@ -120,10 +121,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn ours(way: ClientWay, case: Case, window: Duration) -> io::Result<Command> {
-    let mut command = Command::new("/proc/self/exe");
-    let task = Task { way, connections: case.connections, window };
-    command.arg(COMMAND).arg(serde_json::to_string(&task)?);
-    Ok(command)
+    child::Task::ReadNfs(Task { way, connections: case.connections, window }).command()
 }
 
 fn evidence_of_ours(done: &Done) -> Evidence {
