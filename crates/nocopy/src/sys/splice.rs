@@ -49,9 +49,8 @@ impl Pipe {
     /// has arrived or the pipe is full.
     pub(crate) fn fill(&self, from: impl AsFd, offset: Option<&mut u64>, bytes: usize) -> io::Result<usize> {
         let mut offset = offset;
-        let call = || {
-            pipe::splice(&from, offset.as_deref_mut(), &self.writer, None, bytes, SpliceFlags::NONBLOCK)
-        };
+        let call =
+            || pipe::splice(&from, offset.as_deref_mut(), &self.writer, None, bytes, SpliceFlags::NONBLOCK);
         Ok(retry_on_intr(call)?)
     }
 
