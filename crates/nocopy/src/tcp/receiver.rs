@@ -444,8 +444,7 @@ impl Receiver {
     fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
         let wait = patience == Patience::AsSet;
         let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
-        // The time of a wait is not a cost.
-        self.chooser.restart();
+        self.chooser.waited();
         Ok(is_there)
     }
 

@@ -1,7 +1,9 @@
 //! The methods to receive, and the choice among them.
 //!
-//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, without
-//! the wait, so it includes the program's work on the bytes; the cost of unmapping is spread over the chunks.
+//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, so it
+//! includes the program's work on the bytes; the cost of unmapping is spread over the chunks. A wait counts half: a way that lets the
+//! sender go on earlier is as good as one that takes less time of this processor. (A receiver that copies much at a time also does work
+//! for packets that arrive meanwhile, and then the sender's processor does not.)
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -39,10 +41,13 @@ impl fmt::Display for ReceiveMethod {
 /// The lengths to choose from (mapping is tried after the first), in order. With shorter chunks the calls cost too much; longer ones leave
 /// the caches before they are read.
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
-    [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
+    [64 << 10, 1 << 20, 256 << 10, 4 << 20, 128 << 10, 512 << 10, 32 << 10];
 
 /// The largest of [`CHUNK_BYTES`].
-pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
+
+/// A longer wait is a pause of the sender, which does not depend on how bytes are received.
+const WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
@@ -53,7 +58,7 @@ const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 /// Shorter chunks that could have been longer show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
-/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the start of the
+/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less half of its wait, to the start of the
 /// next. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
 pub(super) struct Chooser {
@@ -67,11 +72,20 @@ pub(super) struct Chooser {
 struct Sample {
     choice: Choice<ReceiveMethod>,
     started: Instant,
+    /// Time before `started` in which the sender was waited for.
+    waited: Duration,
     owed: Duration,
     /// Units received by the call; 0 while its cost is not meaningful.
     units: u32,
     /// The call received nothing, so the next one continues the measurement.
     is_open: bool,
+}
+
+impl Sample {
+    fn has_waited(&mut self, now: Instant) {
+        self.waited += now.duration_since(self.started);
+        self.started = now;
+    }
 }
 
 impl Chooser {
@@ -102,11 +116,12 @@ impl Chooser {
     fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let now = match self.sample.take() {
             None => None,
-            Some(sample) => {
+            Some(mut sample) => {
                 let now = clock();
                 if sample.is_open {
                     let way = sample.choice.method;
-                    self.sample = Some(Sample { started: now, ..sample });
+                    sample.has_waited(now);
+                    self.sample = Some(sample);
                     return way;
                 }
                 self.record(&sample, now);
@@ -116,7 +131,8 @@ impl Chooser {
         let choice = self.policy.choose(WORK);
         if choice.measured {
             let started = now.unwrap_or_else(clock);
-            self.sample = Some(Sample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
+            let (waited, owed) = (Duration::ZERO, Duration::ZERO);
+            self.sample = Some(Sample { choice, started, waited, owed, units: 0, is_open: false });
         }
         choice.method
     }
@@ -125,7 +141,9 @@ impl Chooser {
         if sample.units > 0 {
             self.is_mapping_known |= sample.choice.method == ReceiveMethod::Mapped;
             let work = Work { count: sample.units, ..WORK };
-            self.policy.record(sample.choice, work, now.duration_since(sample.started) + sample.owed);
+            let waited = if sample.waited <= WAIT_MAX { sample.waited / 2 } else { Duration::ZERO };
+            let cost = now.duration_since(sample.started) + waited + sample.owed;
+            self.policy.record(sample.choice, work, cost);
         }
     }
 
@@ -135,6 +153,14 @@ impl Chooser {
         self.sample.is_some()
     }
 
+    /// Notes that the call has waited for the sender until now.
+    pub(super) fn waited(&mut self) {
+        if let Some(sample) = &mut self.sample {
+            sample.has_waited(Instant::now());
+        }
+    }
+
+    /// Leaves out what the call did until now.
     pub(super) fn restart(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.started = Instant::now();
@@ -306,6 +332,22 @@ mod tests {
         };
         let explanation = after(2 << 30, 4 << 20, cost);
         assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 256 << 10 }), "{explanation}");
+    }
+
+    #[test]
+    fn a_wait_counts_half_unless_the_sender_pauses() {
+        let cost_after = |wait| {
+            let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
+            let start = Instant::now();
+            chooser.begin_by(|| start);
+            chooser.found_nothing();
+            chooser.begin_by(|| start + wait);
+            chooser.received(ReceiveMethod::Mapped, 64 << 10);
+            chooser.begin_by(|| start + wait + Duration::from_micros(16));
+            chooser.explain().classes[0].cost_ns
+        };
+        assert_eq!(cost_after(Duration::from_micros(64)), Some(3000.0));
+        assert_eq!(cost_after(Duration::from_secs(1)), Some(1000.0));
     }
 
     #[test]
