@@ -482,7 +482,7 @@ struct SendArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     #[command(hide = true)]
-    BenchPeer {
+    BenchChild {
         Task: String,
     },
     Send(SendArguments),

@@ -9,8 +9,8 @@ use nocopy::tcp::PagePool;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Moves bytes until the stream ends, and passes its end on; returns how many. If a connection fails, both are reset, so that neither peer
-/// takes a part for the whole.
+/// Moves bytes until the stream ends, and passes its end on; returns how many. If that fails, both connections are reset: no peer shall
+/// take a part for the whole.
 fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
     let moved = || {
         let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -30,13 +30,12 @@ fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64>
 
 fn pass_on(pool: &PagePool, client: &TcpStream, onwards: SocketAddr) -> io::Result<(u64, u64)> {
     let server = TcpStream::connect(onwards)?;
-    for socket in [client, &server] {
-        socket.set_nodelay(true)?; // what was sent at once is passed on at once
-    }
+    client.set_nodelay(true)?; // what was sent at once is passed on at once
+    server.set_nodelay(true)?;
     thread::scope(|scope| {
         let back = scope.spawn(|| forward(pool, &server, client));
         let there = forward(pool, client, &server);
-        Ok((there?, back.join().expect("it does not panic")?))
+        back.join().expect("it does not panic").and_then(|back| Ok((there?, back)))
     })
 }
 
@@ -45,7 +44,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut address = || arguments.next().ok_or("usage: tcp_proxy LISTEN ONWARDS [CONNECTIONS]");
     let (listen, onwards): (SocketAddr, SocketAddr) = (address()?.parse()?, address()?.parse()?);
     let connections = arguments.next().map_or(Ok(usize::MAX), |count| count.parse())?;
-
     let (listener, pool) = (TcpListener::bind(listen)?, PagePool::new(1024));
     println!("{}: passing on to {onwards}", listener.local_addr()?);
     thread::scope(|scope| {

@@ -65,7 +65,7 @@
 //! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a process without privileges.
 //! * [`filter`]: which packets a port receives, decided before they are copied; [`metadata`]: checksums and times that the card adds.
 //! * [`area`], [`pool`]: the memory, which half holds which part of it, and the balance of all parts.
-//! * [`tcp`]: sending published data by reference to any number of peers, files, pipes, and a proxy between two streams.
+//! * [`tcp`]: sending published data by reference to any number of peers, files, and pages on their way between sockets and files.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!

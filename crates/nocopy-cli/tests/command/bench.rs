@@ -839,7 +839,7 @@ fn peers_of(bench: u32) -> Vec<u32> {
     numbers.filter(|process| is_child(process) && is_peer(*process)).collect()
 }
 
-/// Whether this process exists and is one side of a stream; a process that has ended has no arguments.
+/// Whether this process exists and was started by a bench; a process that has ended has no arguments.
 fn is_peer(process: u32) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-child"))

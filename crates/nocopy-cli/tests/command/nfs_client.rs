@@ -110,6 +110,8 @@ fn files_are_listed_and_printed_without_a_mount() {
     assert!(text(&listed.stdout).starts_with("-rw-r-----"), "{}", text(&listed.stdout));
     let (listed, _) = json(&["ls", "--json", &server.url("/below")]);
     assert_eq!(listed["schema"], "nocopy.ls/1");
+    let (some, code) = json(&["ls", "--json", &server.url("/gone"), &server.url("/below")]);
+    assert_eq!((&some["directories"], code), (&listed["directories"], 2));
     let entry = &listed["directories"][0]["entries"][0];
     assert_eq!(
         (&entry["name"], &entry["type"], &entry["bytes"]),

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::net::RecvFlags;
+
 use crate::sys::fork::Generation;
 use crate::sys::splice::Pipe;
 
@@ -110,7 +112,7 @@ impl Pipes {
 /// than expected does no harm. The pages of a file are its own: what is written to the file before the peer has read them changes what it
 /// receives. Whether the kernel copies bytes on the way is unknown ([`Evidence::Unknown`](crate::Evidence)).
 ///
-/// No call waits for the pipe, and none raises `SIGPIPE`. Calls wait for a socket if it is blocking. When dropped, the pipe returns to its
+/// A forked child has the same pipe as its parent, and must not use it. No call waits for the pipe, and none raises `SIGPIPE`. Calls wait for a socket if it is blocking. When dropped, the pipe returns to its
 /// pool; bytes that are left in it are lost.
 ///
 /// ```
@@ -181,9 +183,13 @@ impl Pages {
     /// Takes received bytes of a stream socket, up to `bytes`, and to the room in the pipe. Returns how many; 0: the stream has ended.
     ///
     /// # Errors
-    /// Nothing has arrived and the socket is non-blocking, or the pipe is full (`WouldBlock`); or the connection failed.
+    /// Nothing has arrived and the socket is non-blocking, or the pipe is full (`WouldBlock`); the connection failed; or an urgent byte is
+    /// next, which splice(2) does not pass (`InvalidData`; on a non-blocking socket `WouldBlock`): recv(2) does.
     pub fn receive(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<usize> {
-        let count = self.pipe().fill(socket, None, bytes)?;
+        let count = self.pipe().fill(&socket, None, bytes)?;
+        if count == 0 && bytes > 0 && has_more(socket) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         self.bytes += count;
         Ok(count)
     }
@@ -195,26 +201,32 @@ impl Pages {
     /// The socket accepts nothing now and is non-blocking (`WouldBlock`); the connection failed; or a page of a file can no longer be read
     /// (`UnexpectedEof`). The bytes stay in the pipe.
     pub fn send(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
-        match self.pipe().empty(socket, None, self.bytes, more)? {
-            0 if self.bytes > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            count => {
-                self.bytes -= count;
-                Ok(count)
-            }
-        }
+        self.moved(self.pipe().empty(socket, None, self.bytes, more)?)
     }
 
     /// Writes what is in the pipe to a file, from `offset` on, as much as possible at a time; returns how many bytes.
     ///
     /// # Errors
-    /// The file cannot be written, or its file system does not support splice(2), nor does a file opened for appending
-    /// (`InvalidInput`). The bytes stay in the pipe.
+    /// The file cannot be written; its file system does not support splice(2), nor does a file opened for appending (`InvalidInput`); or a
+    /// page can no longer be read (`UnexpectedEof`). The bytes stay in the pipe.
     pub fn write_file(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
         let mut offset = offset;
-        let count = self.pipe().empty(file, Some(&mut offset), self.bytes, false)?;
+        self.moved(self.pipe().empty(file, Some(&mut offset), self.bytes, false)?)
+    }
+
+    fn moved(&mut self, count: usize) -> io::Result<usize> {
+        if count == 0 && self.bytes > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.bytes -= count;
         Ok(count)
     }
+}
+
+/// Whether bytes wait in a socket.
+fn has_more(socket: impl AsFd) -> bool {
+    rustix::net::recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+        .is_ok_and(|(_, count)| count > 0)
 }
 
 /// Copies bytes out of the pipe; 0: it is empty.

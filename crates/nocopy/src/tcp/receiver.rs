@@ -249,7 +249,10 @@ impl Receiver {
     fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
             match self.next(Patience::None) {
-                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
+                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => {
+                    std::hint::spin_loop();
+                    self.chooser.waited();
+                }
                 received => return received,
             }
         }
@@ -345,7 +348,7 @@ impl Receiver {
     fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
         let wait = patience == Patience::AsSet;
         if wait && self.chooser.is_measuring() {
-            // Waiting must not be measured, so it is done before.
+            // A wait is measured apart, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
                 received => return received.map_err(ReceiveError::of),

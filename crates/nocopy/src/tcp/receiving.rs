@@ -1,9 +1,9 @@
 //! The methods to receive, and the choice among them.
 //!
 //! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, so it
-//! includes the program's work on the bytes; the cost of unmapping is spread over the chunks. A wait counts half: a way that lets the
-//! sender go on earlier is as good as one that takes less time of this processor. (A receiver that copies much at a time also does work
-//! for packets that arrive meanwhile, and then the sender's processor does not.)
+//! includes the program's work on the bytes; the cost of unmapping is spread over the chunks. A wait counts half, and no more than this:
+//! a way that lets the sender go on earlier is as good as one that takes less time of this processor. (A receiver that copies much at a
+//! time also does work for packets that arrive meanwhile, and then the sender's processor does not.)
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -46,9 +46,6 @@ const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
 /// The largest of [`CHUNK_BYTES`].
 pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
-/// A longer wait is a pause of the sender, which does not depend on how bytes are received.
-const WAIT_MAX: Duration = Duration::from_millis(1);
-
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
 
@@ -58,8 +55,8 @@ const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 /// Shorter chunks that could have been longer show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
-/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less half of its wait, to the start of the
-/// next. So it includes a chunk's effect on the caches, and the cost of unmapping.
+/// The choice, by the cost of receiving and *using* a byte: from the start of one call to the start of the next, where a wait
+/// counts half, and no more than the rest. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<ReceiveMethod>,
@@ -79,13 +76,6 @@ struct Sample {
     units: u32,
     /// The call received nothing, so the next one continues the measurement.
     is_open: bool,
-}
-
-impl Sample {
-    fn has_waited(&mut self, now: Instant) {
-        self.waited += now.duration_since(self.started);
-        self.started = now;
-    }
 }
 
 impl Chooser {
@@ -116,12 +106,11 @@ impl Chooser {
     fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let now = match self.sample.take() {
             None => None,
-            Some(mut sample) => {
+            Some(sample) => {
                 let now = clock();
                 if sample.is_open {
                     let way = sample.choice.method;
-                    sample.has_waited(now);
-                    self.sample = Some(sample);
+                    self.sample = Some(Sample { started: now, ..sample });
                     return way;
                 }
                 self.record(&sample, now);
@@ -141,9 +130,8 @@ impl Chooser {
         if sample.units > 0 {
             self.is_mapping_known |= sample.choice.method == ReceiveMethod::Mapped;
             let work = Work { count: sample.units, ..WORK };
-            let waited = if sample.waited <= WAIT_MAX { sample.waited / 2 } else { Duration::ZERO };
-            let cost = now.duration_since(sample.started) + waited + sample.owed;
-            self.policy.record(sample.choice, work, cost);
+            let own = now.duration_since(sample.started) + sample.owed;
+            self.policy.record(sample.choice, work, own + sample.waited.min(own) / 2);
         }
     }
 
@@ -153,17 +141,23 @@ impl Chooser {
         self.sample.is_some()
     }
 
-    /// Notes that the call has waited for the sender until now.
+    /// Notes that the call has only waited for the sender until now.
     pub(super) fn waited(&mut self) {
+        self.waited_until(Instant::now);
+    }
+
+    fn waited_until(&mut self, clock: impl Fn() -> Instant) {
         if let Some(sample) = &mut self.sample {
-            sample.has_waited(Instant::now());
+            let now = clock();
+            sample.waited += now.duration_since(sample.started);
+            sample.started = now;
         }
     }
 
     /// Leaves out what the call did until now.
     pub(super) fn restart(&mut self) {
         if let Some(sample) = &mut self.sample {
-            sample.started = Instant::now();
+            (sample.started, sample.waited) = (Instant::now(), Duration::ZERO);
         }
     }
 
@@ -249,7 +243,7 @@ mod tests {
     fn chunks_fit_into_the_buffers() {
         let all = ways(CHUNK_BYTES_MAX);
         assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, ReceiveMethod::Recv { bytes: 64 << 10 }));
-        assert_eq!(ways(40 << 10).len(), 3);
+        assert_eq!(ways(64 << 10).len(), 3);
         assert_eq!(ways(4096), [ReceiveMethod::Recv { bytes: 4096 }, ReceiveMethod::Mapped]);
         assert_eq!(ways(16 << 10), [ReceiveMethod::Recv { bytes: 16 << 10 }, ReceiveMethod::Mapped]);
     }
@@ -335,19 +329,18 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_counts_half_unless_the_sender_pauses() {
+    fn a_wait_counts_half_and_no_more_than_the_rest() {
         let cost_after = |wait| {
             let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
             let start = Instant::now();
             chooser.begin_by(|| start);
-            chooser.found_nothing();
-            chooser.begin_by(|| start + wait);
+            chooser.waited_until(|| start + wait);
             chooser.received(ReceiveMethod::Mapped, 64 << 10);
             chooser.begin_by(|| start + wait + Duration::from_micros(16));
             chooser.explain().classes[0].cost_ns
         };
-        assert_eq!(cost_after(Duration::from_micros(64)), Some(3000.0));
-        assert_eq!(cost_after(Duration::from_secs(1)), Some(1000.0));
+        assert_eq!(cost_after(Duration::from_micros(8)), Some(1250.0));
+        assert_eq!(cost_after(Duration::from_secs(1)), Some(1500.0));
     }
 
     #[test]

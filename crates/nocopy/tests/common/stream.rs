@@ -38,8 +38,12 @@ pub(crate) fn listener(lab: &Lab) -> TcpListener {
 
 pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Stream, TcpStream) {
     let to = listener.local_addr().unwrap();
-    let builder = builder.congestion_control("reno");
-    let socket = lab.left().namespace().run(|| builder.connect(to)).unwrap();
+    let connect = || {
+        // Where this may not be set, the machine's own serves as well.
+        let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
+        builder.connect(to)
+    };
+    let socket = lab.left().namespace().run(connect).unwrap();
     let (peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     (socket, peer)
