@@ -44,10 +44,12 @@ use std::time::Duration;
 
 use nocopy_lab::Lab;
 use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, result_table};
+use serde::Deserialize;
 
 pub use arguments::BenchArguments;
+use baseline::{datagram_program, injector, nfs_client, nfs_server};
 use bench::Bench;
-pub use child::run as child;
+pub use child::Kind as ChildKind;
 use choice::{Choice, Kind};
 pub use failure::Failure;
 pub use tools::{Analyse, Tools};
@@ -99,6 +101,20 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
         return Err(failure);
     }
     Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
+}
+
+/// The main function of a process that the bench started.
+pub fn child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
+    fn read<'task, T: Deserialize<'task>>(task: &'task str) -> Result<T, Failure> {
+        serde_json::from_str(task).map_err(Failure::Task)
+    }
+    match kind {
+        ChildKind::Stream => stream::run(read(task)?),
+        ChildKind::Inject => injector::run(&read(task)?),
+        ChildKind::Sendto => datagram_program::run(read(task)?),
+        ChildKind::ReadNfs => nfs_client::run(&read(task)?),
+        ChildKind::ServeNfs => nfs_server::run(read(task)?),
+    }
 }
 
 /// Other work on the processors is no error, but explains wide intervals to a reader.

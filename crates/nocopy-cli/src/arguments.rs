@@ -14,7 +14,7 @@ use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, V
 use clap_complete::Shell;
 use nocopy::filter::{self, Program};
 
-use nocopy_bench::BenchArguments;
+use nocopy_bench::{BenchArguments, ChildKind};
 use nocopy_nfs::command::{CatArguments, CpArguments, LsArguments};
 use nocopy_profile::ProfileArguments;
 use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArguments, SendArguments};
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     /// Part of `bench`: a process that it starts.
     #[command(hide = true)]
     BenchChild {
+        /// What it does.
+        kind: ChildKind,
         /// The task, written by the bench.
         task: String,
     },

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             };
             nocopy_bench::run(&arguments, tools).map_err(Failure::from)
         }
-        Command::BenchChild { task } => nocopy_bench::child(&task).map_err(Failure::from),
+        Command::BenchChild { kind, task } => nocopy_bench::child(kind, &task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

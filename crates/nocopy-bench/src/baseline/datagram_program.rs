@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{nuttcp, started};
 use crate::Failure;
-use crate::child;
+use crate::child::Kind;
 use crate::cpu;
 use nocopy_report::Outcome;
 
@@ -85,7 +85,7 @@ impl Program {
     fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {
         let arguments = [to.0.to_string(), to.1.to_string(), bytes.to_string()];
         Ok(match self {
-            Self::Loop => child::Task::Sendto(Task { to, bytes }).command()?,
+            Self::Loop => Kind::Sendto.command(&Task { to, bytes })?,
             Self::Python => {
                 let mut command = Command::new("python3");
                 command.args(["-c", PYTHON]).args(arguments);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::child;
+use crate::child::Kind;
 use crate::cpu;
 use crate::frame::HEADER_BYTES;
 use crate::lines::PATIENCE;
@@ -52,7 +52,7 @@ impl Injector {
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         let task = Task { interface: interface.into(), frame: frame.into() };
-        let mut command = child::Task::Inject(task).command()?;
+        let mut command = Kind::Inject.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
         let mut injector = Self { child: command.spawn()? };

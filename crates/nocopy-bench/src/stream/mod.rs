@@ -1,7 +1,7 @@
 //! Streams between processes, as programs that talk over TCP are: sender, receiver, and a proxy between them.
 //!
 //! ```text
-//!   bench ── task (argument), phases (stdin) ──▶ nocopy bench-child ── words (stdout) ──▶ bench
+//!   bench ── task (argument), phases (stdin) ──▶ nocopy bench-child stream ── words (stdout) ──▶ bench
 //! ```
 //! Each process opens its own socket: it is started inside the namespace of its side. It ends when its work is done, or when its
 //! standard input ends, which happens when the bench ends, for any reason.
@@ -30,7 +30,6 @@ pub use proxy::ProxyWay;
 pub use receive::ReceiveWay;
 pub use send::SendWay;
 pub use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
-pub(crate) use task::Task;
 pub use transfer::Transfer;
 
 /// Set explicitly: bbr, a common default, paces, and would be a different competitor.

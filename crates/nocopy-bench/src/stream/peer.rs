@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Stdio};
 
-use super::Task;
+use super::task::Task;
 use super::words::{Report, Word};
-use crate::child;
+use crate::child::Kind;
 use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
@@ -21,7 +21,7 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn start(site: &Site, task: Task) -> io::Result<Self> {
-        let mut command = child::Task::Stream(task).command()?;
+        let mut command = Kind::Stream.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = site.run(|| command.spawn())?;
         let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {

@@ -43,7 +43,7 @@ fn errors_are_one_line_and_come_first() {
     assert_error(&nocopy(&between), &["udp-send", "loopback"]);
     let between = ["bench", "tcp-send", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
     assert_error(&nocopy(&between), &["udp-send, tcp-send", "loopback"]);
-    assert_error(&nocopy(&["bench-child", "{}"]), &["task: cannot be read", "nocopy bench"]);
+    assert_error(&nocopy(&["bench-child", "stream", "{}"]), &["task: cannot be read", "nocopy bench"]);
     assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
 }
 

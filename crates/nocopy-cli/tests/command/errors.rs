@@ -502,7 +502,7 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
         "request: not sent; it is longer than 16 MiB, which is the most; send it by 'nocopy send tcp://…'",
     ),
     (
-        "$nocopy bench-child '{'",
+        "$nocopy bench-child serve-nfs '{'",
         "task: cannot be read; EOF while parsing an object at line 1 column 1; only 'nocopy bench' itself runs this command",
     ),
     (

@@ -284,8 +284,8 @@ impl Ganesha {
     fn start(scene: &Scene) -> Self {
         let scratch = scene.path("scratch");
         fs::create_dir_all(&scratch).unwrap();
-        let task = serde_json::json!({"ServeNfs": {"Ganesha": {"directory": scene.path("exported"), "scratch": scratch, "is_writable": true}}});
-        let mut command = nocopy(&["bench-child", &task.to_string()]);
+        let task = serde_json::json!({"Ganesha": {"directory": scene.path("exported"), "scratch": scratch, "is_writable": true}});
+        let mut command = nocopy(&["bench-child", "serve-nfs", &task.to_string()]);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut word = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut word).unwrap();

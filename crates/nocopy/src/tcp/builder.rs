@@ -197,7 +197,7 @@ impl Builder {
         self
     }
 
-    /// Receives into buffers of this pool (default: its own, of 16 buffers of 4 MiB, whose memory is allocated when used). A waiting
+    /// Receives into buffers of this pool (default: its own, of 16 buffers of 1 MiB, whose memory is allocated when used). A waiting
     /// receiver holds one buffer, so a pool for several connections needs a buffer for each, and more for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());

@@ -249,10 +249,7 @@ impl Receiver {
     fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
             match self.next(Patience::None) {
-                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => {
-                    std::hint::spin_loop();
-                    self.chooser.waited();
-                }
+                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
                 received => return received,
             }
         }
@@ -348,7 +345,7 @@ impl Receiver {
     fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
         let wait = patience == Patience::AsSet;
         if wait && self.chooser.is_measuring() {
-            // A wait is measured apart, so it is done before.
+            // Waiting must not be measured, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
                 received => return received.map_err(ReceiveError::of),
@@ -447,7 +444,8 @@ impl Receiver {
     fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
         let wait = patience == Patience::AsSet;
         let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
-        self.chooser.waited();
+        // The time of a wait is not a cost.
+        self.chooser.restart();
         Ok(is_there)
     }
 

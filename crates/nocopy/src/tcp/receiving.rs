@@ -1,9 +1,7 @@
 //! The methods to receive, and the choice among them.
 //!
-//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, so it
-//! includes the program's work on the bytes; the cost of unmapping is spread over the chunks. A wait counts half, and no more than this:
-//! a way that lets the sender go on earlier is as good as one that takes less time of this processor. (A receiver that copies much at a
-//! time also does work for packets that arrive meanwhile, and then the sender's processor does not.)
+//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, without
+//! the wait, so it includes the program's work on the bytes; the cost of unmapping is spread over the chunks.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -41,10 +39,10 @@ impl fmt::Display for ReceiveMethod {
 /// The lengths to choose from (mapping is tried after the first), in order. With shorter chunks the calls cost too much; longer ones leave
 /// the caches before they are read.
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
-    [64 << 10, 1 << 20, 256 << 10, 4 << 20, 128 << 10, 512 << 10, 32 << 10];
+    [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
 /// The largest of [`CHUNK_BYTES`].
-pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
+pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
@@ -55,8 +53,8 @@ const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 /// Shorter chunks that could have been longer show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
-/// The choice, by the cost of receiving and *using* a byte: from the start of one call to the start of the next, where a wait
-/// counts half, and no more than the rest. So it includes a chunk's effect on the caches, and the cost of unmapping.
+/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the start of the
+/// next. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<ReceiveMethod>,
@@ -69,8 +67,6 @@ pub(super) struct Chooser {
 struct Sample {
     choice: Choice<ReceiveMethod>,
     started: Instant,
-    /// Time before `started` in which the sender was waited for.
-    waited: Duration,
     owed: Duration,
     /// Units received by the call; 0 while its cost is not meaningful.
     units: u32,
@@ -120,8 +116,7 @@ impl Chooser {
         let choice = self.policy.choose(WORK);
         if choice.measured {
             let started = now.unwrap_or_else(clock);
-            let (waited, owed) = (Duration::ZERO, Duration::ZERO);
-            self.sample = Some(Sample { choice, started, waited, owed, units: 0, is_open: false });
+            self.sample = Some(Sample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
         }
         choice.method
     }
@@ -130,8 +125,7 @@ impl Chooser {
         if sample.units > 0 {
             self.is_mapping_known |= sample.choice.method == ReceiveMethod::Mapped;
             let work = Work { count: sample.units, ..WORK };
-            let own = now.duration_since(sample.started) + sample.owed;
-            self.policy.record(sample.choice, work, own + sample.waited.min(own) / 2);
+            self.policy.record(sample.choice, work, now.duration_since(sample.started) + sample.owed);
         }
     }
 
@@ -141,23 +135,9 @@ impl Chooser {
         self.sample.is_some()
     }
 
-    /// Notes that the call has only waited for the sender until now.
-    pub(super) fn waited(&mut self) {
-        self.waited_until(Instant::now);
-    }
-
-    fn waited_until(&mut self, clock: impl Fn() -> Instant) {
-        if let Some(sample) = &mut self.sample {
-            let now = clock();
-            sample.waited += now.duration_since(sample.started);
-            sample.started = now;
-        }
-    }
-
-    /// Leaves out what the call did until now.
     pub(super) fn restart(&mut self) {
         if let Some(sample) = &mut self.sample {
-            (sample.started, sample.waited) = (Instant::now(), Duration::ZERO);
+            sample.started = Instant::now();
         }
     }
 
@@ -243,7 +223,7 @@ mod tests {
     fn chunks_fit_into_the_buffers() {
         let all = ways(CHUNK_BYTES_MAX);
         assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, ReceiveMethod::Recv { bytes: 64 << 10 }));
-        assert_eq!(ways(64 << 10).len(), 3);
+        assert_eq!(ways(40 << 10).len(), 3);
         assert_eq!(ways(4096), [ReceiveMethod::Recv { bytes: 4096 }, ReceiveMethod::Mapped]);
         assert_eq!(ways(16 << 10), [ReceiveMethod::Recv { bytes: 16 << 10 }, ReceiveMethod::Mapped]);
     }
@@ -326,21 +306,6 @@ mod tests {
         };
         let explanation = after(2 << 30, 4 << 20, cost);
         assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 256 << 10 }), "{explanation}");
-    }
-
-    #[test]
-    fn a_wait_counts_half_and_no_more_than_the_rest() {
-        let cost_after = |wait| {
-            let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
-            let start = Instant::now();
-            chooser.begin_by(|| start);
-            chooser.waited_until(|| start + wait);
-            chooser.received(ReceiveMethod::Mapped, 64 << 10);
-            chooser.begin_by(|| start + wait + Duration::from_micros(16));
-            chooser.explain().classes[0].cost_ns
-        };
-        assert_eq!(cost_after(Duration::from_micros(8)), Some(1250.0));
-        assert_eq!(cost_after(Duration::from_secs(1)), Some(1500.0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Programs that read by NFS, each in its own process: this library's client, one on libnfs, and loops of `recv()` without NFS.
 //!
 //! ```text
-//!   bench ── task (arguments) ──▶ nocopy bench-child, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
+//!   bench ── task (arguments) ──▶ nocopy bench-child read-nfs, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
 //! ```
 //! Each client opens and closes its own window, so that all are measured in the same way.
 

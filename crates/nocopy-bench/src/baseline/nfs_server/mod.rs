@@ -2,7 +2,7 @@
 //! writes, and one that sends recorded replies.
 //!
 //! ```text
-//!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-child ── one word (stdout) ──▶ bench
+//!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-child serve-nfs ── one word (stdout) ──▶ bench
 //! ```
 //! The process and its child processes end when its standard input ends, and so also with the bench, however that ends.
 

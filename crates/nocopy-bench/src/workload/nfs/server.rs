@@ -19,7 +19,7 @@ use super::exported::Exported;
 use super::owner::{become_owner, give_away};
 use super::{Place, files, written};
 use crate::baseline::nfs_server::{MOUNT_PORT, Task, Way as ByHand, Word};
-use crate::child;
+use crate::child::Kind;
 use crate::cpu;
 use crate::lines::PATIENCE;
 
@@ -156,7 +156,7 @@ impl Server {
                 is_writable: *is_writable,
             },
         };
-        let mut command = child::Task::ServeNfs(task).command()?;
+        let mut command = Kind::ServeNfs.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let input = child.stdin.take();

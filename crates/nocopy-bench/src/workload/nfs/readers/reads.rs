@@ -10,7 +10,7 @@ use nocopy_report::result::Evidence;
 use super::process::Process;
 use super::{NAME, Reader, Scene, failed, recorded};
 use crate::baseline::nfs_client::{Done, IN_FLIGHT, Task, WARM_UP, Way as ClientWay};
-use crate::child;
+use crate::child::Kind;
 use crate::series::{BEST_RECV, Sample, Series, Trial};
 use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Reading;
@@ -121,7 +121,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn ours(way: ClientWay, case: Case, window: Duration) -> io::Result<Command> {
-    child::Task::ReadNfs(Task { way, connections: case.connections, window }).command()
+    Kind::ReadNfs.command(&Task { way, connections: case.connections, window })
 }
 
 fn evidence_of_ours(done: &Done) -> Evidence {
