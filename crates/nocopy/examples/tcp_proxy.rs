@@ -15,9 +15,9 @@ fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64>
     let moved = || {
         let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut bytes = 0;
-        while pages.receive(from, PIECE_BYTES)? > 0 {
-            while !pages.is_empty() {
-                bytes += pages.send(to, false)? as u64; // waits while the peer does not read
+        while pages.fill(from, None, PIECE_BYTES)? > 0 {
+            while pages.held() > 0 {
+                bytes += pages.empty(to, None, false)? as u64; // waits while the peer does not read
             }
         }
         to.shutdown(Shutdown::Write)?;

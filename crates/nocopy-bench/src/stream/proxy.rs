@@ -40,9 +40,9 @@ pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> i
 /// As the library's example does.
 fn splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
     let mut pages = PagePool::new(1).take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-    while pages.receive(incoming, PIECE_BYTES)? > 0 {
-        while !pages.is_empty() {
-            pages.send(onwards, false)?;
+    while pages.fill(incoming, None, PIECE_BYTES)? > 0 {
+        while pages.held() > 0 {
+            pages.empty(onwards, None, false)?;
         }
     }
     onwards.shutdown(Shutdown::Write)

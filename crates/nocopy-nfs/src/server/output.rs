@@ -196,7 +196,7 @@ impl Output {
             Some(Outgoing::Bytes { .. }) => self.write_bytes(socket, client),
             Some(Outgoing::Piped { head, sent, pages, padding }) => {
                 let count = write_piped(&socket, head, sent, pages, padding, client)?;
-                if pages.is_empty() && *padding == 0 {
+                if pages.held() == 0 && *padding == 0 {
                     client.note_read();
                     self.pop();
                 }
@@ -249,8 +249,8 @@ fn write_piped(
         *sent += count;
         return Ok(count);
     }
-    if !pages.is_empty() {
-        let count = pages.send(&socket, *padding > 0)?;
+    if pages.held() > 0 {
+        let count = pages.empty(&socket, None, *padding > 0)?;
         client.note_spliced(count as u64);
         return Ok(count);
     }

@@ -106,7 +106,7 @@ impl Reading {
 
     fn by_reference(&self, mut pages: Pages, copied_bytes: usize) -> Outgoing {
         for attempt in 1..=GROWTH_MAX {
-            let count = match pages.read_file(&*self.file, self.call.offset, self.call.bytes) {
+            let count = match pages.fill(&*self.file, Some(self.call.offset), self.call.bytes) {
                 Ok(count) => count,
                 Err(error) => {
                     return match Errno::from_io_error(&error) {

@@ -219,7 +219,7 @@ impl LongWrite {
         mut pages: Pages,
         buffer: &mut Buffer,
     ) -> rustix::io::Result<usize> {
-        let count = match pages.receive(&self.socket, self.left).map_err(errno) {
+        let count = match pages.fill(&self.socket, None, self.left).map_err(errno) {
             // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does not.
             Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
             received => received?,
@@ -254,7 +254,7 @@ fn empty(
     copied: &mut Range<usize>,
 ) -> rustix::io::Result<usize> {
     if copied.start == copied.end {
-        match pages.write_file(&file, offset).map_err(errno) {
+        match pages.empty(&file, Some(offset), false).map_err(errno) {
             Err(Errno::INVAL) => *copied = 0..pages.read(buffer.get()).map_err(errno)?,
             done => return done,
         }
@@ -287,7 +287,7 @@ mod tests {
         let (pool, mut buffer, mut offset) = (PagePool::new(4), Buffer::default(), 0);
         while offset < content.len() {
             let mut pages = pool.take(PIPE_BYTES).unwrap();
-            let mut count = match pages.receive(&here, content.len() - offset).map_err(errno) {
+            let mut count = match pages.fill(&here, None, content.len() - offset).map_err(errno) {
                 Err(Errno::AGAIN) => continue, // nothing is there yet
                 received => received.unwrap(),
             };
@@ -297,7 +297,7 @@ mod tests {
                 offset += written;
                 count -= written;
             }
-            assert_eq!((pages.len(), copied.end - copied.start), (0, 0));
+            assert_eq!((pages.held(), copied.end - copied.start), (0, 0));
         }
         sender.join().unwrap();
         assert!(std::fs::read(path).unwrap() == content);

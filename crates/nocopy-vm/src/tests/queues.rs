@@ -13,7 +13,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "flows spread over the queues of a card come to the ports of all its queues, each packet once, in zero-copy and in the \
-             packet ring, and a thread is put where its queue's interrupt runs",
+             packet ring",
     // The hub gives a virtio device one queue, and that is all it can have.
     on: &[Topology::Igb],
     kernel: Kernel::Newest,
@@ -41,7 +41,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let mut queues = end.namespace().run(open)?;
         lab.wait_for_carrier()?;
         let mut sender = traffic::open(lab.left())?;
-        let cpus = pin_each(end, &mut queues)?;
         for flow in 0..FLOWS {
             let mut frame = sender.sender().buffer().expect("a free frame");
             frame.fill(&datagram(lab.left(), end, flow)).expect("a packet fits a frame");
@@ -53,7 +52,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         guest.record(&serde_json::json!({
             "mode": mode.to_string(),
             "flows on each queue": format!("{counts:?}"),
-            "interrupts on CPU": format!("{cpus:?}"),
         }));
         assert!(counts.iter().all(|count| *count > 0), "{mode}: all on one queue: {counts:?}");
         assert_eq!(seen.iter().flatten().count(), usize::from(FLOWS), "{mode}: {counts:?}");
@@ -62,23 +60,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         lab.wait_for_carrier()?;
     }
     Ok(())
-}
-
-/// Puts a thread beside each queue's interrupt, and asks the kernel whether it is there.
-fn pin_each(end: &End, queues: &mut Queues) -> Result<Vec<Vec<usize>>, Failure> {
-    let mut all = Vec::new();
-    for port in queues.ports() {
-        let (cpus, allowed) = end.namespace().run(move || {
-            let cpus = port.pin()?;
-            let set = rustix::thread::sched_getaffinity(None)?;
-            let allowed =
-                (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>();
-            Ok::<_, Failure>((cpus, allowed))
-        })?;
-        assert_eq!(cpus, allowed);
-        all.push(cpus);
-    }
-    Ok(all)
 }
 
 fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {

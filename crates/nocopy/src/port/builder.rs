@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Fanout, Measurement, Mode, OpenError, Port, Purpose, Wait, measure, memory, open};
+use super::{Fanout, Mode, OpenError, Port, Purpose, Wait, memory, open};
 use crate::memory::area::{Area, AreaConfig};
 use crate::port::filter::Program;
 use crate::sys::interface::Interface;
@@ -14,7 +14,7 @@ use crate::sys::xsk::RingSizes;
 ///
 /// Settings that depend on each other:
 ///
-/// * [`mode`](Self::mode): allows one mode, so [`purpose`](Self::purpose) and [`measure`](Self::measure) have no effect.
+/// * [`mode`](Self::mode): allows one mode, so [`purpose`](Self::purpose) has no effect.
 /// * [`area`](Self::area): must have enough frames ([`frame_count`](Self::frame_count)) for every port that uses it.
 /// * [`ring_sizes`](Self::ring_sizes): entries, powers of two.
 /// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the receive frames must hold what arrives during a sleep.
@@ -38,7 +38,6 @@ use crate::sys::xsk::RingSizes;
 /// use std::time::Duration;
 /// let builder = Port::builder("absent0")
 ///     .purpose(Purpose::Capture) // the packets are the host's, too: this decides the order of the modes
-///     .measure(Duration::from_secs(1)) // and this changes it by what is faster for the traffic that there is
 ///     .promiscuous(true) // also packets for other hosts
 ///     .displace(true) // in place of an XDP program that is there; it is put back afterwards
 ///     .busy_poll(Duration::from_micros(50), 64)
@@ -63,9 +62,6 @@ pub struct PortBuilder {
     pub(super) promiscuous: bool,
     pub(super) displace: bool,
     pub(super) purpose: Purpose,
-    pub(super) measure: Option<Duration>,
-    /// Not a setting: measurements made before the final opening.
-    pub(super) measured: Vec<Measurement>,
     pub(super) multi_buffer: bool,
     pub(super) filter: Option<Program>,
     pub(super) receive_metadata: bool,
@@ -156,8 +152,6 @@ impl PortBuilder {
             promiscuous: false,
             displace: false,
             purpose: Purpose::default(),
-            measure: None,
-            measured: Vec::new(),
             multi_buffer: false,
             filter: None,
             receive_metadata: false,
@@ -179,15 +173,6 @@ impl PortBuilder {
     #[must_use]
     pub fn purpose(mut self, purpose: Purpose) -> Self {
         self.purpose = purpose;
-        self
-    }
-
-    /// Opens the port in each working mode for this long, and then in the mode that received most packets or, among about equal ones, used
-    /// the least processor time (default: no measurement; facts about drivers decide). For ports that receive, on an interface with its
-    /// usual traffic; without packets the usual order applies. On some drivers, each attaching and detaching resets the link.
-    #[must_use]
-    pub fn measure(mut self, duration: Duration) -> Self {
-        self.measure = Some(duration);
         self
     }
 
@@ -329,10 +314,7 @@ impl PortBuilder {
     /// [`OpenError`] says what prevents it and what to do.
     pub fn open(self) -> Result<Port, OpenError> {
         self.check()?;
-        match self.measure {
-            Some(duration) => measure::open_best(&self, duration),
-            None => open::open(self),
-        }
+        open::open(self)
     }
 
     /// Makes two ports linked to each other in this process; see [`Port::memory_pair`].

@@ -23,7 +23,7 @@ struct Lines<'port>(&'port Inner);
 
 impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { interface, queue, mode, order, measured, refusals, area, multi_buffer, .. } = self.0;
+        let Inner { interface, queue, mode, order, refusals, area, multi_buffer, .. } = self.0;
         writeln!(f, "{interface} queue {queue}: {mode}, {}", self.0.evidence())?;
         if let Some(why) = order {
             writeln!(f, "  order    {why}")?;
@@ -47,9 +47,6 @@ impl fmt::Display for Lines<'_> {
                 writeln!(f, "  filter   at the socket: packets that do not match are not copied")?;
             }
             Some(FilterPlace::UserSpace(why)) => writeln!(f, "  filter   in user space: {why}")?,
-        }
-        for measurement in measured {
-            writeln!(f, "  measured {measurement}")?;
         }
         for refusal in refusals {
             writeln!(f, "  refused  {refusal}")?;

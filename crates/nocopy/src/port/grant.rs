@@ -434,11 +434,6 @@ impl PortBuilder {
                 "the program is there already; give it where the port is granted",
             ),
             ("mode", self.mode == Some(Mode::PacketRing), OF_XDP),
-            (
-                "measure",
-                self.measure.is_some(),
-                "its socket is bound once; measure before, and grant the best mode",
-            ),
         ];
         if let Some((setting, _, advice)) = refused.into_iter().find(|(_, wanted, _)| *wanted) {
             return Err(self.not_granted(setting, advice));

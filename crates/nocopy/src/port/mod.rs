@@ -25,12 +25,10 @@ mod forward;
 mod grant;
 mod kept;
 mod ladder;
-mod measure;
 mod memory;
 pub mod metadata;
 mod open;
 mod packet_ring;
-mod pin;
 mod proof;
 pub(crate) mod queues;
 mod receiver;
@@ -59,7 +57,6 @@ pub use builder::PortBuilder;
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
 pub use ladder::Purpose;
-use measure::Measurement;
 pub use open::OpenError;
 pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
@@ -220,7 +217,6 @@ struct Inner {
     /// The most frames of one sent packet, if it may have several.
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
-    measured: Vec<Measurement>,
     multi_buffer: bool,
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.
@@ -260,7 +256,6 @@ impl Inner {
             order: None,
             chain_frames_max,
             refusals: Vec::new(),
-            measured: settings.measured.clone(),
             multi_buffer: settings.multi_buffer,
             filter: None,
             turned_away: TurnedAway::default(),

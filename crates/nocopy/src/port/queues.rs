@@ -139,16 +139,13 @@ fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
 }
 
 impl From<Queues> for Vec<Port> {
-    /// One port for each queue, to be moved to threads; [`Port::pin`] pins a thread to the processors of its queue's interrupt.
+    /// One port for each queue, to be moved to threads.
     ///
     /// ```no_run
     /// use nocopy::Port;
     /// let queues = Port::builder("eth0").open_queues(..)?;
     /// for mut port in Vec::<Port>::from(queues) {
     ///     std::thread::spawn(move || {
-    ///         if let Err(unknown) = port.pin() {
-    ///             eprintln!("{unknown}"); // the thread runs where the scheduler puts it
-    ///         }
     ///         port.receiver().receive().map(|batch| batch.count())
     ///     });
     /// }

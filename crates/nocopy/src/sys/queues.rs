@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cpus::{self, Cpus};
 use super::interface::{self, Interface};
 use super::netdev;
 
@@ -18,11 +17,6 @@ pub(crate) fn device(interface: &Interface) -> Option<PathBuf> {
 pub(crate) fn node_of(interface: &Interface) -> Option<u32> {
     // -1 if the machine has one node, or the firmware does not report it.
     fs::read_to_string(device(interface)?.join("numa_node")).ok()?.trim().parse().ok()
-}
-
-/// The processors of a queue's interrupt; `None` if the interrupt is unknown.
-pub(crate) fn interrupt_cpus(interface: &Interface, queue: u32) -> Option<Cpus> {
-    cpus::parse(&cpu_list(interrupt_of(interface, queue)?))
 }
 
 /// The processors of an interrupt, in the kernel's notation.

@@ -126,9 +126,9 @@ impl Pipes {
 /// client.write_all(b"hello")?;
 /// client.shutdown(Shutdown::Write)?;
 /// let mut pages = PagePool::new(1).take(64 << 10).ok_or("no pipe is free")?;
-/// while pages.receive(&from, 64 << 10)? > 0 {
-///     while !pages.is_empty() {
-///         pages.send(&to, false)?;
+/// while pages.fill(&from, None, 64 << 10)? > 0 {
+///     while pages.held() > 0 {
+///         pages.empty(&to, None, false)?;
 ///     }
 /// }
 /// drop(to);
@@ -148,25 +148,29 @@ pub struct Pages {
 
 impl Pages {
     /// Bytes in the pipe.
-    pub fn len(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.bytes
-    }
-
-    /// Whether the pipe is empty.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
     }
 
     fn pipe(&self) -> &Pipe {
         self.pipe.as_ref().expect("it is not dropped")
     }
 
-    /// Puts pages of a file in, from `offset` on: up to `bytes` bytes, to the room in the pipe, and to the end of the file. Returns how
-    /// many bytes.
+    /// Puts pages in, up to `bytes` bytes and to the room in the pipe: of a file from `offset` on, up to its end; or, without an offset,
+    /// received ones of a stream socket. Returns how many bytes; 0: the file ends there, or the stream has ended.
     ///
     /// # Errors
-    /// Nothing was put in: the file cannot be read, or its file system does not support splice(2) (`InvalidInput`).
-    pub fn read_file(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<usize> {
+    /// Nothing was put in: the file cannot be read, or its file system does not support splice(2) (`InvalidInput`); nothing has arrived at
+    /// a non-blocking socket, or the pipe is full (`WouldBlock`); the connection failed; or an urgent byte is next in a socket, which
+    /// splice(2) does not pass (`InvalidData`; if it is non-blocking, `WouldBlock`): recv(2) does.
+    pub fn fill(&mut self, from: impl AsFd, offset: Option<u64>, bytes: usize) -> io::Result<usize> {
+        match offset {
+            Some(offset) => self.read(from, offset, bytes),
+            None => self.receive(from, bytes),
+        }
+    }
+
+    fn read(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<usize> {
         let (mut offset, mut read) = (offset, 0);
         while read < bytes {
             match self.pipe().fill(&file, Some(&mut offset), bytes - read) {
@@ -180,12 +184,7 @@ impl Pages {
         Ok(read)
     }
 
-    /// Takes received bytes of a stream socket, up to `bytes`, and to the room in the pipe. Returns how many; 0: the stream has ended.
-    ///
-    /// # Errors
-    /// Nothing has arrived and the socket is non-blocking, or the pipe is full (`WouldBlock`); the connection failed; or an urgent byte is
-    /// next, which splice(2) does not pass (`InvalidData`; on a non-blocking socket `WouldBlock`): recv(2) does.
-    pub fn receive(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<usize> {
+    fn receive(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<usize> {
         let count = self.pipe().fill(&socket, None, bytes)?;
         if count == 0 && bytes > 0 && has_more(socket) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -194,27 +193,16 @@ impl Pages {
         Ok(count)
     }
 
-    /// Sends what is in the pipe, as much as a stream socket accepts; returns how many bytes. `more`: others follow at once, and may share
-    /// a segment with the last of these (`MSG_MORE`).
+    /// Moves what is in the pipe, as much as is accepted: into a file from `offset` on; or, without an offset, to a stream socket, where with
+    /// `more` others follow at once, and may share a segment with the last of these (`MSG_MORE`). Returns how many bytes.
     ///
     /// # Errors
-    /// The socket accepts nothing now and is non-blocking (`WouldBlock`); the connection failed; or a page of a file can no longer be read
-    /// (`UnexpectedEof`). The bytes stay in the pipe.
-    pub fn send(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
-        self.moved(self.pipe().empty(socket, None, self.bytes, more)?)
-    }
-
-    /// Writes what is in the pipe to a file, from `offset` on, as much as possible at a time; returns how many bytes.
-    ///
-    /// # Errors
-    /// The file cannot be written; its file system does not support splice(2), nor does a file opened for appending (`InvalidInput`); or a
-    /// page can no longer be read (`UnexpectedEof`). The bytes stay in the pipe.
-    pub fn write_file(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
+    /// The bytes stay in the pipe: a non-blocking socket accepts nothing now (`WouldBlock`); the connection failed; the file cannot be
+    /// written; its file system does not support splice(2), nor does a file opened for appending (`InvalidInput`); or a page can no longer be
+    /// read (`UnexpectedEof`).
+    pub fn empty(&mut self, to: impl AsFd, offset: Option<u64>, more: bool) -> io::Result<usize> {
         let mut offset = offset;
-        self.moved(self.pipe().empty(file, Some(&mut offset), self.bytes, false)?)
-    }
-
-    fn moved(&mut self, count: usize) -> io::Result<usize> {
+        let count = self.pipe().empty(to, offset.as_mut(), self.bytes, more)?;
         if count == 0 && self.bytes > 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -288,7 +276,7 @@ mod tests {
         assert_eq!(all.len(), (64 * 2 + SMALL_PAGES * 3) / SMALL_PAGES);
         assert!(pool.take(1).is_none());
         // A pipe that is returned with contents is closed, so that another can be made.
-        all[0].read_file(file(100), 0, 100).unwrap();
+        all[0].fill(file(100), Some(0), 100).unwrap();
         all.remove(0);
         assert!(pool.0.lock().small.is_empty());
         let again = pool.take(1).unwrap();
@@ -305,7 +293,7 @@ mod tests {
         assert_eq!(all.len(), 5);
         drop(all);
         let mut one = pool.take(1).unwrap();
-        one.read_file(file(100), 0, 100).unwrap();
+        one.fill(file(100), Some(0), 100).unwrap();
         drop(one);
         let state = pool.0.lock();
         assert_eq!((state.count, state.large.len()), (4, 4));
@@ -319,15 +307,15 @@ mod tests {
             [(0, bytes), (100, bytes - 100), ((70 << 12) + 5, (10 << 12) - 5), (1 << 30, 0)]
         {
             let mut pages = pool.take(bytes).unwrap();
-            assert_eq!(pages.read_file(&file, offset, bytes).unwrap(), expected, "from {offset} on");
-            assert_eq!(pages.len(), expected);
+            assert_eq!(pages.fill(&file, Some(offset), bytes).unwrap(), expected, "from {offset} on");
+            assert_eq!(pages.held(), expected);
             let (here, mut there) = UnixStream::pair().unwrap();
             let reader = thread::spawn(move || {
                 let mut read = Vec::new();
                 there.read_to_end(&mut read).map(|_| read).unwrap()
             });
-            while !pages.is_empty() {
-                pages.send(&here, false).unwrap();
+            while pages.held() > 0 {
+                pages.empty(&here, None, false).unwrap();
             }
             drop(here);
             let whole = content(80 << 12);
@@ -348,21 +336,21 @@ mod tests {
             let mut pages = pool.take(1 << 20).unwrap();
             let mut at = 0;
             while at < 500_000 {
-                pages.receive(&receiver, 500_000 - at).unwrap();
-                while !pages.is_empty() {
-                    at += pages.write_file(&target, at as u64).unwrap();
+                pages.fill(&receiver, None, 500_000 - at).unwrap();
+                while pages.held() > 0 {
+                    at += pages.empty(&target, Some(at as u64), false).unwrap();
                 }
             }
             let mut rest = Vec::new();
             while rest.len() < 100_000 {
-                pages.receive(&receiver, 100_000 - rest.len()).unwrap();
+                pages.fill(&receiver, None, 100_000 - rest.len()).unwrap();
                 pages.read_to_end(&mut rest).unwrap();
             }
             assert!(rest == sent[500_000..]);
         });
         drop(sender);
         let mut pages = pool.take(1).unwrap();
-        assert_eq!(pages.receive(&receiver, 1).unwrap(), 0, "the stream has ended");
+        assert_eq!(pages.fill(&receiver, None, 1).unwrap(), 0, "the stream has ended");
         receiver.set_nonblocking(true).unwrap();
         assert!(fs::read(target.path()).unwrap() == sent[..500_000]);
     }
@@ -372,8 +360,8 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         drop(there);
         let mut pages = PagePool::new(1).take(1).unwrap();
-        pages.read_file(file(100), 0, 100).unwrap();
-        assert_eq!(pages.send(&here, false).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        assert_eq!(pages.len(), 100);
+        pages.fill(file(100), Some(0), 100).unwrap();
+        assert_eq!(pages.empty(&here, None, false).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(pages.held(), 100);
     }
 }

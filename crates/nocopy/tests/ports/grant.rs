@@ -326,9 +326,6 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
         ("promiscuous", PRIVILEGED, |builder| builder.promiscuous(true)),
         ("multi_buffer", PRIVILEGED, |builder| builder.multi_buffer(true)),
         ("mode", "only the modes of AF_XDP can be granted", |builder| builder.mode(Mode::PacketRing)),
-        ("measure", "its socket is bound once; measure before, and grant the best mode", |builder| {
-            builder.measure(PATIENCE)
-        }),
     ] {
         let granted = grant(right, |builder| builder).unwrap();
         let error = right.namespace().run(|| set(Port::builder("")).open_granted(granted).unwrap_err());

@@ -75,8 +75,12 @@ fn a_jumbo_packet_is_received_edited_and_sent_back() {
         let mut batch = receiver.receive_timeout(PATIENCE).unwrap();
         let mut chain = batch.next_chain().expect("a packet");
         assert!(chain.as_ref().len() > 1 || mode == Mode::PacketRing, "{mode}");
-        chain.write_at(0, &lab.left().mac());
-        chain.write_at(3838, b"across the edge");
+        let mut write_at = |offset: usize, bytes: &[u8]| {
+            let old = chain.as_mut().iter_mut().flat_map(|buffer| buffer.iter_mut());
+            old.skip(offset).zip(bytes).for_each(|(old, new)| *old = *new);
+        };
+        write_at(0, &lab.left().mac());
+        write_at(3838, b"across the edge");
         sender.send_chain(chain.into_iter().map(Packet::take).collect()).unwrap();
         drop(batch);
         sender.flush().unwrap();

@@ -186,44 +186,6 @@ fn the_ladder_follows_interface_and_purpose_and_says_so() {
 }
 
 #[test]
-fn measuring_real_traffic_chooses_the_mode_and_is_reported() {
-    let lab = lab!();
-    let (left, right) = (lab.left(), lab.right());
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let source = left.namespace().spawn({
-        let (stop, interface, frame) = (stop.clone(), left.interface(), packet(right, 1, 200));
-        move || {
-            let mut port = Port::builder(interface).mode(Mode::PacketRing).open().unwrap();
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                send(&mut port, std::slice::from_ref(&frame));
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        }
-    });
-    // A mode whose measurement fell into a pause of the sender has seen nothing; that does not happen each time, least of all with long ones.
-    let measured = |port: &Port| -> Vec<String> {
-        port.explain()
-            .to_string()
-            .lines()
-            .filter(|line| line.starts_with("  measured "))
-            .map(str::to_owned)
-            .collect()
-    };
-    let is_told = |port: &Port| measured(port).iter().all(|line| !line.contains(": 0 packets/s"));
-    let port = (0..10)
-        .map(|round| open_with(right, |builder| builder.measure(Duration::from_millis(100 << round))))
-        .find(|port| port.as_ref().map_or(true, is_told));
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    source.join().unwrap();
-    let port = port.expect("each mode sees packets").unwrap();
-    let modes = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
-    let lines = measured(&port);
-    assert_eq!(lines.len(), 3, "{}", port.explain());
-    assert!(lines.iter().zip(modes).all(|(line, mode)| line.contains(&mode.to_string())), "{lines:?}");
-    assert!(modes.contains(&port.mode()));
-}
-
-#[test]
 fn missing_capabilities_step_down_or_are_named() {
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();

@@ -204,16 +204,6 @@ fn packet_ring_queues_wait_for_frames_and_lose_nothing() {
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
 }
 
-#[test]
-fn a_queue_without_an_interrupt_pins_no_thread_and_says_so() {
-    let lab = lab!();
-    let port = open_with(lab.left(), |builder| builder).unwrap();
-    let before = rustix::thread::sched_getaffinity(None).unwrap();
-    let error = port.pin().unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
-    assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
-}
-
 fn is_readable(queues: &Queues) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let waited = PollFd::from_borrowed_fd(queues.as_fd(), PollFlags::IN);

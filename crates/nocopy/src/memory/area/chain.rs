@@ -24,9 +24,9 @@ const INLINE: usize = 8;
 /// let mut batch = right.receiver().receive()?;
 /// let mut packet = batch.next_chain().expect("one packet");
 /// assert_eq!(packet.len(), 9000);
-/// packet.write_at(8000, &[1, 2, 3]); // edited where it lies
+/// packet.as_mut()[0][..3].copy_from_slice(&[1, 2, 3]); // edited where it lies, in the first buffer
 /// let kept: Chain<Frame> = packet.into_iter().map(Packet::take).collect(); // owned: for `Sender::send_chain`
-/// assert_eq!(kept.to_vec()[8000..8003], [1, 2, 3]);
+/// assert_eq!(kept.to_vec()[..3], [1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Chain<B> {
@@ -65,7 +65,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
 
 impl<B: DerefMut<Target = [u8]>> Chain<B> {
     /// Overwrites the packet's bytes from `offset` on, across buffers, and returns how many fit.
-    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
+    pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let (mut done, mut start) = (0, 0);
         for buffer in &mut self.buffers {
             let len = buffer.len();
@@ -84,6 +84,13 @@ impl<B> AsRef<[B]> for Chain<B> {
     /// The buffers, from the front of the packet.
     fn as_ref(&self) -> &[B] {
         &self.buffers
+    }
+}
+
+impl<B> AsMut<[B]> for Chain<B> {
+    /// The buffers, from the front of the packet.
+    fn as_mut(&mut self) -> &mut [B] {
+        &mut self.buffers
     }
 }
 
