@@ -32,7 +32,7 @@ pub(super) const ALL: &[Known] = &[
     of_nocopy(
         HOUSE,
         "port/af_xdp.rs port/backend.rs port/bound_socket.rs port/builder.rs port/grant.rs port/ladder.rs \
-         port/measure.rs port/memory.rs port/open.rs port/packet_ring.rs port/redirect.rs port/sender.rs \
+         port/memory.rs port/open.rs port/packet_ring.rs port/redirect.rs port/sender.rs \
          port/to_host.rs port/user_filter.rs",
     ),
     of_nocopy(HOUSE, "sys/tcp_receive/mapped_bytes.rs sys/tcp_receive/window.rs"),
