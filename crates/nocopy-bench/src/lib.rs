@@ -110,7 +110,7 @@ pub fn child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
     }
     match kind {
         ChildKind::Stream => stream::run(read(task)?),
-        ChildKind::Inject => injector::run(&read(task)?),
+        ChildKind::Inject => injector::run(read(task)?),
         ChildKind::Sendto => datagram_program::run(read(task)?),
         ChildKind::ReadNfs => nfs_client::run(&read(task)?),
         ChildKind::ServeNfs => nfs_server::run(read(task)?),

@@ -145,7 +145,7 @@ impl Functions {
 }
 
 /// The process: injects frames until its standard input ends.
-pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
+pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     if let Err(words) = inject(task) {
         writeln!(io::stdout(), "{words}").map_err(nocopy_report::Failure::Print)?;
         return Ok(Outcome::Negative);
@@ -153,13 +153,12 @@ pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-fn inject(Task { interface, frame }: &Task) -> Result<(), String> {
-    let mut frame = frame.clone();
+fn inject(Task { interface, mut frame }: Task) -> Result<(), String> {
     if frame.len() < HEADER_BYTES + 8 {
         return Err("not a frame".into());
     }
     let functions = Functions::find()?;
-    let handle = activated(&functions, interface)?;
+    let handle = activated(&functions, &interface)?;
     // SAFETY: an open handle; the text ends with a zero.
     let said = || unsafe { CStr::from_ptr((functions.text)(handle)).to_string_lossy().into_owned() };
     let over = std::thread::spawn(|| drop(io::stdin().read_to_end(&mut Vec::new())));

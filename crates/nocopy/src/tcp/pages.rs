@@ -112,8 +112,8 @@ impl Pipes {
 /// than expected does no harm. The pages of a file are its own: what is written to the file before the peer has read them changes what it
 /// receives. Whether the kernel copies bytes on the way is unknown ([`Evidence::Unknown`](crate::Evidence)).
 ///
-/// A forked child has the same pipe as its parent, and must not use it. No call waits for the pipe, and none raises `SIGPIPE`. Calls wait for a socket if it is blocking. When dropped, the pipe returns to its
-/// pool; bytes that are left in it are lost.
+/// A forked child has the same pipe as its parent, and must not use it. No call waits for the pipe, and none raises `SIGPIPE`. Calls wait
+/// for a socket if it is blocking. When dropped, the pipe returns to its pool; bytes that are left in it are lost.
 ///
 /// ```
 /// use std::io::{Read, Write};
