@@ -7,10 +7,10 @@ use std::time::Instant;
 use nocopy_lab::Lab;
 use serde_json::{Value, json};
 
-use super::Guest;
 use super::filesystem::{Place, make_for_nobody};
 use super::nfs::{Mounted, Offer, Scene, Server};
 use super::nfsd::KernelServer;
+use super::{Guest, say_at_console};
 use crate::failure::Failure;
 
 /// Clients without shared state: otherwise two mounts of the same server would be one.
@@ -92,7 +92,9 @@ impl Controls {
         for (place_name, kind, place) in &self.places {
             let start = Instant::now();
             let found = finds(place).map(|why| format!("{name}, {place_name}: {why}"));
-            *self.seconds.entry(place_name).or_default() += start.elapsed().as_secs_f64();
+            let seconds = start.elapsed().as_secs_f64();
+            *self.seconds.entry(place_name).or_default() += seconds;
+            say_at_console(&format!("{name}, {place_name}: {seconds:.1} s"));
             if *kind == Kind::Ours {
                 ours.extend(found)
             } else {

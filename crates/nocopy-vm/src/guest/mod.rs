@@ -23,6 +23,8 @@ pub(crate) mod unprivileged;
 pub(crate) mod victim;
 pub(crate) mod witness;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::process::ExitCode;
 
 pub(crate) use agent::{main, time_limit};
@@ -101,6 +103,13 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
         [lab.left(), lab.right()].into_iter().try_for_each(|end| end.set_udp_segmentation(false))?;
     }
     Ok(lab)
+}
+
+/// Says how far a long test is, into the file of which the host shows the end if the machine never ends.
+fn say_at_console(words: &str) {
+    if let Ok(mut console) = OpenOptions::new().write(true).open("/dev/console") {
+        let _ = write!(console, "{words}\r\n");
+    }
 }
 
 /// Ends a process of the guest; its failure is printed on standard error.

@@ -1,16 +1,17 @@
 //! A directory on its own file system, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
 
 use std::ffi::{CStr, CString};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use nix::sys::quota::{Dqblk, QuotaType, QuotaValidFlags, quotactl_set};
 use nocopy_lab::{End, Lab, Namespace};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,16 +26,17 @@ const PORT: u16 = 2049;
 /// The user that has no privileges anywhere.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// The size of the memory disk that holds the directory.
+/// The size of a memory disk. Only what is written to one takes memory.
 const DISK_KIB: u32 = 96 << 10;
-pub(crate) const DISK: &str = "/dev/ram0";
-pub(crate) const SPARE_DISK: &str = "/dev/ram1";
+/// How many there are: each test that is killed may leave one in use.
+const DISKS: u32 = 8;
 /// More inodes than the disk would have by default.
 const FILES_MAX: &str = "12000";
 
 /// A directory on its own disk, and directories beside it for the server's state and for mounts.
 pub(crate) struct Scene {
     around: tempfile::TempDir,
+    disk: Option<PathBuf>,
 }
 
 impl Scene {
@@ -44,12 +46,14 @@ impl Scene {
     }
 
     fn on_disk(features: &[&str], options: &CStr) -> Result<Self, Failure> {
-        modprobe(&["brd", "rd_nr=2", &format!("rd_size={DISK_KIB}")])?;
+        modprobe(&["brd", &format!("rd_nr={DISKS}"), &format!("rd_size={DISK_KIB}")])?;
         modprobe(&["ext4"])?;
+        let disk = free_disk()?;
         let mut make = Command::new("mkfs.ext4");
-        output_of(make.args(["-q", "-F", "-b", "4096", "-N", FILES_MAX]).args(features).arg(DISK))?;
-        let scene = Self::places()?;
-        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), options)?;
+        output_of(make.args(["-q", "-F", "-b", "4096", "-N", FILES_MAX]).args(features).arg(&disk))?;
+        let mut scene = Self::places()?;
+        scene.disk = Some(disk.clone());
+        mount(&disk, scene.exported(), "ext4", MountFlags::empty(), options)?;
         fs::remove_dir(scene.exported().join("lost+found"))?;
         Ok(scene)
     }
@@ -65,7 +69,13 @@ impl Scene {
         let scene = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
         let mut limit = Dqblk::default();
         limit.set_blocks_hard_limit(kib_max);
-        quotactl_set(QuotaType::USRQUOTA, DISK, NOBODY.cast_signed(), &limit, QuotaValidFlags::QIF_BLIMITS)?;
+        quotactl_set(
+            QuotaType::USRQUOTA,
+            scene.disk(),
+            NOBODY.cast_signed(),
+            &limit,
+            QuotaValidFlags::QIF_BLIMITS,
+        )?;
         scene.owned_by_nobody()
     }
 
@@ -85,7 +95,7 @@ impl Scene {
     /// The directories, with nothing mounted there.
     fn places() -> Result<Self, Failure> {
         modprobe(&["nfsv3"])?;
-        let scene = Self { around: tempfile::tempdir()? };
+        let scene = Self { around: tempfile::tempdir()?, disk: None };
         // The server runs as another user.
         fs::set_permissions(scene.around.path(), fs::Permissions::from_mode(0o755))?;
         for below in ["exported", "state", "mounted"] {
@@ -100,6 +110,11 @@ impl Scene {
         let path = self.around.path().join(name);
         fs::create_dir(&path)?;
         Ok(path)
+    }
+
+    /// The disk of the directory.
+    pub(crate) fn disk(&self) -> &Path {
+        self.disk.as_deref().expect("a scene in memory is asked for no disk")
     }
 
     pub(crate) fn exported(&self) -> PathBuf {
@@ -130,6 +145,16 @@ impl Drop for Scene {
     fn drop(&mut self) {
         let _ = unmount(self.exported(), UnmountFlags::DETACH);
     }
+}
+
+/// A memory disk that nothing uses.
+pub(crate) fn free_disk() -> Result<PathBuf, Failure> {
+    let mut disks = (0..DISKS).map(|number| PathBuf::from(format!("/dev/ram{number}")));
+    // Of a disk, O_EXCL means: only if it is neither mounted nor open in this way.
+    let is_free = |disk: &PathBuf| {
+        OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(disk).is_ok()
+    };
+    disks.find(is_free).ok_or_else(|| Failure(format!("all {DISKS} memory disks are in use")))
 }
 
 /// `nocopy serve nfs`, running; killed when dropped.

@@ -2,6 +2,8 @@
 pub(super) enum Ending {
     /// It never booted: no test has run.
     NeverUp(String),
+    /// Its kernel complained while it booted: no test has run, and what the tests would say about such a kernel proves nothing.
+    Unsound(String),
     /// It stopped sending output.
     Silent(String),
     /// Its emulator ran an instruction that the kernel was replacing.
@@ -16,13 +18,22 @@ impl Ending {
         match self {
             Self::Silent(_) => Some("the machine said nothing more"),
             Self::Mixed(_) => Some("the emulator ran an instruction that the kernel was replacing"),
-            Self::NeverUp(_) | Self::Early(_) => None,
+            Self::NeverUp(_) | Self::Unsound(_) | Self::Early(_) => None,
         }
+    }
+
+    /// Whether the machine ended before its first test, so that starting it again hides nothing about the tests.
+    pub(super) fn is_before_tests(&self) -> bool {
+        matches!(self, Self::NeverUp(_) | Self::Unsound(_))
     }
 
     pub(super) fn words(&self) -> &str {
         match self {
-            Self::NeverUp(words) | Self::Silent(words) | Self::Mixed(words) | Self::Early(words) => words,
+            Self::NeverUp(words)
+            | Self::Unsound(words)
+            | Self::Silent(words)
+            | Self::Mixed(words)
+            | Self::Early(words) => words,
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Outcome {
     pub(crate) rows: Vec<Row>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
-    /// What the kernel logged before the first test and after the last.
+    /// What the kernel logged after the last test, and its stalls before the first.
     pub(crate) log: Log,
     /// Why it was started again, each time.
     pub(crate) restarts: Vec<String>,
@@ -90,13 +90,15 @@ fn machines_max(architecture: Architecture) -> usize {
     }
 }
 
-/// Runs tests on a machine, which is started once more if it does not boot.
+/// Runs tests on a machine, which is started once more if it does not boot, or its kernel complains before the first test.
 fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut Outcome) {
     let started = Instant::now();
     let topology = outcome.boot.topology;
     let mut followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
-    if let Err(Ending::NeverUp(why)) = &followed {
-        outcome.started_again(&format!("it never came up: {why}"));
+    if let Err(ending) = &followed
+        && ending.is_before_tests()
+    {
+        outcome.started_again(ending.words());
         followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
     }
     if let Err(ending) = followed {
@@ -138,6 +140,18 @@ impl Outcome {
         run(lab, kernel, &tests, self);
     }
 
+    /// Fails if the kernel complained already: no test has run that it could be the work of.
+    fn booted(&mut self, version: String, log: Log, after: Duration) -> Result<(), Ending> {
+        self.say(&format!("Linux {version} is up after {:.0} s", after.as_secs_f64()));
+        self.version = version;
+        self.boot_seconds = Some(after.as_secs_f64());
+        self.log.stalls.extend(log.stalls);
+        if log.complaints.is_empty() {
+            return Ok(());
+        }
+        Err(Ending::Unsound(format!("its kernel complained while it booted:\n{}", log.complaints.join("\n"))))
+    }
+
     fn started_again(&mut self, why: &str) {
         self.say(&format!("started once more: {why}"));
         self.restarts.push(why.to_owned());
@@ -174,13 +188,7 @@ fn follow(
         let (events, end) = reader.look();
         for event in events {
             match event {
-                Event::Booted { kernel, log } => {
-                    let seconds = reader.started.elapsed().as_secs_f64();
-                    outcome.say(&format!("Linux {kernel} is up after {seconds:.0} s"));
-                    outcome.version = kernel;
-                    outcome.boot_seconds = Some(seconds);
-                    outcome.log.extend(log);
-                }
+                Event::Booted { kernel, log } => outcome.booted(kernel, log, reader.started.elapsed())?,
                 Event::Started { test } => {
                     outcome.say(&format!("{test} …"));
                     running = Some((test, looked));
@@ -347,4 +355,32 @@ const BREAKPOINT: &str = "int3: 0000 [#";
 fn last_lines(console: &str) -> String {
     let lines: Vec<&str> = console.lines().collect();
     lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Kernel, Topology};
+
+    /// As Linux 7.3.4 said it once, in the program that switches `lo` on.
+    const BAD_PAGE: &str = "BUG: Bad page state in process ip  pfn:3ff67";
+
+    #[test]
+    fn a_complaint_while_booting_ends_the_machine_before_its_tests() {
+        let kernel = KernelTree { version: "7".into(), image: "bzImage".into(), modules: "modules".into() };
+        let boot = Boot { kernel: Kernel::Newest, topology: Topology::Virtio, tests: vec!["driver"] };
+        let mut outcome = Outcome::new(&kernel, boot);
+        let after = Duration::from_secs(9);
+        let mut log = Log { complaints: Vec::new(), stalls: vec!["rcu: INFO:".into()] };
+        assert!(outcome.booted("7.3.4".into(), log.clone(), after).is_ok());
+        log.complaints.push(BAD_PAGE.into());
+        let ending = outcome.booted("7.3.4".into(), log, after).expect_err("nobody tests on such a kernel");
+        assert!(ending.is_before_tests() && ending.words().contains(BAD_PAGE), "{}", ending.words());
+        assert_eq!((outcome.log.stalls.len(), outcome.log.complaints.len()), (2, 0));
+        for later in
+            [Ending::Silent(String::new()), Ending::Mixed(String::new()), Ending::Early(String::new())]
+        {
+            assert!(!later.is_before_tests());
+        }
+    }
 }

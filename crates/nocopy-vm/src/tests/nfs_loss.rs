@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::guest::Guest;
 use crate::guest::filesystem::as_nobody;
-use crate::guest::nfs::{DISK, Mounted, NOBODY, Offer, SPARE_DISK, Scene, Server, output_of};
+use crate::guest::nfs::{Mounted, NOBODY, Offer, Scene, Server, free_disk, output_of};
 use crate::guest::patience::wait_until;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -83,13 +83,14 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
     let lost = scene.exported().join("lost");
     fs::write(&lost, &committed)?;
     let copy = scene.beside("copy")?;
-    output_of(Command::new("dd").args([&format!("if={DISK}"), &format!("of={SPARE_DISK}")]).args([
+    let (disk, spare) = (scene.disk().display().to_string(), free_disk()?.display().to_string());
+    output_of(Command::new("dd").args([&format!("if={disk}"), &format!("of={spare}")]).args([
         "bs=1M",
         "iflag=direct",
         "oflag=direct",
         "status=none",
     ]))?;
-    mount(SPARE_DISK, &copy, "ext4", MountFlags::empty(), None)?;
+    mount(spare.as_str(), &copy, "ext4", MountFlags::empty(), None)?;
     let found = ["committed", "stable"].map(|name| fs::read(copy.join(name)).unwrap_or_default());
     let of_lost = fs::metadata(copy.join("lost")).map_or(0, |about| about.len());
     let names = names(&copy);
