@@ -7,8 +7,9 @@ use std::net::UdpSocket;
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
-use crate::capturing::frames::{KINDS, LAST_PORT, Wire, in_order};
+use crate::capturing::frames::{KINDS, LAST_PORT, Wire};
 use crate::capturing::{Case, Library, Scene, scene};
+use crate::common::in_order;
 
 const ROUNDS: u16 = 20;
 const SENT: usize = KINDS * ROUNDS as usize + 1;

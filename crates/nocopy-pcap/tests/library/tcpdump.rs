@@ -7,8 +7,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
-use crate::capturing::frames::{KINDS, Wire, in_order, send_kinds};
+use crate::capturing::frames::{KINDS, Wire, send_kinds};
 use crate::capturing::{Case, Scene, scene};
+use crate::common::in_order;
 
 const ROUNDS: u16 = 20;
 /// Frames in both directions.

@@ -24,6 +24,7 @@ static void *volatile BAD = (void *)8;
 static volatile int NEGATIVE = -1;
 
 static int burst_socket, is_beside;
+static long sent;
 static struct sockaddr_in burst_to;
 static volatile int is_over;
 static volatile int handled;
@@ -41,7 +42,7 @@ static void fail(const char *what) {
 
 static void send_some(int count) {
     char data[200] = {0};
-    while (count--)
+    for (; count--; sent++)
         if (sendto(burst_socket, data, sizeof data, 0, (void *)&burst_to, sizeof burst_to) != sizeof data) fail("burst");
 }
 
@@ -152,6 +153,7 @@ static void begin(int count, char **words) {
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
     sigaddset(&alarm, SIGUSR1);
+    sigaddset(&alarm, SIGCONT);
     pthread_sigmask(SIG_BLOCK, &alarm, &before);
     pthread_t thread;
     if (is_beside && pthread_create(&thread, NULL, send_all_the_time, NULL)) fail("pthread_create");
@@ -167,6 +169,7 @@ static void begin(int count, char **words) {
 
 static int end(void) {
     is_over = 1;
+    printf("%ld\n", sent);
     fflush(stdout);
     return 0;
 }

@@ -200,6 +200,17 @@ static long readv_by(int fd, int by) {
 
 static struct msghdr header;
 
+/* What a call has returned beside its result. */
+static char beside[100];
+
+/* How often the process went on after a stop: calls that wait end then, with EINTR or with what they have (signal(7)). */
+static volatile int stops;
+
+static void on_continue(int number) {
+    (void)number;
+    stops++;
+}
+
 static long recvmsg_by(int fd, int flags) {
     static struct iovec parts[2];
     parts[0] = (struct iovec){DATA, 4};
@@ -207,7 +218,7 @@ static long recvmsg_by(int fd, int flags) {
     header = (struct msghdr){ADDRESS, 128, parts, 2, CONTROL, 512, 0};
     long result = recvmsg(fd, &header, flags);
     int error = errno;
-    printf("name %u, control %zu, flags %x: ", header.msg_namelen, header.msg_controllen, header.msg_flags);
+    snprintf(beside, sizeof beside, "name %u, control %zu, flags %x: ", header.msg_namelen, header.msg_controllen, header.msg_flags);
     errno = error;
     return result;
 }
@@ -218,7 +229,7 @@ static long recvmmsg_by(int fd, unsigned count, int flags) {
     struct timespec time = {0, 500000000};
     long result = recvmmsg(fd, all, count, flags, flags & MSG_WAITFORONE ? &time : NULL);
     int error = errno;
-    printf("lengths %u %u: ", all[0].msg_len, all[1].msg_len);
+    snprintf(beside, sizeof beside, "lengths %u %u: ", all[0].msg_len, all[1].msg_len);
     errno = error;
     return result;
 }
@@ -271,6 +282,8 @@ static void forget_ports(void) {
 
 int main(int count, char **words) {
     begin(count, words);
+    struct sigaction goes_on = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
+    sigaction(SIGCONT, &goes_on, NULL);
     int made = mkstemp(path);
     char block[4096];
     memset(block, 'x', sizeof block);
@@ -279,13 +292,22 @@ int main(int count, char **words) {
     for (size_t object = 0; object < sizeof OBJECTS / sizeof *OBJECTS; object++) {
         for (int number = 0; number < LAST; number++) {
             if (is_timed(OBJECTS[object], number)) continue;
-            int fd = make(OBJECTS[object]);
-            queue();
-            long result = call(fd, number);
-            int error = errno;
-            interrupt_often(0);
-            end_late();
+            int fd = -1, error, before;
+            long result;
+            do {
+                if (fd >= 0) close(fd);
+                close_peer();
+                before = stops;
+                fd = make(OBJECTS[object]);
+                *beside = 0;
+                queue();
+                result = call(fd, number);
+                error = errno;
+                interrupt_often(0);
+                end_late();
+            } while (stops != before);
             forget_ports();
+            fputs(beside, stdout);
             errno = error;
             say(OBJECTS[object], "call", number, result);
             printf("position %ld, ", (long)lseek(fd, 0, SEEK_CUR));

@@ -153,6 +153,15 @@ static int epoll_by(int by, int room, int ms, const sigset_t *mask) {
     }
 }
 
+/* Makes the call again that a stop of the process has ended (signal(7)). */
+static int epoll_again(int by, int room, int ms) {
+    for (;;) {
+        int found = epoll_by(by, room, ms, NULL);
+        if (found >= 0 || errno != EINTR) return found;
+        errno = UNTOUCHED;
+    }
+}
+
 static void add(int at, unsigned events) {
     struct epoll_event event = {.events = events, .data.u64 = at};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, fds[at], &event)) fail("epoll_ctl");
@@ -167,7 +176,7 @@ static void epolls(void) {
             static const int ROOMS[] = {2, 16, 16, 0, -1};
             for (int turn = 0; turn < 5; turn++) {
                 queue();
-                say("set", "epoll", by << 16 | kind << 8 | turn, epoll_by(by, ROOMS[turn], turn % 2, NULL));
+                say("set", "epoll", by << 16 | kind << 8 | turn, epoll_again(by, ROOMS[turn], turn % 2));
             }
             close(epoll);
         }
@@ -176,12 +185,12 @@ static void epolls(void) {
         add(1, EPOLLIN | EPOLLET);
         begin_late(peers[1], 5);
         queue();
-        int found = epoll_by(by, 4, -1, NULL), error = errno;
+        int found = epoll_again(by, 4, -1), error = errno;
         end_late();
         errno = error;
         say("late", "epoll", by, found);
         queue();
-        say("edge", "epoll", by, epoll_by(by, 4, 1, NULL));
+        say("edge", "epoll", by, epoll_again(by, 4, 1));
         char bytes[5];
         if (read(fds[1], bytes, 5) != 5) fail("read");
         queue();

@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::common::in_order;
 use nocopy_lab::End;
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 /// The port of the last frame in each direction.
 pub(crate) const LAST_PORT: u16 = 9999;
@@ -118,19 +118,6 @@ fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let tags = tags.iter().flat_map(|&(kind, tag)| [kind.to_be_bytes(), tag.to_be_bytes()]).flatten();
     let (addresses, rest) = frame.split_at(ETHERNET_BYTES - 2);
     addresses.iter().copied().chain(tags).chain(rest.iter().copied()).collect()
-}
-
-/// Runs on one processor, on which the sent frames also arrive: in one order for all captures.
-pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            let mut one = CpuSet::new();
-            one.set(sched_getcpu());
-            sched_setaffinity(None, &one).unwrap();
-            work()
-        });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// Sends everything both ways, in turns, and the last of both.

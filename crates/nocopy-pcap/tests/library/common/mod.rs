@@ -5,10 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::{End, Lab};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 /// Our library: the test binary is built beside it.
 pub(crate) fn our_library() -> PathBuf {
@@ -105,19 +106,38 @@ pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
         command.env("NOCOPY_TAKE", "1");
     }
     let mut child = right.namespace().run(|| command.spawn()).expect("started");
-    let mut answers = child.stdin.take().unwrap();
+    let (answers, said) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let lines = in_order(|| talk(answers, said, lab, &wire));
+    Told { lines, status: wait(&mut child) }
+}
+
+/// Fulfils what the program asks for, and returns what else it says.
+fn talk(mut answers: ChildStdin, said: ChildStdout, lab: &Lab, wire: &Wire) -> Vec<String> {
     let mut lines = Vec::new();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(said).lines() {
         let line = line.unwrap();
         match line.strip_prefix("? ") {
             Some(wish) => {
-                let answer = fulfil(wish, lab, &wire);
+                let answer = fulfil(wish, lab, wire);
                 writeln!(answers, "{answer}").expect("the program reads the answer");
             }
             None => lines.push(line),
         }
     }
-    Told { lines, status: wait(&mut child) }
+    lines
+}
+
+/// Runs on one processor, on which the sent frames also arrive: in one order for all captures.
+pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let mut one = CpuSet::new();
+            one.set(sched_getcpu());
+            sched_setaffinity(None, &one).unwrap();
+            work()
+        });
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn wait(child: &mut Child) -> std::process::ExitStatus {
