@@ -3,11 +3,11 @@
 //! A crate declares them in the documentation of its root: a block of text after [`HEADING`], one layer a line, the highest first. A module
 //! may use those of the lines below its own. Tests are left out: tests of a low layer may use higher ones.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::gate::Outcome;
+use crate::imports::{File, Sources, read};
 use crate::step::{Failed, root};
 
 const CRATES: [&str; 5] = [
@@ -38,18 +38,11 @@ fn check_crate(sources: &Path, found: &mut Vec<String>) -> Result<(), Failed> {
     let layers = Layers::declared(&read(&lib)?).ok_or_else(|| {
         Failed(format!("{}: no line that ends '{HEADING}', with a block after it", lib.display()))
     })?;
-    for path in rust_files(sources)? {
-        let inside = path.strip_prefix(sources).expect("found in it");
-        let module: Vec<String> = module_of(inside);
-        if module.is_empty() || is_of_tests(&module) {
-            continue;
-        }
-        let shown = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
-        for (line, used) in imports(&read(&path)?, module.len()) {
-            if let Err(why) = layers.allow(&module[0], &used) {
-                found.push(format!("{shown}:{line}: {why}"));
-            }
-        }
+    for (module, File { path, used, .. }) in Sources::read(sources)?.0 {
+        let Some(user) = module.first().filter(|_| !is_of_models(&module)) else { continue };
+        let used: BTreeSet<&String> = used.iter().filter_map(|path| path.first()).collect();
+        let refused = used.into_iter().filter_map(|used| layers.allow(user, used).err());
+        found.extend(refused.map(|why| format!("{}: {why}", sources.join(&path).display())));
     }
     Ok(())
 }
@@ -86,83 +79,9 @@ impl Layers {
     }
 }
 
-/// The modules of a file, from the root: `port::xdp` for `port/xdp/mod.rs` as for `port/xdp.rs`; none for the root itself.
-pub(crate) fn module_of(inside: &Path) -> Vec<String> {
-    let names = inside.with_extension("");
-    let names = names.components().map(|name| name.as_os_str().to_string_lossy().into_owned());
-    names.filter(|name| name != "mod" && name != "lib").collect()
-}
-
 /// Models are shared by tests and fuzz targets.
-fn is_of_tests(module: &[String]) -> bool {
-    module.iter().any(|name| name == "tests" || name == "model")
-}
-
-/// The modules of the root that a file uses, each with its line; `depth` is how many modules deep the file is.
-fn imports(text: &str, depth: usize) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    let from_root = "super::".repeat(depth);
-    let code = without_comments_and_tests(text);
-    for (at, before) in code.match_indices("crate::").chain(code.match_indices(&from_root)) {
-        let is_longer = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
-        let line = 1 + code[..at].matches('\n').count();
-        let rest = &code[at + before.len()..];
-        if !is_longer && !rest.starts_with("super") {
-            found.extend(heads(rest).into_iter().map(|head| (line, head)));
-        }
-    }
-    found.sort();
-    found.dedup();
-    found
-}
-
-/// The first words of a path, or of each path of a group in braces.
-fn heads(path: &str) -> Vec<String> {
-    let word = |text: &str| {
-        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
-    };
-    let Some(group) = path.strip_prefix('{') else { return vec![word(path)] };
-    let (mut depth, mut starts) = (0_usize, vec![0]);
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => starts.push(at + 1),
-            _ => {}
-        }
-    }
-    starts.into_iter().map(|at| word(&group[at..])).filter(|head| !head.is_empty()).collect()
-}
-
-/// The code, with line numbers unchanged; a module of tests is always at the end of a file.
-fn without_comments_and_tests(text: &str) -> String {
-    let of_tests = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test, "];
-    let tests = of_tests.iter().filter_map(|start| text.find(start)).min().unwrap_or(text.len());
-    let of_line = |line: &str| match line.find("//") {
-        Some(at) => line[..at].to_owned(),
-        None => line.to_owned(),
-    };
-    text[..tests].lines().map(of_line).collect::<Vec<_>>().join("\n")
-}
-
-pub(crate) fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failed> {
-    let failed = |error| Failed(format!("{}: {error}", directory.display()));
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_dir() {
-            files.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-pub(crate) fn read(path: &Path) -> Result<String, Failed> {
-    fs::read_to_string(path).map_err(|error| Failed(format!("{}: {error}", path.display())))
+fn is_of_models(module: &[String]) -> bool {
+    module.iter().any(|name| name == "model")
 }
 
 #[cfg(test)]
@@ -183,24 +102,5 @@ mod tests {
         assert!(layers.allow("high", "Name").unwrap_err().contains("for users"));
         assert!(layers.allow("high", "unknown").unwrap_err().contains("declare it"));
         assert!(Layers::declared("//! A crate without.\n").is_none());
-    }
-
-    #[test]
-    fn imports_are_found_however_they_are_written() {
-        let text = "use crate::one::{A, B};\nuse crate::{two::C, three::{self, D}};\n// crate::comment\nlet x = crate::four::f();\n\
-                    use super::five;\nuse super::super::six;\nuse mycrate::no;\n$crate::seven!();\n#[cfg(test)]\nmod tests {\n use crate::test;\n}\n";
-        let found: Vec<(usize, String)> = imports(text, 2);
-        let expected = [(1, "one"), (2, "three"), (2, "two"), (4, "four"), (6, "six"), (8, "seven")];
-        assert_eq!(found, expected.map(|(line, name)| (line, name.to_owned())));
-        assert_eq!(imports("use super::five;\n", 1), [(1, "five".to_owned())]);
-    }
-
-    #[test]
-    fn a_file_knows_its_module() {
-        for (path, module) in
-            [("lib.rs", vec![]), ("a.rs", vec!["a"]), ("a/mod.rs", vec!["a"]), ("a/b.rs", vec!["a", "b"])]
-        {
-            assert_eq!(module_of(Path::new(path)), module);
-        }
     }
 }

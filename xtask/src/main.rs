@@ -8,6 +8,7 @@ mod circles;
 mod docs;
 mod gate;
 mod git;
+mod imports;
 mod instructions;
 mod layers;
 mod licences;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
-use crate::layers::read;
+use crate::imports::read;
 use crate::step::{Failed, files, root};
 
 const SOURCES: [&str; 4] = ["bpf", "crates", "fuzz", "xtask"];

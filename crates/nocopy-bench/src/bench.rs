@@ -10,6 +10,7 @@ use nocopy_report::result::{Report, Row};
 use nocopy_report::result_lines::{Completeness, Header, ResultLines};
 use nocopy_report::{Interrupt, ResultFile};
 
+use crate::cpu;
 use crate::plan::Plan;
 use crate::series::{self, Sample, Series, Trial};
 use crate::stage::Stage;
@@ -221,7 +222,13 @@ impl<'a> Bench<'a> {
     fn sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
         let mut interruptions = 0;
         loop {
-            let sample = (trial.run)(window);
+            let (start, stolen) = (Instant::now(), cpu::stolen_time());
+            let mut sample = (trial.run)(window);
+            if let (Ok(sample), Ok(before), Ok(after)) = (&mut sample, stolen, cpu::stolen_time()) {
+                let whole =
+                    start.elapsed() * u32::try_from(self.header.machine.processors).unwrap_or(1).max(1);
+                sample.traffic.stolen_percent = 100.0 * (after - before).as_secs_f64() / whole.as_secs_f64();
+            }
             match sample {
                 _ if self.interrupt.came() => return Err(Failure::Interrupted),
                 Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {

@@ -11,7 +11,7 @@ use crate::bench::Bench;
 use crate::plan::{Plan, is_of_io_uring, without_io_uring};
 use crate::workload::Workload;
 use crate::workload::list::{self, has_method};
-use crate::{BenchArguments, Failure, Tools, founding, headline};
+use crate::{BenchArguments, Failure, founding, headline};
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
 const ROUNDS: u32 = 9;
@@ -54,7 +54,7 @@ impl<'a> Choice<'a> {
         Self { arguments, workloads, kind }
     }
 
-    pub(crate) fn plan(&self, tools: Tools) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
         let usual = match (self.kind, quick) {
             (Kind::Headline, _) => headline::ROUNDS,
@@ -68,7 +68,6 @@ impl<'a> Choice<'a> {
             window: *window,
             quick: *quick,
             interfaces: interface.clone().zip(peer.clone()),
-            tools,
             without_io_uring: without_io_uring(),
         }
     }
@@ -186,13 +185,7 @@ mod tests {
     fn chosen<T>(words: &str, look: impl FnOnce(&Choice<'_>, &Plan) -> T) -> T {
         let line = Line::parse_from(["bench"].into_iter().chain(words.split_whitespace()));
         let choice = Choice::new(&line.arguments);
-        let tools = Tools {
-            libpcap: Err("not here".into()),
-            sockets: Err("not here".into()),
-            receive_analysis: |_, _, _| Err("not here".into()),
-            receive_analysis_capabilities: capability::NONE,
-        };
-        look(&choice, &choice.plan(tools))
+        look(&choice, &choice.plan())
     }
 
     fn names(choice: &Choice<'_>) -> Vec<&'static str> {

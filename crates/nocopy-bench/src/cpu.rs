@@ -63,6 +63,18 @@ pub(crate) fn busy_percent(look: Duration) -> io::Result<f64> {
     Ok((1.0 - idle.as_secs_f64() / whole.as_secs_f64()).max(0.0) * 100.0)
 }
 
+/// The time since boot that another machine took from this one's processors, in total.
+pub(crate) fn stolen_time() -> io::Result<Duration> {
+    let text = fs::read_to_string("/proc/stat")?;
+    Ok(Duration::from_secs_f64(
+        stolen_ticks(&text).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64,
+    ))
+}
+
+fn stolen_ticks(stat: &str) -> Option<u64> {
+    stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()
+}
+
 /// idle + iowait + steal over all processors, and the number of processors.
 fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
@@ -108,6 +120,7 @@ mod tests {
     fn idle_is_idle_iowait_and_steal() {
         let stat = "cpu  100 20 30 4000 500 6 7 80 9 0\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
         assert_eq!(idle_ticks(stat), Some((4580, 2)));
+        assert_eq!(stolen_ticks(stat), Some(80));
         assert_eq!(idle_ticks("intr 1"), None);
     }
 

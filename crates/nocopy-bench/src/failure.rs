@@ -19,6 +19,8 @@ pub enum Failure {
     MessageEndpoint(#[from] nocopy::message::OpenError),
     #[error(transparent)]
     Transfer(#[from] nocopy_transfer::Failure),
+    #[error(transparent)]
+    Profile(#[from] nocopy_profile::Failure),
     #[error(
         "{interface}: cannot be both ends; a frame goes from one interface to another; give --peer another interface"
     )]
@@ -39,8 +41,6 @@ pub enum Failure {
         "{workload}: cannot run between two interfaces of one network namespace; the kernel delivers there by loopback; leave out --interface and --peer"
     )]
     Loopback { workload: String },
-    #[error(transparent)]
-    ReceiveAnalysis(Box<dyn std::error::Error + Send + Sync>),
     #[error("bench: interrupted; a signal arrived; start it again for the results that are missing")]
     Interrupted,
     #[error("task: cannot be read; {0}; only 'nocopy bench' itself runs this command")]

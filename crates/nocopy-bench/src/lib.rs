@@ -30,9 +30,9 @@ mod nfs_content;
 mod plan;
 mod ramp;
 mod series;
-pub mod stage;
-pub mod stream;
-mod tools;
+mod stage;
+mod stream;
+pub mod sweep;
 mod traffic;
 mod udp;
 mod udp_over_port;
@@ -52,7 +52,6 @@ use bench::Bench;
 pub use child::Kind as ChildKind;
 use choice::{Choice, Kind};
 pub use failure::Failure;
-pub use tools::{Analyse, Tools};
 
 /// The shortest time that is measured.
 pub const WINDOW_MIN: Duration = Duration::from_millis(50);
@@ -61,7 +60,7 @@ pub const WINDOW_MIN: Duration = Duration::from_millis(50);
 const BUSY_LOOK: Duration = Duration::from_millis(200);
 const BUSY_PERCENT_MAX: f64 = 15.0;
 
-pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure> {
+pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     if arguments.explain {
         capability::drop_all_but(capability::NONE)?;
         print::text(&explain::text(&arguments.workloads))?;
@@ -71,7 +70,7 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
     let choice = Choice::new(arguments);
-    let plan = choice.plan(tools);
+    let plan = choice.plan();
     // Only now, because writing to the directory of the files may need another capability.
     capability::drop_all_but(choice.capabilities(&plan))?;
     choice.check(&plan)?;
@@ -118,7 +117,7 @@ pub fn child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
 }
 
 /// Other work on the processors is no error, but explains wide intervals to a reader.
-pub fn warn_if_busy() {
+fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
         && percent >= BUSY_PERCENT_MAX
     {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use nocopy::udp::{Method, Socket};
 use nocopy_lab::{Builder, Lab};
 
+use crate::Failure;
 use crate::stage::{LONG_MTU_BYTES, Stage};
-use crate::{Failure, Tools};
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -21,7 +21,6 @@ pub(crate) struct Plan {
     pub quick: bool,
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
-    pub tools: Tools,
     /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes refuse it.
     pub without_io_uring: Option<String>,
 }

@@ -246,6 +246,8 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         figure_low: interval.map(|interval| interval.low),
         figure_high: interval.map(|interval| interval.high),
         receiver_user_copies: median_of(samples, |sample| sample.traffic.stream.receiver_user_copies),
+        stolen_percent: samples.iter().map(|sample| sample.traffic.stolen_percent).reduce(f64::max),
+        segments_resent: samples.iter().map(|sample| sample.traffic.stream.segments_resent).sum(),
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
         runs: samples.len(),

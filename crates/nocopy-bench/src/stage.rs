@@ -13,18 +13,18 @@ use crate::Failure;
 use nocopy_transfer::arguments::LOOPBACK;
 
 /// The largest frame that fits the usual MTU.
-pub const FRAME_BYTES_MAX: usize = 1514;
+pub(crate) const FRAME_BYTES_MAX: usize = 1514;
 
-pub const USUAL_MTU_BYTES: u32 = 1500;
+pub(crate) const USUAL_MTU_BYTES: u32 = 1500;
 
 /// The MTU of stages for long frames.
-pub const LONG_MTU_BYTES: u32 = 9000;
+pub(crate) const LONG_MTU_BYTES: u32 = 9000;
 
 const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// One side: an interface, the namespace it is in, and the processors its threads run on.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct Site {
     /// `None`: the namespace the command was started in.
     namespace: Option<Namespace>,
     pub interface: String,
@@ -37,7 +37,7 @@ pub struct Site {
 
 impl Site {
     /// Runs `work` where the interface is visible. Sockets opened there stay there.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.namespace {
             Some(namespace) => namespace.run(work),
             None => work(),
@@ -45,7 +45,7 @@ impl Site {
     }
 
     /// Runs `work` on a thread that is on this side, and on its first processor: programs that it starts stay there.
-    pub fn run_pinned<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(crate) fn run_pinned<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let pinned = scope.spawn(|| {
                 self.enter(0)?;
@@ -56,7 +56,7 @@ impl Site {
     }
 
     /// Moves the calling thread, the side's first or second, to this side for good.
-    pub fn enter(&self, place: usize) -> io::Result<()> {
+    pub(crate) fn enter(&self, place: usize) -> io::Result<()> {
         if let Some(namespace) = &self.namespace {
             namespace.enter()?;
         }
@@ -64,13 +64,13 @@ impl Site {
     }
 
     /// The processor of the side's first or second thread.
-    pub fn processor(&self, place: usize) -> usize {
+    pub(crate) fn processor(&self, place: usize) -> usize {
         self.processors[place % 2]
     }
 }
 
 #[derive(Debug)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Held for as long as the sites are in use.
     lab: Option<Lab>,
     pub sender: Site,
@@ -78,7 +78,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn private(lab: Builder) -> Result<Self, Failure> {
+    pub(crate) fn private(lab: Builder) -> Result<Self, Failure> {
         let lab = lab.build()?;
         let [first, second] = processors()?;
         let sender = lab_site(lab.left(), [first, second])?;
@@ -88,7 +88,7 @@ impl Stage {
 
     /// As [`private`](Self::private), with single TCP segments on the wire: the kernel cuts data before the sender's interface. Otherwise the interface would
     /// pass it on whole, and GRO would have nothing to join.
-    pub fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
+    pub(crate) fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
         let stage = Self::private(lab)?;
         if let Some(lab) = &stage.lab {
             lab.left().set_tcp_segmentation(false)?;
@@ -97,7 +97,7 @@ impl Stage {
     }
 
     /// Sets the TCP congestion control of both sides' namespaces, which must be private: that of sockets that set none.
-    pub fn with_congestion_control(self, name: &'static str) -> Result<Self, Failure> {
+    pub(crate) fn with_congestion_control(self, name: &'static str) -> Result<Self, Failure> {
         let set = || {
             fs::write(CONGESTION_SETTING, name)?;
             match fs::read_to_string(CONGESTION_SETTING)?.trim() {
@@ -117,7 +117,7 @@ impl Stage {
     }
 
     /// The loopback interface of a private namespace: both sides are on it.
-    pub fn loopback() -> Result<Self, Failure> {
+    pub(crate) fn loopback() -> Result<Self, Failure> {
         let lab = Lab::builder().build()?;
         let [first, second] = processors()?;
         let sender = loopback_site(lab.left(), [first, second])?;
@@ -127,14 +127,14 @@ impl Stage {
 
     /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor that its packets
     /// come in on: on veth, the sender's.
-    pub fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
+    pub(crate) fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
         let stage = Self::private(lab.queues(2))?;
         let receiver = Site { processors: stage.sender.processors, ..stage.receiver };
         Ok(Self { receiver, ..stage })
     }
 
     /// Two interfaces of the namespace the command was started in.
-    pub fn given(interface: &str, peer: &str) -> Result<Self, Failure> {
+    pub(crate) fn given(interface: &str, peer: &str) -> Result<Self, Failure> {
         if interface == peer {
             return Err(Failure::SameInterface { interface: interface.into() });
         }
@@ -147,15 +147,15 @@ impl Stage {
     }
 
     /// Whether frames of [`LONG_MTU_BYTES`] fit.
-    pub fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.mtu_bytes() >= LONG_MTU_BYTES
     }
 
-    pub fn mtu_bytes(&self) -> u32 {
+    pub(crate) fn mtu_bytes(&self) -> u32 {
         self.sender.mtu_bytes.min(self.receiver.mtu_bytes)
     }
 
-    pub fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         self.lab.is_some()
     }
 }

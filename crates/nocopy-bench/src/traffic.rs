@@ -25,19 +25,21 @@ pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Se
 pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
 
 #[derive(Debug, Clone, Default)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     pub senders: Vec<Reading>,
     /// Empty if there is only a sink.
     pub receivers: Vec<Reading>,
     /// Packets the sink counted in the window, and how long that was.
     pub sink: Option<(u64, Duration)>,
     pub machine_busy: Duration,
+    /// The share of the processors' time that another machine took, during the whole trial.
+    pub stolen_percent: f64,
     /// For streams only.
     pub stream: StreamFacts,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct StreamFacts {
+pub(crate) struct StreamFacts {
     /// The times of the proxy's process.
     pub proxy: Option<Reading>,
     /// The fraction of received bytes that were mapped, not copied.
@@ -48,6 +50,8 @@ pub struct StreamFacts {
     pub buffer_bytes: Option<usize>,
     /// The most memory that the receiver's process had.
     pub memory_bytes: Option<u64>,
+    /// TCP segments that were sent again, during the whole trial.
+    pub segments_resent: Option<u64>,
 }
 
 /// The counters around the window, read as close together as can be.
@@ -112,7 +116,7 @@ pub(crate) fn conduct(
                 (packets, elapsed)
             }),
             machine_busy: after.machine_busy_since(&before),
-            stream: StreamFacts::default(),
+            ..Traffic::default()
         })
     })
 }

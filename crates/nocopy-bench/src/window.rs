@@ -95,7 +95,7 @@ struct Mark {
 
 /// The work of one thread or process within the window.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// Of a stream: bytes.
     pub packets: u64,
     pub elapsed: Duration,

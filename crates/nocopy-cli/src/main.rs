@@ -20,6 +20,7 @@ use std::sync::atomic::AtomicBool;
 
 use arguments::{Arguments, Command, Served};
 use failure::Failure;
+use nocopy_profile::ProfileCommand;
 use nocopy_report::{Outcome, capability, print};
 use nocopy_transfer::{call, ping, recv, send, serve};
 
@@ -29,18 +30,7 @@ fn main() -> ExitCode {
         return failed(&failure);
     }
     let outcome = match arguments.command {
-        Command::Bench(arguments) => {
-            let tools = nocopy_bench::Tools {
-                libpcap: run::library::preloadable(run::kind::Kind::Pcap).map_err(|error| error.to_string()),
-                sockets: run::library::preloadable(run::kind::Kind::Sockets)
-                    .map_err(|error| error.to_string()),
-                receive_analysis: |time, progress, go_on| {
-                    Ok(nocopy_profile::sweep::founding(time, progress, go_on)?)
-                },
-                receive_analysis_capabilities: nocopy_profile::sweep::CAPABILITIES,
-            };
-            nocopy_bench::run(&arguments, tools).map_err(Failure::from)
-        }
+        Command::Bench(arguments) => nocopy_bench::run(&arguments).map_err(Failure::from),
         Command::BenchChild { kind, task } => nocopy_bench::child(kind, &task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -59,7 +49,10 @@ fn main() -> ExitCode {
         Command::Cat(arguments) => nocopy_nfs::command::cat(&arguments).map_err(Failure::from),
         Command::Cp(arguments) => nocopy_nfs::command::cp(&arguments).map_err(Failure::from),
         Command::Call(arguments) => call::run(&arguments).map_err(Failure::from),
-        Command::Profile(arguments) => nocopy_profile::run(&arguments).map_err(Failure::from),
+        Command::Profile(arguments) => match &arguments.other {
+            Some(ProfileCommand::Sweep(sweep)) => nocopy_bench::sweep::run(sweep).map_err(Failure::from),
+            None => nocopy_profile::run(&arguments).map_err(Failure::from),
+        },
         Command::ProfileStart { command } => nocopy_profile::start(&command).map_err(Failure::from),
         // Its exit codes are the program's.
         Command::Run(arguments) => return run::run(&arguments),

@@ -1,9 +1,10 @@
 use nocopy_proto::errno::Why;
 use std::io;
+use std::path::PathBuf;
 
 use crate::Missing;
 
-/// Why a laboratory could not be made or changed.
+/// Why a laboratory could not be made or changed, or a library cannot be preloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The machine lacks something; a test may skip on this (see [`crate::skip`]).
@@ -47,6 +48,33 @@ pub enum Error {
         /// How long.
         waited_ms: u128,
     },
+    /// A library that is preloaded is nowhere.
+    #[error(
+        "{file}: not found; it is not at {}; build it with 'cargo build --release', install it there, or name it with --library",
+        list(places)
+    )]
+    NoLibrary {
+        /// Its name.
+        file: &'static str,
+        /// Where it was looked for.
+        places: Vec<PathBuf>,
+    },
+    /// A library has a path that `LD_PRELOAD` cannot name.
+    #[error(
+        "{path}: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made{cause}; install it elsewhere, and name it with --library",
+        path = path.display(), cause = Why(.source)
+    )]
+    LibraryPath {
+        /// The library.
+        path: PathBuf,
+        /// Why there is no link.
+        source: io::Error,
+    },
+}
+
+fn list(places: &[PathBuf]) -> String {
+    let names: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+    names.join(", ")
 }
 
 impl Error {

@@ -44,7 +44,7 @@ pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::Missing;
 pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;
-pub use preload::preloadable;
+pub use preload::{Preloaded, preloadable};
 pub use program::ProgramForAll;
 pub use skip::{
     ALLOWED_SKIPS, AllowedSkip, TAKEN_AWAY, descriptors_or_skip, has_io_uring, has_ipv6, has_ipv6_sockets,

@@ -1,4 +1,4 @@
-//! Names of libraries in `LD_PRELOAD`.
+//! The libraries that are preloaded: where they are, and their names in `LD_PRELOAD`.
 
 use std::env;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,6 +10,54 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Mode;
 use rustix::process::geteuid;
 
+use crate::Error;
+
+/// Directories relative to this program: the build's own, cargo's for dependencies, and installed ones.
+const BESIDE: [&str; 5] = ["", "deps", "../lib/nocopy", "../lib64/nocopy", "../lib"];
+const INSTALLED: [&str; 3] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy", "/usr/lib64/nocopy"];
+
+/// The libraries of this project that are preloaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preloaded {
+    /// In front of libpcap.
+    Pcap,
+    /// In front of the C library: it joins datagrams to bursts.
+    Sockets,
+}
+
+impl Preloaded {
+    /// The name of its file.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Pcap => "libnocopy_pcap.so",
+            Self::Sockets => "libnocopy_sockets.so",
+        }
+    }
+
+    /// The first file in one of the usual places.
+    ///
+    /// # Errors
+    /// It is in none of them.
+    pub fn find(self) -> Result<PathBuf, Error> {
+        let own = env::current_exe().ok();
+        let directory = own.as_deref().and_then(Path::parent);
+        let beside = directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place)));
+        let places = beside.chain(INSTALLED.map(PathBuf::from)).map(|place| place.join(self.file()));
+        let places: Vec<PathBuf> = places.collect();
+        let found = places.iter().find(|place| place.is_file()).cloned();
+        found.ok_or(Error::NoLibrary { file: self.file(), places })
+    }
+
+    /// Its name in `LD_PRELOAD`, found in the usual places.
+    ///
+    /// # Errors
+    /// As of [`find`](Self::find) and [`preloadable`].
+    pub fn name(self) -> Result<PathBuf, Error> {
+        let path = self.find()?;
+        preloadable(&path.canonicalize().unwrap_or(path))
+    }
+}
+
 /// A name for this library in `LD_PRELOAD`: its path or, as a name ends there at a blank or a colon, that of a link to it.
 ///
 /// The link lies in a directory where only this user can write: `/run` for root, `XDG_RUNTIME_DIR` for others. It stays there for programs
@@ -17,10 +65,14 @@ use rustix::process::geteuid;
 ///
 /// # Errors
 /// There is no such directory, or the link cannot be made.
-pub fn preloadable(library: &Path) -> io::Result<PathBuf> {
+pub fn preloadable(library: &Path) -> Result<PathBuf, Error> {
     if !is_split(library) {
         return Ok(library.to_owned());
     }
+    link_to(library).map_err(|source| Error::LibraryPath { path: library.into(), source })
+}
+
+fn link_to(library: &Path) -> io::Result<PathBuf> {
     let directory = if geteuid().is_root() {
         PathBuf::from("/run")
     } else {

@@ -14,10 +14,6 @@ use aya::{BtfError, EbpfError};
 pub enum Error {
     #[error(transparent)]
     Report(#[from] nocopy_report::Failure),
-    #[error(transparent)]
-    Bench(#[from] nocopy_bench::Failure),
-    #[error(transparent)]
-    Lab(#[from] nocopy_lab::Error),
     #[error(
         "profile: not available on {architecture}; its BPF programs know only the registers of x86_64 and aarch64; profile on one of these"
     )]

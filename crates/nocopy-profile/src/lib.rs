@@ -3,7 +3,7 @@
 //! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured* sums and stacks with their
 //! counts. All results are computed from these, without further queries of the machine. Each stack has a *place*, found by its functions in
 //! a table, where the innermost context decides. *Figures* are computed from them, *checks* compare two independent counts, *advice* is
-//! derived from figures.
+//! derived from figures. The transfers of `profile sweep` are the bench's (`nocopy_bench::sweep`); its results are computed here.
 
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
@@ -34,12 +34,12 @@ pub use arguments::{ProfileArguments, ProfileCommand, SweepArguments};
 use command::Command;
 pub use error::Error as Failure;
 use error::Error;
-pub use instrument::SAMPLES_PER_SECOND;
-use instrument::{CAPABILITIES, Instrument, Kernel};
+pub use instrument::{CAPABILITIES, Instrument, Kernel, SAMPLES_PER_SECOND};
+pub use measured::Measured;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, print};
 use report::Report;
-use target::Targets;
+pub use target::Targets;
 
 /// If neither a time nor a command is given.
 const DURATION: Duration = Duration::from_secs(5);
@@ -47,14 +47,8 @@ const DURATION: Duration = Duration::from_secs(5);
 /// The interval of checks whether the window is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Profiles the processes and ports that are named; the other commands of [`ProfileCommand`] are not its.
 pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
-    match &arguments.other {
-        Some(ProfileCommand::Sweep(sweep)) => sweep::run(sweep),
-        None => watch(arguments),
-    }
-}
-
-fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
     // Before capabilities are dropped: the command keeps the capabilities of this process.
     let mut command = match &*arguments.command {

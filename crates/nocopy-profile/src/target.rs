@@ -6,7 +6,7 @@ use super::Error;
 
 /// Processes, ports, or both; with both, only the traffic of these processes on these ports.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Targets {
+pub struct Targets {
     /// Processes with their later children. Empty: all processes whose sockets have the ports.
     pub processes: Vec<u32>,
     /// Local or remote ports of sockets. Empty: all sockets of the processes.

@@ -1,10 +1,12 @@
 //! Signals that ask the process to end: Ctrl-C, the end of a service, a terminal that is closed.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use signal_hook::consts::{SIGHUP, TERM_SIGNALS};
 use signal_hook::{flag, low_level};
 
@@ -29,20 +31,19 @@ impl Interrupt {
     pub fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
         let signal_came = Arc::new(AtomicUsize::new(0));
-        let mut caught = Vec::new();
-        for &signal in TERM_SIGNALS {
-            flag::register_conditional_default(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
-            caught.push(signal);
-        }
-        if !is_ignored(SIGHUP) {
-            caught.push(SIGHUP);
-        }
-        for signal in caught {
-            let number = usize::try_from(signal).unwrap_or_default();
-            flag::register_usize(signal, Arc::clone(&signal_came), number).map_err(Failure::Signals)?;
-            flag::register(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
-        }
-        Ok(Self { came, signal: signal_came })
+        let caught = TERM_SIGNALS.iter().chain(Some(&SIGHUP).filter(|_| !is_ignored(SIGHUP)));
+        while_blocked(|| {
+            for &signal in caught {
+                if signal != SIGHUP {
+                    flag::register_conditional_default(signal, Arc::clone(&came))?;
+                }
+                let number = usize::try_from(signal).unwrap_or_default();
+                flag::register_usize(signal, Arc::clone(&signal_came), number)?;
+                flag::register(signal, Arc::clone(&came))?;
+            }
+            Ok(Self { came, signal: signal_came })
+        })
+        .map_err(Failure::Signals)
     }
 
     /// Asks for the end as a signal does.
@@ -75,6 +76,14 @@ impl Interrupt {
     pub fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
     }
+}
+
+/// Sets up what catches signals, which wait meanwhile: one that came between its handler and what this is to do would be lost.
+pub fn while_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let result = set_up();
+    before.thread_set_mask()?;
+    result
 }
 
 /// Whether this process ignores a signal, as it does from the start under nohup(1); false if `/proc` cannot be read.

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::figure::Figure;
 use super::receive_analysis::ReceiveAnalysis;
 
+/// The ends of an interval that are this far apart say little.
+pub const UNCERTAIN: f64 = 3.0;
+
 /// The schema of the file: see [`crate::result_lines`].
 pub const SCHEMA: &str = "nocopy.bench/2";
 
@@ -229,6 +232,12 @@ pub struct Row {
     /// The most memory that the receiver's process had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_memory_mib: Option<f64>,
+    /// The share of the processors' time that another machine took, in the worst round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stolen_percent: Option<f64>,
+    /// TCP segments that were sent again, in all rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments_resent: Option<u64>,
     /// Messages with and without an answer, over all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
@@ -272,6 +281,12 @@ impl Row {
 
     pub fn figure_interval(&self) -> Option<(f64, f64)> {
         self.figure_low.zip(self.figure_high).filter(|_| self.runs > 1)
+    }
+
+    /// Whether one of its intervals is so wide that it says little.
+    pub fn is_uncertain(&self) -> bool {
+        let intervals = [self.ratio_interval(), self.figure_interval()];
+        intervals.into_iter().flatten().any(|(low, high)| high >= low * UNCERTAIN)
     }
 }
 

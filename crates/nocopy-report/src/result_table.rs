@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::figure::Figure;
-use crate::result::{Report, Row, Section};
+use crate::result::{Report, Row, Section, UNCERTAIN};
 use crate::statistics::{CONFIDENCE, ENOUGH};
 use crate::table::Table;
 use crate::{Failure, founding, headline_table, print};
@@ -73,7 +73,8 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
         let against =
             row.ratio.and(baseline(row, title)).map(|baseline| format!(" × {baseline}")).unwrap_or_default();
         let copies = has_copies.then(|| number(row.receiver_user_copies, 2));
-        cells.into_iter().chain(copies).chain([ratio(row) + &against, evidence(row, causes)]).collect()
+        let mark = if row.is_uncertain() { " *" } else { "" };
+        cells.into_iter().chain(copies).chain([ratio(row) + &against + mark, evidence(row, causes)]).collect()
     };
     Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
 }
@@ -251,9 +252,36 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     }
     let rounds = report.rounds();
     let _ = writeln!(text, "Medians of {rounds} rounds; 'nocopy bench --explain' says how it is measured.");
-    for line in report.notes.iter().chain([&machine(report)]).chain(&own_choices(report)) {
+    let last = [uncertain(report), own_choices(report)];
+    for line in report.notes.iter().chain([&machine(report)]).chain(last.iter().flatten()) {
         let _ = writeln!(text, "{line}");
     }
+}
+
+/// Which rows are marked, and what was seen that may be the cause. `None` if there are none.
+fn uncertain(report: &Report) -> Option<String> {
+    let marked = report.results.iter().filter(|row| row.is_uncertain());
+    let said: Vec<String> = marked.map(|row| format!("{}: {}", place(row), troubles(row))).collect();
+    let intro = format!(
+        "* the ends of an interval are a factor of {UNCERTAIN} or more apart, so the row says little"
+    );
+    (!said.is_empty()).then(|| format!("{intro}: {}", said.join("; ")))
+}
+
+/// What disturbed a row.
+fn troubles(row: &Row) -> String {
+    let dropped = row.dropped_percent.filter(|percent| *percent >= 0.05).map(|it| format!("{it:.1} % lost"));
+    let resent = row.segments_resent.filter(|count| *count > 0).map(|it| format!("{it} segments sent again"));
+    let stolen = row.stolen_percent.filter(|percent| *percent >= 1.0);
+    let stolen = stolen.map(|it| format!("{it:.0} % of a round's processor time taken by another machine"));
+    let seen: Vec<String> = [dropped, resent, stolen].into_iter().flatten().collect();
+    if seen.is_empty() { "no cause seen".into() } else { seen.join(", ") }
+}
+
+/// The series, figure and method of a row, in a sentence.
+fn place(row: &Row) -> String {
+    let sink = row.sink.as_ref().map(|sink| format!(" into {sink}")).unwrap_or_default();
+    format!("{}{sink}, {}: {}", row.series, row.figure.name(), name(row, &row.series))
 }
 
 /// Methods that the library chose by itself.
@@ -279,9 +307,8 @@ fn own_choices(report: &Report) -> Option<String> {
     let below: Vec<&Row> =
         worst.iter().copied().filter(|row| row.ratio.is_some_and(|ratio| ratio < GOOD_CHOICE)).collect();
     let named = below.iter().map(|row| {
-        let sink = row.sink.as_ref().map(|sink| format!(" into {sink}")).unwrap_or_default();
         let (against, ratio) = (row.baseline.as_deref().unwrap_or_default(), row.ratio.unwrap_or(0.0));
-        format!("{}{sink}, {}: {} {ratio:.2} × {against}", row.series, row.figure.name(), row.method)
+        format!("{} {ratio:.2} × {against}", place(row))
     });
     let which = named.collect::<Vec<_>>().join("; ");
     let colon = if below.is_empty() { "" } else { ": " };
@@ -298,7 +325,8 @@ fn own_choices(report: &Report) -> Option<String> {
 /// How to read the tables.
 pub fn notes(report: &Report) -> Vec<String> {
     let how = format!("Medians of {} rounds. {}", report.rounds(), how());
-    let notes = report.notes.iter().cloned().chain([machine(report)]).chain(own_choices(report));
+    let last = [uncertain(report), own_choices(report)].into_iter().flatten();
+    let notes = report.notes.iter().cloned().chain([machine(report)]).chain(last);
     std::iter::once(how).chain(notes).collect()
 }
 
@@ -341,6 +369,26 @@ mod tests {
         let one = own_choices(&report(vec![choice(1.2, "socket"), choice(0.8, "gso")])).unwrap();
         assert!(one.starts_with("1 of 1 own choices"), "{one}");
         assert!(one.ends_with("auto 0.80 × gso"), "{one}");
+    }
+
+    #[test]
+    fn a_row_that_says_little_is_marked_with_what_was_seen() {
+        let sure = made_up::against("recv", 1.0, made_up::row("tcp", "auto", 1e6));
+        let wide = Row { ratio_low: Some(0.3), ratio_high: Some(1.2), ..sure.clone() };
+        let resent = Row { segments_resent: Some(7), stolen_percent: Some(12.0), ..wide.clone() };
+        assert_eq!(uncertain(&made_up::report(vec![sure.clone()])), None);
+        let text = uncertain(&made_up::report(vec![sure, wide.clone(), resent])).unwrap();
+        assert!(
+            text.contains("tcp, packets/s: auto: no cause seen; tcp, packets/s: auto: 7 segments"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("sent again, 12 % of a round's processor time taken by another machine"),
+            "{text}"
+        );
+        let report = made_up::report(vec![wide]);
+        let table = table(report.sections().next().unwrap(), &mut Causes::default()).text();
+        assert!(table.contains("1.00 [0.30–1.20] × recv *"), "{table}");
     }
 
     #[test]

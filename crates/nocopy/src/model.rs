@@ -146,7 +146,7 @@ pub fn halves(operations: &[Operation]) {
                 let _ = kernel_completion.push(address);
                 kernel_completion.publish();
                 let mut back = Vec::new();
-                send.reap(&mut completion, &mut faults, &mut back);
+                send.reap(&mut completion, u32::MAX, &mut faults, &mut back);
                 for frame in back {
                     let sent = kept.remove(&frame.index()).expect("only what was kept comes back, and once");
                     assert_eq!(sent, (frame.as_ptr().addr(), frame.len()), "not as it was sent");

@@ -14,7 +14,6 @@ pub(super) struct Known {
     pub(super) files: &'static str,
 }
 
-const HOUSE: &str = "A shorter house";
 const ROAD: &str = "One road for a message";
 
 const fn of_nocopy(issue: &'static str, files: &'static str) -> Known {
@@ -26,22 +25,6 @@ const fn of_proto(issue: &'static str, files: &'static str) -> Known {
 }
 
 pub(super) const ALL: &[Known] = &[
-    of_nocopy(HOUSE, "capture/builder.rs capture/control.rs"),
-    of_nocopy(HOUSE, "engine/policy/class.rs engine/policy/table.rs"),
-    of_nocopy(HOUSE, "memory/area/kept.rs memory/area/metadata.rs memory/area/packet.rs memory/area/pool.rs"),
-    of_nocopy(
-        HOUSE,
-        "port/af_xdp.rs port/backend.rs port/bound_socket.rs port/builder.rs port/grant.rs port/ladder.rs \
-         port/memory.rs port/open.rs port/packet_ring.rs port/redirect.rs port/sender.rs \
-         port/to_host.rs port/user_filter.rs",
-    ),
-    of_nocopy(HOUSE, "sys/tcp_receive/mapped_bytes.rs sys/tcp_receive/window.rs"),
-    of_nocopy(HOUSE, "tcp/builder.rs tcp/receiver.rs"),
-    of_nocopy(
-        HOUSE,
-        "udp/batch.rs udp/kernel/mod.rs udp/over_port/kernel.rs udp/over_port/receiver.rs \
-         udp/over_port/way.rs udp/receiver.rs",
-    ),
     of_nocopy(
         ROAD,
         "message/arrivals.rs message/builder.rs message/carrier/any.rs message/carrier/mod.rs \
@@ -134,8 +117,8 @@ pub(super) fn shortest(circle: &Circle) -> Vec<&[String]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sources;
     use super::*;
+    use crate::imports::Sources;
 
     const KNOWN: &[Known] = &[
         Known { issue: "An issue", directory: "crates/one", files: "a.rs b.rs" },

@@ -16,7 +16,7 @@ pub(crate) mod packet_socket;
 pub(crate) mod packet_tx_ring;
 pub(crate) mod recorder;
 pub(crate) mod server_program;
-mod started;
+pub(crate) mod started;
 pub(crate) mod stream_sender;
 pub(crate) mod tcp;
 pub(crate) mod udp;

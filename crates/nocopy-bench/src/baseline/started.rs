@@ -59,15 +59,21 @@ fn state_at(line: &str, port: u16) -> Option<&str> {
 }
 
 pub(super) fn datagrams_sent(process: &str) -> io::Result<u64> {
+    network_counter(process, "Udp: ", "OutDatagrams")
+}
+
+/// A counter of the network namespace of a process, or of `thread-self`.
+pub(crate) fn network_counter(process: &str, protocol: &str, name: &str) -> io::Result<u64> {
     let counters = fs::read_to_string(format!("/proc/{process}/net/snmp"))?;
-    out_datagrams(&counters).ok_or_else(|| io::Error::other("/proc/net/snmp has no line of UDP"))
+    counter_in(&counters, protocol, name)
+        .ok_or_else(|| io::Error::other(format!("/proc/net/snmp has no {protocol}{name}")))
 }
 
 /// A line of names is followed by one of numbers.
-fn out_datagrams(counters: &str) -> Option<u64> {
-    let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Udp: "));
+fn counter_in(counters: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = counters.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, numbers) = (lines.next()?, lines.next()?);
-    let at = names.split(' ').position(|name| name == "OutDatagrams")?;
+    let at = names.split(' ').position(|found| found == name)?;
     numbers.split(' ').nth(at)?.parse().ok()
 }
 
@@ -105,8 +111,8 @@ mod tests {
     fn datagrams_are_found_by_their_name() {
         let counters =
             "Ip: A B\nIp: 1 2\nUdp: InDatagrams NoPorts OutDatagrams\nUdp: 1 2 30\nUdpLite: X\nUdpLite: 9\n";
-        assert_eq!(out_datagrams(counters), Some(30));
-        assert_eq!(out_datagrams("Udp: InDatagrams\nUdp: 1\n"), None);
-        assert_eq!(out_datagrams(""), None);
+        assert_eq!(counter_in(counters, "Udp: ", "OutDatagrams"), Some(30));
+        assert_eq!(counter_in("Udp: InDatagrams\nUdp: 1\n", "Udp: ", "OutDatagrams"), None);
+        assert_eq!(counter_in("", "Udp: ", "OutDatagrams"), None);
     }
 }

@@ -7,6 +7,7 @@ use rustix::thread::CapabilitySet;
 use crate::Failure;
 use crate::bench::Bench;
 use crate::plan::Plan;
+use crate::sweep;
 use crate::workload::{LOOPBACK, Method, Workload};
 
 const NAME: &str = "tcp-receive-analysis";
@@ -38,19 +39,18 @@ impl Workload for ReceiveAnalysis {
         Some(LOOPBACK)
     }
 
-    fn capabilities(&self, plan: &Plan) -> CapabilitySet {
-        plan.tools.receive_analysis_capabilities
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
+        sweep::CAPABILITIES
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let analyse = bench.plan.tools.receive_analysis;
         let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
-        let analysis = analyse(time, &bench.progress, &|| !bench.is_interrupted());
+        let analysis = sweep::founding(time, &bench.progress, &|| !bench.is_interrupted());
         // A signal of the terminal also reaches its processes, which then fail.
         let interrupted = bench.is_interrupted().then_some(Failure::Interrupted);
         match analysis {
             Ok(analysis) => bench.add_receive_analysis(analysis)?,
-            Err(failure) => return Err(interrupted.unwrap_or(Failure::ReceiveAnalysis(failure))),
+            Err(failure) => return Err(interrupted.unwrap_or(failure)),
         }
         interrupted.map_or(Ok(()), Err)
     }

@@ -15,7 +15,7 @@ use crate::window::Reading;
 
 /// How much, received in whole buffers (`MSG_WAITALL`) that are not read.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Amount {
+pub(crate) struct Amount {
     pub bytes: u64,
     pub buffer_bytes: usize,
     /// `SO_RCVBUF`, if set; `None`: the kernel's choice.
@@ -23,7 +23,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    pub fn receive(
+    pub(crate) fn receive(
         self,
         listener: &TcpListener,
         accept: impl FnOnce() -> io::Result<TcpStream>,

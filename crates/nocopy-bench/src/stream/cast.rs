@@ -8,6 +8,7 @@ use super::peer::Peer;
 use super::task::{Role, Task};
 use super::words::Report;
 use super::{ProxyWay, ReceiveWay, SendWay};
+use crate::baseline::started::network_counter;
 use crate::stage::{Site, Stage};
 use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Phase;
@@ -17,7 +18,7 @@ use nocopy_report::result::Evidence;
 const WARM_UP: Duration = Duration::from_millis(150);
 
 #[derive(Debug, Clone, Copy)]
-pub struct Cast {
+pub(crate) struct Cast {
     pub send: SendWay,
     /// Bytes of the data that the sender sends repeatedly.
     pub source_bytes: usize,
@@ -27,7 +28,7 @@ pub struct Cast {
 
 /// The side whose evidence about copies is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     Sender,
     Proxy,
     Receiver,
@@ -46,7 +47,13 @@ struct Reports {
 }
 
 impl Cast {
-    pub fn play(self, stage: &Stage, side: Side, duration: Duration) -> io::Result<(Traffic, Evidence)> {
+    pub(crate) fn play(
+        self,
+        stage: &Stage,
+        side: Side,
+        duration: Duration,
+    ) -> io::Result<(Traffic, Evidence)> {
+        let resent_before = segments_resent(stage)?;
         let mut company = self.start(stage)?;
         company.all().try_for_each(Peer::wait_until_under_way)?;
         let probes = company.observe(duration);
@@ -66,6 +73,7 @@ impl Cast {
             receiver_user_copies: None,
             buffer_bytes: self.receive.buffer_bytes(),
             memory_bytes: None,
+            segments_resent: Some(segments_resent(stage)? - resent_before),
         };
         let traffic = Traffic {
             senders: vec![reports.sender.reading],
@@ -97,6 +105,11 @@ impl Cast {
             start(from, 0, Role::Send { to: address, way: self.send, source_bytes: self.source_bytes })?;
         Ok(Company { receiver, proxy, sender })
     }
+}
+
+/// TCP segments that the sender's network stack, its namespace alone, has sent again.
+fn segments_resent(stage: &Stage) -> io::Result<u64> {
+    stage.sender.run(|| network_counter("thread-self", "Tcp: ", "RetransSegs"))
 }
 
 impl Company {

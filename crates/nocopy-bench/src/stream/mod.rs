@@ -23,14 +23,14 @@ mod task;
 mod transfer;
 mod words;
 
-pub use amount::Amount;
-pub use cast::{Cast, Side};
+pub(crate) use amount::Amount;
+pub(crate) use cast::{Cast, Side};
 pub(crate) use process::run;
-pub use proxy::ProxyWay;
-pub use receive::ReceiveWay;
-pub use send::SendWay;
-pub use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
-pub use transfer::Transfer;
+pub(crate) use proxy::ProxyWay;
+pub(crate) use receive::ReceiveWay;
+pub(crate) use send::SendWay;
+pub(crate) use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
+pub(crate) use transfer::Transfer;
 
 /// Set explicitly: bbr, a common default, paces, and would be a different competitor.
-pub const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;
+pub(crate) const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

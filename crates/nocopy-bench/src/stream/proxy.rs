@@ -15,7 +15,7 @@ const SPLICE_CAUSE: &str =
 const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProxyWay {
+pub(crate) enum ProxyWay {
     /// `read()` and `write()`, through a buffer.
     ReadWrite { buffer_bytes: usize },
     /// The library's pages, by `splice()`.

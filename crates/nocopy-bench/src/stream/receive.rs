@@ -18,7 +18,7 @@ const SOCKET_CAUSE: &str = "socket call: the kernel copies what is received";
 const DISCARD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ReceiveWay {
+pub(crate) enum ReceiveWay {
     /// `recv()` into a reused buffer that is not read.
     Unread {
         buffer_bytes: usize,
@@ -36,7 +36,7 @@ pub enum ReceiveWay {
 
 impl ReceiveWay {
     /// The length of the buffer, if it is fixed.
-    pub fn buffer_bytes(self) -> Option<usize> {
+    pub(crate) fn buffer_bytes(self) -> Option<usize> {
         match self {
             Self::Unread { buffer_bytes } | Self::Recv { buffer_bytes } => Some(buffer_bytes),
             Self::Discard | Self::Auto | Self::Mapped => None,

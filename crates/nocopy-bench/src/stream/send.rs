@@ -26,7 +26,7 @@ const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent";
 const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions are not read here";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SendWay {
+pub(crate) enum SendWay {
     Plain,
     /// `sendfile()` from a file that is in memory.
     Sendfile,

@@ -6,9 +6,9 @@
 //! they may be sent again while the kernel still refers to them.
 
 /// Bytes a call, or a queued piece, of every method.
-pub const CHUNK_BYTES: usize = 128 << 10;
-pub const SOURCE_BYTES: usize = 32 * CHUNK_BYTES;
-pub const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
+pub(crate) const CHUNK_BYTES: usize = 128 << 10;
+pub(crate) const SOURCE_BYTES: usize = 32 * CHUNK_BYTES;
+pub(crate) const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
 
 const PAGE_BYTES: usize = 4096;
 

@@ -10,26 +10,26 @@ use crate::window::{Phase, Reading};
 
 /// Both processes. The receiver starts before any byte is sent, and stays until it is released, so that it can be profiled.
 #[derive(Debug)]
-pub struct Transfer {
+pub(crate) struct Transfer {
     receiver: Peer,
     sender: Option<Peer>,
     bytes: u64,
 }
 
 impl Transfer {
-    pub fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
+    pub(crate) fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
         let site = &stage.receiver;
         let role = Role::ReceiveAmount { at: site.ipv4, amount };
         let receiver = Peer::start(site, Task { role, processor: site.processor(0) })?;
         Ok(Self { receiver, sender: None, bytes: amount.bytes })
     }
 
-    pub fn receiver_id(&self) -> u32 {
+    pub(crate) fn receiver_id(&self) -> u32 {
         self.receiver.id()
     }
 
     /// Starts the sender, and waits until everything has arrived.
-    pub fn run(&mut self, stage: &Stage) -> io::Result<()> {
+    pub(crate) fn run(&mut self, stage: &Stage) -> io::Result<()> {
         let to = self.receiver.address()?;
         let role = Role::SendAmount { to, bytes: self.bytes };
         let site = &stage.sender;
@@ -38,7 +38,7 @@ impl Transfer {
     }
 
     /// Ends the receiver, and returns how long it took.
-    pub fn end(mut self) -> io::Result<Reading> {
+    pub(crate) fn end(mut self) -> io::Result<Reading> {
         self.receiver.tell(Phase::Stop)?;
         let reading = self.receiver.report()?.reading;
         self.sender.as_mut().map(Peer::report).transpose()?;

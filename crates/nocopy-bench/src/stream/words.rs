@@ -22,7 +22,7 @@ pub(super) enum Word {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Bytes and times; for a proxy only the times.
     pub reading: Reading,
     /// Evidence from the side that has it; absent from the other.

@@ -25,6 +25,7 @@ use crate::series::{Sample, Series, Trial};
 use crate::stage::{Stage, USUAL_MTU_BYTES};
 use crate::traffic::{Traffic, Work, conduct};
 use crate::window::{Gauge, Reading};
+use nocopy_lab::Preloaded;
 use nocopy_report::figure::Figure;
 
 const NAME: &str = "run-udp";
@@ -64,8 +65,8 @@ impl Workload for RunUdp {
         Some(LOOPBACK)
     }
 
-    fn skips(&self, plan: &Plan) -> Vec<String> {
-        let library = plan.tools.sockets.as_ref().err().map(|error| format!("SKIP: {NAME}: {error}"));
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
+        let library = Preloaded::Sockets.name().err().map(|error| format!("SKIP: {NAME}: {error}"));
         let skip = |name: &str, packages: &str| {
             format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
         };
@@ -77,7 +78,7 @@ impl Workload for RunUdp {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let Ok(library) = &bench.plan.tools.sockets else { return Ok(()) }; // a note says so
+        let Ok(library) = &Preloaded::Sockets.name() else { return Ok(()) }; // a note says so
         let places = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
         let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
         let mut all = Vec::new();

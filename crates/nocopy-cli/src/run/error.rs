@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use nocopy_lab::Preloaded;
 use nocopy_report::Failure;
 
-use super::kind::Kind;
 use super::program::Program;
 
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
@@ -18,23 +18,15 @@ const NOT_FOUND: u8 = 127;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error(
-        "{}: not found; it is not at {}; build it with 'cargo build --release', install it there, or name it with --library",
-        kind.file(), list(places)
-    )]
-    NoLibrary { kind: Kind, places: Vec<PathBuf> },
-    #[error("{path}: cannot be used as the library{why}; name {} with --library", kind.file(), path = path.display())]
+    #[error(transparent)]
+    Library(#[from] nocopy_lab::Error),
+    #[error("{path}: cannot be used as the library{why}; name {} with --library", which.file(), path = path.display())]
     NotALibrary {
-        kind: Kind,
+        which: Preloaded,
         path: PathBuf,
         /// The end of the message: the errno and its meaning, or text that begins with `; `.
         why: String,
     },
-    #[error(
-        "{path}: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made{cause}; install it elsewhere, and name it with --library",
-        path = path.display(), cause = Why(.source)
-    )]
-    LibraryPath { path: PathBuf, source: io::Error },
     #[error(
         "{program}: not found; there is no such program at that path, or in the directories of PATH; check the name, or give its path"
     )]
@@ -85,9 +77,4 @@ impl Error {
             _ => OWN_FAILURE,
         })
     }
-}
-
-fn list(places: &[PathBuf]) -> String {
-    let names: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-    names.join(", ")
 }

@@ -4,7 +4,6 @@ mod controls;
 mod error;
 mod executable;
 mod heard;
-pub(crate) mod kind;
 pub(crate) mod library;
 mod listener;
 mod program;
@@ -24,10 +23,9 @@ use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
-use kind::Kind;
 use listener::{Listener, Theirs};
-use nocopy_report::ResultFile;
-use nocopy_report::{capability, print};
+use nocopy_lab::{Preloaded, preloadable};
+use nocopy_report::{ResultFile, capability, print};
 use program::Program;
 use report::Report;
 use signals::{Early, Signals};
@@ -75,16 +73,16 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
-        let kind = if arguments.batch_udp { Kind::Sockets } else { Kind::Pcap };
-        let library = library::find(kind, arguments.library.as_deref())?;
-        let preloaded = library::named(&library)?;
+        let which = if arguments.batch_udp { Preloaded::Sockets } else { Preloaded::Pcap };
+        let library = library::find(which, arguments.library.as_deref())?;
+        let preloaded = preloadable(&library)?;
         let file = match &arguments.report {
             Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
         };
         let program = Program::look_at(&arguments.command[0]);
-        let obstacle = program.obstacle(kind, library::c_library(&library));
-        let lacks = if kind == Kind::Pcap { program.lacks_libpcap() } else { None };
+        let obstacle = program.obstacle(which, library::c_library(&library));
+        let lacks = if which == Preloaded::Pcap { program.lacks_libpcap() } else { None };
         for warning in obstacle.iter().map(|obstacle| &obstacle.text).chain(&lacks) {
             print::say(format_args!("nocopy: warning: {warning}"));
         }

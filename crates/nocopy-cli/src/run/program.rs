@@ -7,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nocopy::filter::{self, CompileError};
+use nocopy_lab::Preloaded;
 use nocopy_proto::distribution::libpcap_install;
 use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
 use super::executable::{self, CLibrary, Executable};
-use super::kind::Kind;
 
 const SET_USER: u32 = libc::S_ISUID;
 const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
@@ -52,16 +52,16 @@ impl Program {
     }
 
     /// Why a library for this C library cannot be preloaded.
-    pub(super) fn obstacle(&self, kind: Kind, library: Option<CLibrary>) -> Option<Obstacle> {
+    pub(super) fn obstacle(&self, which: Preloaded, library: Option<CLibrary>) -> Option<Obstacle> {
         let what = match &self.interpreter {
             Some(path) => format!("its interpreter {}", path.display()),
             None => "the program".into(),
         };
         let executable = self.executable.as_ref();
         let other = executable.and_then(Executable::c_library).zip(library).filter(|(its, ours)| its != ours);
-        let linked = match kind {
-            Kind::Pcap => "libpcap",
-            Kind::Sockets => "the C library",
+        let linked = match which {
+            Preloaded::Pcap => "libpcap",
+            Preloaded::Sockets => "the C library",
         };
         let why = self.privileges().map(str::to_owned).or_else(|| match (executable?, other) {
             (executable, _) if executable.loader.is_none() => {
@@ -190,14 +190,14 @@ mod tests {
         assert_eq!(find(OsStr::new("./here"), path), Some("./here".into()));
     }
 
-    fn obstacle(program: &Program, kind: Kind) -> Option<String> {
-        program.obstacle(kind, Some(CLibrary::Glibc)).map(|obstacle| obstacle.text)
+    fn obstacle(program: &Program, which: Preloaded) -> Option<String> {
+        program.obstacle(which, Some(CLibrary::Glibc)).map(|obstacle| obstacle.text)
     }
 
     #[test]
     fn a_plain_program_has_no_obstacle() {
-        assert_eq!(obstacle(&Program::look_at(OsStr::new("env")), Kind::Sockets), None);
-        assert_eq!(obstacle(&Program::look_at(OsStr::new("no-such-program")), Kind::Sockets), None);
+        assert_eq!(obstacle(&Program::look_at(OsStr::new("env")), Preloaded::Sockets), None);
+        assert_eq!(obstacle(&Program::look_at(OsStr::new("no-such-program")), Preloaded::Sockets), None);
     }
 
     #[test]
@@ -211,24 +211,24 @@ mod tests {
         };
         let program = with(None, None);
         assert_eq!(
-            obstacle(&program, Kind::Sockets).unwrap(),
+            obstacle(&program, Preloaded::Sockets).unwrap(),
             "tool: nothing can be preloaded into it; the program is statically linked; use a build that loads the C library"
         );
-        assert!(obstacle(&program, Kind::Pcap).unwrap().ends_with("use a build that loads libpcap"));
+        assert!(obstacle(&program, Preloaded::Pcap).unwrap().ends_with("use a build that loads libpcap"));
         assert!(
             program.silence().starts_with("tool: no capture handle was reported; the program does not load")
         );
         let script = with(None, Some("/bin/shell"));
         assert!(
-            obstacle(&script, Kind::Pcap)
+            obstacle(&script, Preloaded::Pcap)
                 .unwrap()
                 .contains("its interpreter /bin/shell is statically linked")
         );
         assert_eq!(script.missing_loader(), Some(Path::new("/bin/shell")));
         assert!(script.silence().contains("the program opened none"));
         let musl = with(Some("/lib/ld-musl-nowhere.so.1"), None);
-        let refused = musl.obstacle(Kind::Pcap, Some(CLibrary::Glibc)).unwrap();
-        assert!(refused.is_fatal && musl.obstacle(Kind::Pcap, Some(CLibrary::Musl)).is_none());
+        let refused = musl.obstacle(Preloaded::Pcap, Some(CLibrary::Glibc)).unwrap();
+        assert!(refused.is_fatal && musl.obstacle(Preloaded::Pcap, Some(CLibrary::Musl)).is_none());
         assert!(
             refused.text.ends_with(
                 "the program is for musl, the library for glibc; use a nocopy that was built for musl"

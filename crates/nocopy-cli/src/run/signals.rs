@@ -13,7 +13,7 @@ use rustix::process::{Pid, getpgid, getpgrp, kill_process};
 use signal_hook::flag;
 
 use super::Error;
-use nocopy_report::interrupt::is_ignored;
+use nocopy_report::interrupt::{is_ignored, while_blocked};
 
 /// The signals by which users control programs.
 const PASSED_ON: [Signal; 6] =
@@ -29,10 +29,9 @@ impl Early {
         let passed_on = PASSED_ON.into_iter().filter(|&signal| !is_ignored(signal as i32));
         let caught = passed_on.map(|signal| {
             let came = Arc::new(AtomicBool::new(false));
-            flag::register(signal as i32, Arc::clone(&came)).map_err(Error::Signals)?;
-            Ok((signal, came))
+            flag::register(signal as i32, Arc::clone(&came)).map(|_| (signal, came))
         });
-        caught.collect::<Result<_, _>>().map(Self)
+        while_blocked(|| caught.collect()).map(Self).map_err(Error::Signals)
     }
 
     /// From now on signals wait until they are passed on.

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::listening::wait_for_listening;
 use crate::running::{PATIENCE, Running, nocopy, text};
 use crate::scratch::Scratch;
 use crate::transferring::{self, booked, noise};
@@ -452,6 +453,18 @@ fn who_waits_for_a_connection_can_be_interrupted() {
     assert_eq!((&sent["ended"], &sent["bytes"], code), (&"interrupted".into(), &0.into(), 1), "{sent}");
     for raw in [&[][..], &["--raw"]] {
         assert_ended_unconnected(interrupted(raw));
+    }
+}
+
+/// From the moment a signal no longer ends the process, it asks for the end: some of so many signals come while others are set up.
+#[test]
+fn an_interrupt_at_the_start_is_not_lost() {
+    for _ in 0..40 {
+        let receiver = Running::start(&["recv", "tcp://127.0.0.1:0"]);
+        wait_for_listening(receiver.0.as_ref().unwrap(), PATIENCE);
+        receiver.signal(Signal::INT);
+        let output = receiver.end();
+        assert!(text(&output.stdout).contains("interrupted"), "{output:?}");
     }
 }
 

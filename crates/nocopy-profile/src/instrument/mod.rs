@@ -31,14 +31,15 @@ pub const SAMPLES_PER_SECOND: u32 = 97;
 
 /// Capabilities to load the programs: for tracing and for their times (`BPF_ENABLE_STATS`), for addresses of functions, and for the current
 /// calls of other processes.
-pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
+pub const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYSLOG)
     .union(CapabilitySet::SYS_PTRACE);
 
 /// The type information of the running kernel. Reading it takes long, so it is read once for many windows.
-pub(crate) struct Kernel {
+#[derive(Debug)]
+pub struct Kernel {
     types: Btf,
     drop_reasons: Names,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// # Errors
     /// Without type information, or without the capabilities that profiling needs.
-    pub(crate) fn read() -> Result<Self, Error> {
+    pub fn read() -> Result<Self, Error> {
         require_capabilities()?;
         Symbols::read()?;
         Ok(Self { types: Btf::from_sys_fs().map_err(Error::Types)?, drop_reasons: Names::read() })
@@ -67,7 +68,8 @@ fn require_capabilities() -> Result<(), Error> {
 }
 
 /// A window of profiling: open from its creation until it is read.
-pub(crate) struct Instrument<'a> {
+#[derive(Debug)]
+pub struct Instrument<'a> {
     kernel: &'a Kernel,
     programs: Ebpf,
     absent: Vec<Absent>,
@@ -78,6 +80,7 @@ pub(crate) struct Instrument<'a> {
 }
 
 /// Counters at the beginning of the window.
+#[derive(Debug)]
 struct Before {
     at_ns: u64,
     threads: Threads,
@@ -88,11 +91,7 @@ struct Before {
 impl<'a> Instrument<'a> {
     /// Opens a window for these targets. Fails only if no result is possible without the refused part; other refusals are recorded in the
     /// measurement.
-    pub(crate) fn attach(
-        kernel: &'a Kernel,
-        targets: &Targets,
-        samples_per_second: u32,
-    ) -> Result<Self, Error> {
+    pub fn attach(kernel: &'a Kernel, targets: &Targets, samples_per_second: u32) -> Result<Self, Error> {
         targets.check()?;
         let mut programs = load::load(targets, &kernel.types)?;
         let absent = load::attach(&mut programs, &kernel.types, samples_per_second)?;
@@ -117,7 +116,7 @@ impl<'a> Instrument<'a> {
     }
 
     /// Closes the window, and returns its measurement.
-    pub(crate) fn read(mut self) -> Result<Measured, Error> {
+    pub fn read(mut self) -> Result<Measured, Error> {
         if let Some(error) = Sums(&self.programs).read_sockets().map_err(Error::Read)? {
             self.absent.push(Absent { what: load::OPEN_COUNTERS, why: error.to_string() });
         }

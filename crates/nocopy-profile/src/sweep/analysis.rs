@@ -6,7 +6,8 @@ use super::result::{CellFigures, Sweep};
 use crate::figures::{Figures, PlaceTime};
 use crate::place::Place;
 
-pub(super) fn of(sweep: &Sweep) -> ReceiveAnalysis {
+/// In the rows of that study.
+pub fn of(sweep: &Sweep) -> ReceiveAnalysis {
     ReceiveAnalysis {
         bytes: sweep.bytes,
         rounds: sweep.rounds,

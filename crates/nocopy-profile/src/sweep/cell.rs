@@ -6,25 +6,19 @@ use super::result::{CellFigures, Range};
 use crate::check;
 use crate::figures::Figures;
 use crate::measured::Measured;
-use nocopy_bench::stream::Amount;
 use nocopy_report::check::Check;
 use nocopy_report::quantity::length;
 use nocopy_report::statistics;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cell {
+pub struct Cell {
     pub buffer_bytes: usize,
     pub receive_buffer_bytes: Option<usize>,
     pub gro: bool,
 }
 
 impl Cell {
-    pub(super) fn amount(self, bytes: u64) -> Amount {
-        let Self { buffer_bytes, receive_buffer_bytes, .. } = self;
-        Amount { bytes, buffer_bytes, receive_buffer_bytes }
-    }
-
-    pub(super) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         let receive_buffer = self.receive_buffer_bytes.map_or("autotuned".into(), length);
         let gro = if self.gro { "on" } else { "off" };
         format!("buffer {}, receive buffer {receive_buffer}, GRO {gro}", length(self.buffer_bytes))
@@ -32,7 +26,7 @@ impl Cell {
 }
 
 #[derive(Debug)]
-pub(super) struct Trial {
+pub struct Trial {
     pub bytes: u64,
     pub elapsed: Duration,
     /// The receiver's profile, if it was profiled.
@@ -40,7 +34,7 @@ pub(super) struct Trial {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub struct Samples {
     without_gbit_per_s: Vec<f64>,
     with_gbit_per_s: Vec<f64>,
     profiled_bytes: u64,
@@ -48,7 +42,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub(super) fn add(&mut self, trial: Trial) {
+    pub fn add(&mut self, trial: Trial) {
         let gbit_per_s = trial.bytes as f64 * 8e-9 / trial.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         match trial.measured {
             None => self.without_gbit_per_s.push(gbit_per_s),
@@ -60,7 +54,7 @@ impl Samples {
         }
     }
 
-    pub(super) fn figures(&self, cell: Cell) -> CellFigures {
+    pub fn figures(&self, cell: Cell) -> CellFigures {
         let kept = statistics::ratios(&self.with_gbit_per_s, &self.without_gbit_per_s);
         let overhead: Vec<_> = kept.into_iter().map(|kept| 100.0 * (1.0 - kept)).collect();
         let figures = Figures::of(&self.sum);

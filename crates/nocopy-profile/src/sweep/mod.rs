@@ -1,12 +1,11 @@
-//! `nocopy profile sweep`: an amount is received by TCP into buffers of every length, with and without being profiled.
+//! The results of a sweep: an amount received by TCP into buffers of every length, with and without being profiled.
 //!
 //! ```text
-//!   cells: buffer × receive buffer × GRO ─▶ rounds: each cell with and without, in turns ─▶ medians, overhead, sums of figures
+//!   trials of a cell: buffer × receive buffer × GRO ─▶ medians, overhead, sums of figures ─▶ text, page, JSON, rows of the study of 2011
 //! ```
 
 mod analysis;
 mod cell;
-mod founding;
 mod page;
 #[cfg(test)]
 #[path = "../../../nocopy-report/src/page/reading.rs"]
@@ -15,201 +14,9 @@ mod result;
 mod table;
 mod throughput;
 
-use nocopy_lab::Lab;
-
-use super::instrument::{self, Instrument, Kernel, SAMPLES_PER_SECOND};
-use super::target::Targets;
-use crate::Failure;
-use crate::arguments::SweepArguments;
-use cell::{Cell, Samples, Trial};
-pub use founding::founding;
-use nocopy_bench::stage::Stage;
-use nocopy_bench::stream::{Amount, CONGESTION_CONTROL, Transfer};
-use nocopy_bench::warn_if_busy;
-use nocopy_report::ResultFile;
-use nocopy_report::machine;
-use nocopy_report::progress::Progress;
-use nocopy_report::{Outcome, capability, print, wall_clock};
+pub use analysis::of as analysis_of;
+pub use cell::{Cell, Samples, Trial};
 pub use page::of as page_of;
 pub use result::{CellFigures, Range, SCHEMA, Sweep};
-use rustix::thread::CapabilitySet;
 pub use table::{text, title};
 pub use throughput::of as throughput_of;
-
-/// Capabilities for profiling and a private network.
-pub const CAPABILITIES: CapabilitySet = instrument::CAPABILITIES.union(capability::NETWORK);
-
-const NAME: &str = "profile sweep";
-
-/// From the buffer of a program that reads lines to that of a program that copies files.
-const BUFFERS_BYTES: [usize; 13] = buffers();
-/// Every second one of them, including 64 KiB.
-const QUICK_STEP: usize = 2;
-
-/// As in the original experiment (docs/profile.md): it limits how much one read returns.
-const FIXED_BUFFER_BYTES: usize = 64 << 10;
-
-/// With six the confidence interval is one of 95 %.
-const ROUNDS: u32 = 6;
-const ROUNDS_QUICK: u32 = 3;
-
-const fn buffers() -> [usize; 13] {
-    let mut all = [1 << 10; 13];
-    let mut index = 1;
-    while index < all.len() {
-        all[index] = all[index - 1] * 2;
-        index += 1;
-    }
-    all
-}
-
-struct Plan {
-    bytes: u64,
-    rounds: u32,
-    samples_per_second: u32,
-    cells: Vec<Cell>,
-}
-
-impl Plan {
-    fn new(arguments: &SweepArguments) -> Self {
-        let (step, rounds) = if arguments.quick { (QUICK_STEP, ROUNDS_QUICK) } else { (1, ROUNDS) };
-        let of_groups = [None, Some(FIXED_BUFFER_BYTES)]
-            .into_iter()
-            .flat_map(|receive_buffer_bytes| [true, false].map(|gro| (receive_buffer_bytes, gro)));
-        let mut buffers = arguments.buffer.clone();
-        if buffers.is_empty() {
-            buffers.extend(BUFFERS_BYTES.into_iter().step_by(step));
-        }
-        buffers.sort_unstable();
-        buffers.dedup();
-        let cells = of_groups.flat_map(|(receive_buffer_bytes, gro)| {
-            buffers.iter().map(move |&buffer_bytes| Cell { buffer_bytes, receive_buffer_bytes, gro })
-        });
-        Self {
-            bytes: arguments.bytes,
-            rounds: arguments.rounds.unwrap_or(rounds),
-            samples_per_second: SAMPLES_PER_SECOND,
-            cells: cells.collect(),
-        }
-    }
-
-    /// Empty results for each cell.
-    fn samples(&self) -> Vec<Samples> {
-        self.cells.iter().map(|_| Samples::default()).collect()
-    }
-
-    fn result(&self, command: String, measured: &[Samples]) -> Sweep {
-        let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.figures(*cell));
-        Sweep {
-            schema: SCHEMA.into(),
-            command,
-            measured_at: wall_clock::now(),
-            machine: machine::describe("private veth pair".into()),
-            bytes: self.bytes,
-            rounds: self.rounds,
-            congestion_control: CONGESTION_CONTROL.into(),
-            cells: cells.collect(),
-        }
-    }
-}
-
-pub fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
-    let html = arguments.html.as_deref().map(|path| ResultFile::open(path, arguments.force)).transpose()?;
-    capability::drop_all_but(CAPABILITIES)?;
-    let plan = Plan::new(arguments);
-    let kernel = Kernel::read()?;
-    let stages = [true, false].map(|gro| Stage::of_single_segments(Lab::builder().gro_right(gro)));
-    let [with_gro, without_gro] = stages;
-    let (with_gro, without_gro) = (with_gro?, without_gro?);
-    warn_if_busy();
-    let progress = Progress::default();
-    progress.expect(u64::from(plan.rounds) * plan.cells.len() as u64);
-    let mut measured = plan.samples();
-    for round in 0..plan.rounds {
-        let stage = |gro| if gro { &with_gro } else { &without_gro };
-        measure_round(&plan, round, &kernel, stage, &mut measured, &progress)?;
-    }
-    drop(progress);
-    capability::drop_all_but(capability::NONE)?;
-    let sweep = plan.result(arguments.words(), &measured);
-    if let Some(html) = html {
-        html.write(&page::of(&sweep))?;
-    }
-    let text = if arguments.json { sweep.json() } else { text(&sweep) };
-    print::summary(&text, false, None, sweep.outcome())
-}
-
-fn measure_round<'a>(
-    plan: &Plan,
-    round: u32,
-    kernel: &Kernel,
-    stage: impl Fn(bool) -> &'a Stage,
-    all: &mut [Samples],
-    progress: &Progress,
-) -> Result<(), Failure> {
-    for (cell, samples) in plan.cells.iter().zip(all) {
-        progress.start(cell.words());
-        // Alternating, so that neither is always the second.
-        let first = round.is_multiple_of(2);
-        for is_profiled in [first, !first] {
-            let profiler = is_profiled.then_some((kernel, plan.samples_per_second));
-            samples.add(play(stage(cell.gro), cell.amount(plan.bytes), profiler)?);
-        }
-        progress.step();
-    }
-    Ok(())
-}
-
-/// One transfer; profiled with `frequency` samples a second, if given.
-fn play(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
-    let moved = || nocopy_bench::Failure::step(NAME, "move the amount", "look at what its process printed");
-    let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
-    let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };
-    let instrument = profiler
-        .map(|(kernel, samples_per_second)| Instrument::attach(kernel, &targets, samples_per_second))
-        .transpose()?;
-    transfer.run(stage).map_err(moved())?;
-    let measured = instrument.map(Instrument::read).transpose()?;
-    let reading = transfer.end().map_err(moved())?;
-    Ok(Trial { bytes: amount.bytes, elapsed: reading.elapsed, measured })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arguments(buffer: &[usize], quick: bool) -> SweepArguments {
-        SweepArguments {
-            buffer: buffer.into(),
-            quick,
-            rounds: None,
-            bytes: 1,
-            json: false,
-            html: None,
-            force: false,
-        }
-    }
-
-    #[test]
-    fn only_the_buffers_that_are_named_are_measured() {
-        for quick in [false, true] {
-            let arguments = arguments(&[1_000_000, 4096, 4096], quick);
-            let plan = Plan::new(&arguments);
-            let buffers: Vec<_> = plan.cells.iter().map(|cell| cell.buffer_bytes).collect();
-            assert_eq!(buffers, [4096, 1_000_000].repeat(4));
-            assert!(arguments.words().contains(" --buffer 1000000 --buffer 4096"), "{}", arguments.words());
-        }
-    }
-
-    #[test]
-    fn every_cell_is_there_once_and_64_kib_always() {
-        for (quick, count) in [(false, 13 * 4), (true, 7 * 4)] {
-            let plan = Plan::new(&arguments(&[], quick));
-            assert_eq!(plan.cells.len(), count);
-            assert_eq!(plan.cells.iter().filter(|cell| cell.buffer_bytes == 64 << 10).count(), 4);
-            assert_eq!(plan.cells.iter().map(|cell| cell.buffer_bytes).max(), Some(4 << 20));
-            let names: std::collections::HashSet<_> = plan.cells.iter().map(Cell::words).collect();
-            assert_eq!(names.len(), count);
-        }
-    }
-}

@@ -18,7 +18,8 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connects to one of the addresses, within the time; they are tried in order, but the families in turn, and the next one as soon as one has
-/// failed, or is undecided for 250 ms. `prepare` sets options of each socket before. `None`: it was to stop.
+/// failed, or is undecided for 250 ms. Each is tried once, also if the time is over before its turn. `prepare` sets options of each socket
+/// before. `None`: it was to stop.
 ///
 /// # Errors
 /// All addresses failed, each with its error.
@@ -51,8 +52,9 @@ pub fn connect(
         }
         let left = within.saturating_sub(start.elapsed());
         if left.is_zero() {
-            untried.for_each(|to| race.failed.note(to, Errno::TIMEDOUT.into()));
-            return Err(race.given_up());
+            // A process that was stopped for so long has not seen the answers that came.
+            untried.for_each(|to| race.begin(to, &prepare));
+            return race.winner(Duration::ZERO).map(Some).ok_or_else(|| race.given_up());
         }
         let until_next = next_at.saturating_duration_since(Instant::now());
         let wait = if is_last { left } else { left.min(until_next) };
@@ -96,16 +98,16 @@ impl Race {
             self.begun.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::OUT)).collect();
         poll(&mut polled, Some(&wait)).ok()?; // EINTR: it is looked at again
         let decided: Vec<_> = polled.iter().map(|socket| !socket.revents().is_empty()).collect();
-        for index in (0..decided.len()).filter(|index| decided[*index]).collect::<Vec<_>>().into_iter().rev()
-        {
+        let mut winner = None; // of several the one that was tried first
+        for index in (0..decided.len()).rev().filter(|index| decided[*index]) {
             let (socket, to) = self.begun.remove(index);
             let connected = sockopt::socket_error(&socket).and_then(|result| result);
             match connected.and_then(|()| ioctl_fionbio(&socket, false)) {
-                Ok(()) => return Some((socket.into(), to)),
+                Ok(()) => winner = Some((socket.into(), to)),
                 Err(errno) => self.failed.note(to, errno.into()),
             }
         }
-        None
+        winner
     }
 
     fn given_up(mut self) -> Attempts {
@@ -171,6 +173,20 @@ mod tests {
         assert_eq!(connected.1, open);
         let failed = connect(&[at], Duration::from_millis(1), |_| Ok(()), || false).unwrap_err().into_error();
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn each_address_is_tried_although_time_is_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let closed = [2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
+        let tried = std::cell::Cell::new(0);
+        let count = |_: &OwnedFd| {
+            tried.set(tried.get() + 1);
+            Ok(())
+        };
+        assert!(connect(&closed, Duration::ZERO, count, || false).is_err());
+        assert_eq!(tried.get(), 2);
     }
 
     #[test]

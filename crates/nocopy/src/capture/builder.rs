@@ -1,22 +1,18 @@
 //! Settings and opening of a capture.
 
-use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy_proto::filter::{Instruction, InvalidProgram, Program};
+use nocopy_proto::filter::{Instruction, Program};
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
-use super::control::Shared;
+use super::control::{Shared, instructions, of_the_wire};
+use super::open_error::{BLOCK_BYTES_MAX, OpenError, PAGE_BYTES};
 use super::{Capture, Taken};
 use crate::engine::wait::{Coalescer, Wait};
 use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
-
-const PAGE_BYTES: u32 = 4096;
-/// The largest block. The kernel limits a ring to 4 GiB less a page, and a block to the contiguous memory that it finds.
-const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
 /// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can say (BIG TCP).
 const JOINED_BYTES_MAX: u32 = 128 << 10;
@@ -56,61 +52,6 @@ pub struct Builder {
     immediate: bool,
     filter: Option<Program>,
     wait: Wait,
-}
-
-/// Why a capture was not opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The interface cannot be used.
-    #[error(transparent)]
-    Interface(#[from] InterfaceError),
-    /// A capability is missing.
-    #[error(
-        "{interface}: cannot be captured from; this process lacks CAP_NET_RAW; run as root, or grant it with 'setcap'"
-    )]
-    Capability {
-        /// The interface.
-        interface: String,
-    },
-    /// The kernel does not accept blocks of this size or number.
-    #[error(
-        "{count} blocks of {bytes} B: cannot be used; a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, with at least 2 blocks and less than 4 GiB in all; ask for others"
-    )]
-    Blocks {
-        /// Number of blocks asked for.
-        count: u32,
-        /// Bytes of each.
-        bytes: u32,
-    },
-    /// There is not enough memory for the blocks.
-    #[error("{interface}: the kernel has no {bytes} B for the blocks{cause}; ask for less", cause = Why(.source))]
-    Memory {
-        /// The interface.
-        interface: String,
-        /// Bytes of all blocks.
-        bytes: u64,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The filter cannot be changed to read VLAN tags, which the kernel removes from packets.
-    #[error("{interface}: the filter cannot be used on a packet socket; {source}")]
-    Filter {
-        /// The interface.
-        interface: String,
-        /// Why the filter cannot be used.
-        source: InvalidProgram,
-    },
-    /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
-    System {
-        /// The interface.
-        interface: String,
-        /// The operation that was refused.
-        operation: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
 }
 
 impl Builder {
@@ -270,24 +211,4 @@ impl Builder {
         let filter = of_the_wire(self.filter.as_ref(), &self.interface)?;
         Ok(instructions(filter.as_ref(), self.snap_bytes))
     }
-}
-
-/// A filter written for frames on the wire, changed for a socket that gets frames without their VLAN tags.
-pub(super) fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, OpenError> {
-    let filter = filter.map(Program::for_packet_socket).transpose();
-    filter.map_err(|source| OpenError::Filter { interface: interface.to_owned(), source })
-}
-
-/// The filter, or one that accepts everything; it returns how many bytes to keep.
-pub(super) fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
-    let instructions = filter.map_or(&everything[..], Program::instructions);
-    let limited = instructions.iter().map(|&instruction| match instruction {
-        Instruction { code: RETURN, constant, .. } => {
-            Instruction { constant: constant.min(snap_bytes), ..instruction }
-        }
-        other => other,
-    });
-    limited.collect()
 }

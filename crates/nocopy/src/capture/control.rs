@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nocopy_proto::filter::Program;
+use nocopy_proto::filter::{Instruction, Program};
 
-use super::builder::{OpenError, instructions, of_the_wire};
+use super::open_error::OpenError;
 use crate::sys::packet::PacketSocket;
 
 /// What the kernel counted for a capture since it was opened, under the kernel's names (`struct tpacket_stats_v3`).
@@ -129,4 +129,24 @@ impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.socket.as_fd()
     }
+}
+
+/// A filter written for frames on the wire, changed for a socket that gets frames without their VLAN tags.
+pub(super) fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, OpenError> {
+    let filter = filter.map(Program::for_packet_socket).transpose();
+    filter.map_err(|source| OpenError::Filter { interface: interface.to_owned(), source })
+}
+
+/// The filter, or one that accepts everything; it returns how many bytes to keep.
+pub(super) fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
+    let instructions = filter.map_or(&everything[..], Program::instructions);
+    let limited = instructions.iter().map(|&instruction| match instruction {
+        Instruction { code: RETURN, constant, .. } => {
+            Instruction { constant: constant.min(snap_bytes), ..instruction }
+        }
+        other => other,
+    });
+    limited.collect()
 }

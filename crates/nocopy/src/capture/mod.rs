@@ -18,6 +18,7 @@
 mod builder;
 pub(crate) mod control;
 pub(crate) mod disk;
+mod open_error;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,8 +37,9 @@ use crate::sys::interface::{Condition, Inquiry, Promiscuous};
 use crate::sys::packet::OwnedBlocks;
 pub use crate::sys::packet::{Block, Captured};
 use crate::sys::poll::{Wakeup, wait_readable_or_broken};
-pub use builder::{Builder, OpenError};
+pub use builder::Builder;
 use control::{Control, Fill, Shared, Totals};
+pub use open_error::OpenError;
 
 /// How long to sleep instead of using poll(2), which returns at once while the program holds a block that the kernel has filled.
 const GLANCE: Duration = Duration::from_millis(1);

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::engine::route::{Kind, Medium, Routes};
+use crate::engine::address;
+use crate::engine::route::{Kind, Medium, Route, Routes};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::send_queue::Report;
 use crate::sys::fork::{Generation, OfProcess};
@@ -50,9 +51,10 @@ impl Path {
 }
 
 impl Paths {
-    /// The paths of a socket with that address. To be called in its network namespace.
-    pub(crate) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
-        let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
+    /// The paths of a socket. To be called in its network namespace.
+    pub(crate) fn of(socket: &impl AsFd) -> Self {
+        let local = address::local(socket).ok().map(|local| local.ip().to_canonical());
+        let from = local.filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok();
         let routes = routes.and_then(|cookie| shared((cookie, from, option::device(socket))));
         Self { routes, generation: Generation::current() }
@@ -64,22 +66,38 @@ impl Paths {
         Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The route to an address, and all routes.
+    fn route(&self, to: Option<IpAddr>) -> Option<(Route, MutexGuard<'_, Routes>)> {
+        // IPv4-mapped addresses are routed as IPv4.
+        let (to, mut routes) = (to?.to_canonical(), self.routes()?);
+        Some((routes.look_up(to).ok()?, routes))
+    }
+
     pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
-        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return Path::Unknown };
-        look_up(&mut routes, to)
+        let routed = to.filter(|to| !is_of_a_link(to.to_canonical()));
+        let Some((route, mut routes)) = self.route(routed) else { return Path::Unknown };
+        match route.kind {
+            Kind::Local => return Path::Local,
+            // Receivers on this host may get them, too; and an encapsulation may be more than a header.
+            Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
+            Kind::Unicast => {}
+        }
+        match routes.link(route.interface_index).map(|link| link.medium) {
+            Ok(Medium::Host) => Path::Local,
+            Ok(Medium::Card) => Path::Card,
+            _ => Path::Unknown,
+        }
     }
 
     /// Whether that is an address of this machine.
     pub(crate) fn ends_here(&self, to: Option<IpAddr>) -> bool {
-        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return false };
-        routes.look_up(to.to_canonical()).is_ok_and(|route| matches!(route.kind, Kind::Local))
+        self.route(to).is_some_and(|(route, _)| route.kind == Kind::Local)
     }
 
     /// The name of the interface by which packets leave to that address, if it is known.
     pub(crate) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
-        let (mut routes, to) = (self.routes()?, to?.to_canonical());
-        let index = routes.look_up(to).ok()?.interface_index;
-        routes.interface_name(index)
+        let (route, routes) = self.route(to)?;
+        routes.interface_name(route.interface_index)
     }
 
     /// Reads which routes changed. One system call if none did.
@@ -137,26 +155,6 @@ impl PathEvidence {
     }
 }
 
-fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
-    // IPv4-mapped addresses are routed as IPv4.
-    let to = to.to_canonical();
-    if is_of_a_link(to) {
-        return Path::Unknown;
-    }
-    let Ok(route) = routes.look_up(to) else { return Path::Unknown };
-    match route.kind {
-        Kind::Local => return Path::Local,
-        // Receivers on this host may get them, too; and an encapsulation may be more than a header.
-        Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
-        Kind::Unicast => {}
-    }
-    match routes.link(route.interface_index).map(|link| link.medium) {
-        Ok(Medium::Host) => Path::Local,
-        Ok(Medium::Card) => Path::Card,
-        _ => Path::Unknown,
-    }
-}
-
 /// Whether the address is valid only on one link, named by the socket or the address's scope: the table's link may be another.
 fn is_of_a_link(to: IpAddr) -> bool {
     match to {
@@ -187,7 +185,7 @@ mod tests {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }
-        let paths = Paths::of(&std::net::UdpSocket::bind("[::]:0").unwrap(), Some("::".parse().unwrap()));
+        let paths = Paths::of(&std::net::UdpSocket::bind("[::]:0").unwrap());
         for to in ["127.0.0.1", "::ffff:127.0.0.1", "::1"] {
             assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Local, "{to}");
         }
@@ -197,12 +195,12 @@ mod tests {
     fn a_child_forked_while_the_routes_are_locked_does_without_them() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let here = socket.local_addr().unwrap().ip();
-        let paths = Paths::of(&socket, Some(here));
+        let paths = Paths::of(&socket);
         let (all, routes) = (SHARED.get().lock(), paths.routes());
         in_forked_child(|| {
             paths.refresh();
             assert_eq!(paths.to(Some(here)), Path::Unknown);
-            assert_eq!(Paths::of(&socket, Some(here)).to(Some(here)), Path::Local, "its own");
+            assert_eq!(Paths::of(&socket).to(Some(here)), Path::Local, "its own");
         });
         drop((all, routes));
         assert_eq!(paths.to(Some(here)), Path::Local);
@@ -213,7 +211,7 @@ mod tests {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-            let paths = Paths::of(&socket, None);
+            let paths = Paths::of(&socket);
             assert_eq!(paths.to(Some(lab.right().ipv4().into())), Path::Local, "through veth");
             for to in ["224.0.0.1", "255.255.255.255", "169.254.1.1", "fe80::1", "ff02::1"] {
                 assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Unknown, "{to}");

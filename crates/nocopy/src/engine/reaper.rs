@@ -164,15 +164,13 @@ fn adopt(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts) {
     let mut reaper = reaper();
     reaper.detached.push(Detached::new(queue, timeouts, Instant::now()));
     if !reaper.is_running {
-        match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
-            Ok(_) => reaper.is_running = true,
-            Err(_) => {
-                // Without a thread, the memory is given up at once; values that the program drops then may lead here again.
-                let detached = std::mem::take(&mut reaper.detached);
-                drop(reaper);
-                detached.into_iter().for_each(Detached::abandon);
-            }
-        }
+        reaper.is_running = thread::Builder::new().name("nocopy-reaper".into()).spawn(run).is_ok();
+    }
+    if !reaper.is_running {
+        // Without a thread, the memory is given up at once; values that the program drops then may lead here again.
+        let detached = std::mem::take(&mut reaper.detached);
+        drop(reaper);
+        detached.into_iter().for_each(Detached::abandon);
     }
 }
 

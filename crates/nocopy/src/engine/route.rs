@@ -68,7 +68,7 @@ pub(crate) enum Medium {
     Unknown,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     /// Its hardware address; `None` until it has answered.
     pub(crate) mac: Option<MacAddress>,
@@ -104,13 +104,19 @@ pub(crate) struct Routes {
     link_interface: Option<u32>,
     /// The interface, or the VRF, of all that is sent.
     device: Option<u32>,
+    known: Known,
+    /// An entry was forgotten for lack of room, so users that remember its results do not notice its later changes.
+    crowded: bool,
+    buffer: Box<[u8]>,
+}
+
+/// What was looked up, remembered until it changes.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
     /// By source and destination.
     routes: HashMap<(Option<IpAddr>, IpAddr), Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     links: HashMap<u32, Link>,
-    /// An entry was forgotten for lack of room, so users that remember its results do not notice its later changes.
-    crowded: bool,
-    buffer: Box<[u8]>,
 }
 
 impl Routes {
@@ -126,9 +132,7 @@ impl Routes {
             from,
             link_interface,
             device: None,
-            routes: HashMap::new(),
-            neighbours: HashMap::new(),
-            links: HashMap::new(),
+            known: Known::default(),
             crowded: false,
             buffer: vec![0; CHANGE_BYTES].into(),
         })
@@ -146,7 +150,7 @@ impl Routes {
 
     /// The route to an address, remembered until it changes.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
-        if let Some(route) = self.routes.get(&(self.from, to)) {
+        if let Some(route) = self.known.routes.get(&(self.from, to)) {
             return Ok(*route);
         }
         let interface =
@@ -157,16 +161,16 @@ impl Routes {
         if route.mtu_bytes == 0 {
             route.mtu_bytes = self.link(route.interface_index)?.mtu_bytes;
         }
-        if self.routes.len() >= ROUTES_MAX {
-            self.routes.clear();
+        if self.known.routes.len() >= ROUTES_MAX {
+            self.known.routes.clear();
             self.crowded = true;
         }
-        self.routes.insert((self.from, to), route);
+        self.known.routes.insert((self.from, to), route);
         Ok(route)
     }
 
     pub(crate) fn link(&mut self, interface_index: u32) -> Result<Link, RouteError> {
-        if let Some(link) = self.links.get(&interface_index) {
+        if let Some(link) = self.known.links.get(&interface_index) {
             return Ok(*link);
         }
         let answer = route::link_by(&self.requests, interface_index)
@@ -183,7 +187,7 @@ impl Routes {
                 _ => {}
             }
         }
-        self.links.insert(interface_index, link);
+        self.known.links.insert(interface_index, link);
         Ok(link)
     }
 
@@ -202,18 +206,17 @@ impl Routes {
         interface_index: u32,
         address: IpAddr,
     ) -> Result<Neighbour, RouteError> {
-        if let Some(neighbour) = self.neighbours.get(&(interface_index, address)) {
+        if let Some(neighbour) = self.known.neighbours.get(&(interface_index, address)) {
             return Ok(*neighbour);
         }
         let answer = route::neighbour(&self.requests, interface_index, address)
             .map_err(RouteError::system("look up a neighbour"))?;
-        let neighbour =
-            answer.map_or(Neighbour { mac: None, is_stale: false }, |found| parse_neighbour(&found));
-        if self.neighbours.len() >= ROUTES_MAX {
-            self.neighbours.clear();
+        let neighbour = answer.as_ref().map(parse_neighbour).unwrap_or_default();
+        if self.known.neighbours.len() >= ROUTES_MAX {
+            self.known.neighbours.clear();
             self.crowded = true;
         }
-        self.neighbours.insert((interface_index, address), neighbour);
+        self.known.neighbours.insert((interface_index, address), neighbour);
         Ok(neighbour)
     }
 
@@ -226,17 +229,13 @@ impl Routes {
     pub(crate) fn poll_changes(&mut self) -> bool {
         let mut forgot = std::mem::take(&mut self.crowded);
         for _ in 0..CHANGES_AT_A_TIME {
-            let (routes, neighbours, links) = (&mut self.routes, &mut self.neighbours, &mut self.links);
-            let found = route::next_changes(&self.changes, &mut self.buffer, |change| {
-                forgot |= forget(&change, routes, neighbours, links);
-            });
-            match found {
+            let forget = |change: RouteNetlinkMessage| forgot |= self.known.forget(&change);
+            match route::next_changes(&self.changes, &mut self.buffer, forget) {
                 Ok(Changes::Some) => {}
                 Ok(Changes::None) => break,
                 Ok(Changes::Lost) | Err(_) => {
-                    forgot = true;
                     self.forget();
-                    break;
+                    return true;
                 }
             }
         }
@@ -245,44 +244,28 @@ impl Routes {
 
     /// Forgets everything. Some changes are not reported: a path's MTU, a neighbour that became stale.
     pub(crate) fn forget(&mut self) {
-        self.routes.clear();
-        self.neighbours.clear();
-        self.links.clear();
+        self.known = Known::default();
     }
 }
 
-/// Forgets the entries that a change concerns; returns whether there was one.
-fn forget(
-    change: &RouteNetlinkMessage,
-    routes: &mut HashMap<(Option<IpAddr>, IpAddr), Route>,
-    neighbours: &mut HashMap<(u32, IpAddr), Neighbour>,
-    links: &mut HashMap<u32, Link>,
-) -> bool {
-    match change {
-        RouteNetlinkMessage::NewNeighbour(neighbour) | RouteNetlinkMessage::DelNeighbour(neighbour) => {
-            // Neighbours of bridges have no IP address.
-            let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
-                    Some(IpAddr::V4(*address))
-                }
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
-                    Some(IpAddr::V6(*address))
-                }
-                _ => None,
-            });
-            address.is_some_and(|address| neighbours.remove(&(neighbour.header.ifindex, address)).is_some())
-        }
-        RouteNetlinkMessage::NewLink(_) | RouteNetlinkMessage::DelLink(_) => {
-            let known = !(routes.is_empty() && neighbours.is_empty() && links.is_empty());
-            routes.clear();
-            neighbours.clear();
-            links.clear();
-            known
-        }
-        _ => {
-            let known = !routes.is_empty();
-            routes.clear();
-            known
+impl Known {
+    /// Forgets the entries that a change concerns; returns whether there was one.
+    fn forget(&mut self, change: &RouteNetlinkMessage) -> bool {
+        match change {
+            RouteNetlinkMessage::NewNeighbour(neighbour) | RouteNetlinkMessage::DelNeighbour(neighbour) => {
+                // Neighbours of bridges have no IP address.
+                let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
+                    NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+                    NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+                    _ => None,
+                });
+                let index = neighbour.header.ifindex;
+                address.is_some_and(|address| self.neighbours.remove(&(index, address)).is_some())
+            }
+            RouteNetlinkMessage::NewLink(_) | RouteNetlinkMessage::DelLink(_) => {
+                std::mem::take(self) != Self::default()
+            }
+            _ => !std::mem::take(&mut self.routes).is_empty(),
         }
     }
 }
@@ -331,20 +314,14 @@ fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
 }
 
 fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
-    let usable = matches!(
-        found.header.state,
-        NeighbourState::Reachable
-            | NeighbourState::Stale
-            | NeighbourState::Delay
-            | NeighbourState::Probe
-            | NeighbourState::Noarp
-            | NeighbourState::Permanent
-    );
+    use NeighbourState as State;
+    let state = found.header.state;
+    let is_usable = !matches!(state, State::None | State::Incomplete | State::Failed | State::Other(_));
     let mac = found.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => mac_of(bytes),
         _ => None,
     });
-    Neighbour { mac: mac.filter(|_| usable), is_stale: found.header.state == NeighbourState::Stale }
+    Neighbour { mac: mac.filter(|_| is_usable), is_stale: state == State::Stale }
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -523,14 +500,14 @@ mod tests {
         // As if that many had been looked up, which would take a second.
         let none = Neighbour { mac: None, is_stale: false };
         let stations = (0..).map(|number| Ipv4Addr::from_bits(0x0a4e_0000 + number).into());
-        routes.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
+        routes.known.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
         for number in 0..2 {
-            assert!(routes.neighbours.len() < ROUTES_MAX || number == 1);
+            assert!(routes.known.neighbours.len() < ROUTES_MAX || number == 1);
             routes.neighbour(index, Ipv4Addr::from_bits(0x0a4d_1000 + number).into()).unwrap();
-            assert!(routes.neighbours.len() <= ROUTES_MAX);
+            assert!(routes.known.neighbours.len() <= ROUTES_MAX);
         }
-        assert_eq!(routes.neighbours.len(), 1);
-        assert!(!routes.neighbours.contains_key(&(index, peer)), "room for all");
+        assert_eq!(routes.known.neighbours.len(), 1);
+        assert!(!routes.known.neighbours.contains_key(&(index, peer)), "room for all");
         assert!(routes.poll_changes());
         assert!(!routes.poll_changes(), "told once");
     }
@@ -547,6 +524,6 @@ mod tests {
             ip(left, &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"));
         }
         assert!(routes.poll_changes(), "neighbours nobody knew, but too many to be told of");
-        assert!(routes.routes.is_empty());
+        assert!(routes.known.routes.is_empty());
     }
 }

@@ -106,10 +106,8 @@ pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Insta
         Wait::Interrupt => sleep(waiting, deadline),
         Wait::Adaptive { spin: limit } => {
             let limit = Instant::now().checked_add(limit);
-            match spin(waiting, [limit, deadline].into_iter().flatten().min())? {
-                true => Ok(()),
-                false => sleep(waiting, deadline),
-            }
+            let is_over = spin(waiting, [limit, deadline].into_iter().flatten().min())?;
+            if is_over { Ok(()) } else { sleep(waiting, deadline) }
         }
         Wait::Coalesced { packets, delay } => coalesce(waiting, packets, delay, deadline),
     }

@@ -52,8 +52,8 @@ struct Shared {
     /// Whether each buffer consists of whole pages, which can be replaced one by one.
     whole_pages: bool,
     total: u32,
-    /// How many streams send from it.
-    sharers: AtomicUsize,
+    /// Each stream that sends from it has a clone.
+    sharers: Arc<()>,
     /// Locked while pages are replaced.
     registered: Mutex<Registered>,
     /// The free buffers; last in, first out, so that a taken buffer is in the cache.
@@ -62,7 +62,7 @@ struct Shared {
 
 /// io_uring instances that have the pool registered.
 #[derive(Debug, Default)]
-struct Registered {
+pub(super) struct Registered {
     /// Instances that have registered the pool, or are about to; they read the pages mapped at registration.
     instances: usize,
     /// Buffers given up while instances exist. Their pages are replaced when the last instance has ended.
@@ -99,7 +99,7 @@ impl Pool {
             buffer_bytes,
             whole_pages,
             total: buffers,
-            sharers: AtomicUsize::new(0),
+            sharers: Arc::default(),
             registered: Mutex::default(),
             free,
         })))
@@ -148,7 +148,7 @@ impl Pool {
 
     /// Streams that send from the pool, and dropped ones whose memory the kernel still reads.
     pub(crate) fn sharers(&self) -> usize {
-        self.0.sharers.load(Relaxed)
+        Arc::strong_count(&self.0.sharers) - 1
     }
 
     /// Announces that an io_uring instance will register the memory: none of it is replaced while the result exists.
@@ -161,7 +161,7 @@ impl Pool {
     }
 
     /// `None` in a forked child, which does not have the memory.
-    fn registered(&self) -> Option<MutexGuard<'_, Registered>> {
+    pub(super) fn registered(&self) -> Option<MutexGuard<'_, Registered>> {
         self.locked(&self.0.registered)
     }
 
@@ -241,22 +241,5 @@ impl Drop for Registration {
                 NOT_REPLACED_BYTES.fetch_add(self.0.buffer_bytes() as u64, Relaxed);
             }
         }
-    }
-}
-
-/// Counts as one of the streams that send from a pool, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Sharer(Pool);
-
-impl Sharer {
-    fn new(pool: Pool) -> Self {
-        pool.0.sharers.fetch_add(1, Relaxed); // a count alone: it is of no other memory
-        Self(pool)
-    }
-}
-
-impl Drop for Sharer {
-    fn drop(&mut self) {
-        self.0.0.sharers.fetch_sub(1, Relaxed);
     }
 }

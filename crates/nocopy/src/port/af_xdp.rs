@@ -5,14 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::Backend;
+use super::backend::{Backend, KernelRings, XdpParts};
 use super::bound_socket::BoundSocket;
 use super::builder::PortTuning;
 use super::drivers;
-use super::grant::{Grant, Granted};
+use super::error::refused_here;
+use super::granted::Granted;
+use super::host_path::HostPath;
 use super::ladder::{Order, Step};
 use super::redirect::{self, Redirect};
-use super::to_host::Way;
 use super::user_filter::{Rest, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, assemble};
 use crate::facts::kernel::KernelVersion;
@@ -35,24 +36,12 @@ pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 /// A bound AF_XDP socket, and the program that feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
-    pub(super) redirect: Arc<Redirect>,
+    redirect: Arc<Redirect>,
     queue: u32,
-    pub(super) bound: BoundSocket,
+    bound: BoundSocket,
     /// The handle for returning packets, if it was prepared while the process had privileges.
-    pub(super) way_to_host: Option<Way>,
+    host_path: Option<HostPath>,
     _promiscuous: Option<Promiscuous>,
-}
-
-impl XdpBackend {
-    /// Ends receiving; true if the kernel certainly receives into none of the port's frames any more.
-    pub(super) fn disconnect(&self) -> bool {
-        self.leave_to_host() && redirect::wait_for_programs()
-    }
-
-    /// Leaves arriving packets to the host; see [`Redirect::clear`].
-    pub(super) fn leave_to_host(&self) -> bool {
-        self.redirect.clear(self.queue)
-    }
 }
 
 impl Backend for XdpBackend {
@@ -76,12 +65,21 @@ impl Backend for XdpBackend {
         self.kick_rx()
     }
 
-    fn bound_socket(&self) -> Option<&BoundSocket> {
-        Some(&self.bound)
+    fn kernel_rings(&self) -> Option<KernelRings> {
+        self.bound.kernel_rings()
     }
 
-    fn as_xdp(&self) -> Option<&XdpBackend> {
-        Some(self)
+    fn xdp(&self) -> Option<XdpParts<'_>> {
+        let Self { redirect, bound, host_path, .. } = self;
+        Some(XdpParts { redirect, inquiry: &bound.inquiry, host_path: host_path.as_ref() })
+    }
+
+    fn leave_to_host(&self) -> bool {
+        self.redirect.clear(self.queue)
+    }
+
+    fn disconnect(&self) -> bool {
+        self.leave_to_host() && redirect::wait_for_programs()
     }
 }
 
@@ -113,8 +111,8 @@ pub(super) struct Standing {
 }
 
 impl XdpRungs {
-    pub(super) fn of(grant: Option<Grant>) -> Self {
-        let (granted_socket, granted) = grant.map(|grant| (grant.socket, grant.rest)).unzip();
+    pub(super) fn of(grant: Option<(XskSocket, Granted)>) -> Self {
+        let (granted_socket, granted) = grant.unzip();
         Self { granted_socket, granted, ..Self::default() }
     }
 
@@ -220,16 +218,16 @@ impl Standing {
         }
         let (program, place) = redirect.filter.clone().unzip();
         // If it is not available, `ToHost` reports why.
-        let way_to_host = settings
+        let host_path = settings
             .tuning
             .way_to_host
-            .then(|| Way::prepare(&settings.interface, &bound.inquiry).ok())
+            .then(|| HostPath::prepare(&settings.interface, &bound.inquiry).ok())
             .flatten();
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
             bound,
-            way_to_host,
+            host_path,
             _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
         };
         let chain_frames_max = chain_frames_max(mode, interface);
@@ -393,19 +391,4 @@ fn members(interface: &Interface) -> io::Error {
 fn unproven() -> io::Error {
     let words = "the socket was bound, but a frame sent as proof was not reported as sent in time";
     io::Error::new(io::ErrorKind::TimedOut, words)
-}
-
-/// The kernel's reason, if it refused native XDP for a reason that may not apply to generic XDP.
-pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
-    match error {
-        xdp::Error::NoNative { source, .. }
-        | xdp::Error::Mtu { source, .. }
-        | xdp::Error::System { source, .. }
-            if at == Attach::Native =>
-        {
-            Ok(source)
-        }
-        xdp::Error::Filter { .. } => Ok(io::Error::new(io::ErrorKind::Unsupported, error)),
-        error => Err(error.into()),
-    }
 }

@@ -2,13 +2,33 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Statistics;
-use super::af_xdp::XdpBackend;
-use super::bound_socket::BoundSocket;
+use super::host_path::HostPath;
+use super::redirect::Redirect;
+use crate::sys::interface::Inquiry;
 use crate::sys::poll::{self, Wakeup};
 use crate::sys::xsk::TxKick;
+
+/// What differs between kernels that share the rings.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KernelRings {
+    /// The kernel wants room for a request in front of every packet.
+    pub(super) takes_requests: bool,
+    /// The kernel's index of the tx ring may lag behind the frames it has sent; see `Inner::silent_kicks`.
+    pub(super) tx_index_lags: bool,
+}
+
+/// The XDP program of a port, and what returning packets to the host needs.
+#[derive(Debug)]
+pub(super) struct XdpParts<'a> {
+    pub(super) redirect: &'a Arc<Redirect>,
+    pub(super) inquiry: &'a Inquiry,
+    /// If it was prepared while the process had privileges.
+    pub(super) host_path: Option<&'a HostPath>,
+}
 
 /// The other end of a port's rings. It is called at most once per batch; values that never change are read when the port is opened
 /// ([`Inner::new`](super::Inner)). Errors are the kernel's own.
@@ -32,13 +52,23 @@ pub(super) trait Backend: AsFd + Send + Sync {
         Ok(())
     }
 
-    /// The AF_XDP socket, if the kernel shares the rings.
-    fn bound_socket(&self) -> Option<&BoundSocket> {
+    /// `None` if the rings are not shared with the kernel.
+    fn kernel_rings(&self) -> Option<KernelRings> {
         None
     }
 
-    /// This backend, if it takes packets away from the host.
-    fn as_xdp(&self) -> Option<&XdpBackend> {
+    /// `None` if it takes no packets away from the host.
+    fn xdp(&self) -> Option<XdpParts<'_>> {
         None
+    }
+
+    /// Leaves arriving packets to the host; true if it gets them all from now on. See [`Redirect::clear`].
+    fn leave_to_host(&self) -> bool {
+        true
+    }
+
+    /// Ends receiving; true if the kernel certainly receives into none of the port's frames any more.
+    fn disconnect(&self) -> bool {
+        true
     }
 }

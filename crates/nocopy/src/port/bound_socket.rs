@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::backend::Backend;
+use super::backend::{Backend, KernelRings};
 use super::{Mode, PortBuilder, Statistics};
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::xsk::{TxKick, XskSocket};
@@ -11,8 +11,7 @@ use crate::sys::xsk::{TxKick, XskSocket};
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     pub(super) socket: XskSocket,
-    /// Whether the kernel's index of the tx ring may lag behind the frames it has sent; see `Inner::silent_kicks`.
-    pub(super) tx_index_lags: bool,
+    tx_index_lags: bool,
     pub(super) inquiry: Inquiry,
 }
 
@@ -47,8 +46,8 @@ impl Backend for BoundSocket {
         self.kick_tx().map(drop)
     }
 
-    fn bound_socket(&self) -> Option<&BoundSocket> {
-        Some(self)
+    fn kernel_rings(&self) -> Option<KernelRings> {
+        Some(KernelRings { takes_requests: self.socket.takes_requests, tx_index_lags: self.tx_index_lags })
     }
 }
 

@@ -3,14 +3,14 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Fanout, Mode, OpenError, Port, Purpose, Wait, memory, open};
+use super::{Fanout, Mode, OpenError, Wait};
 use crate::memory::area::{Area, AreaConfig};
 use crate::port::filter::Program;
 use crate::sys::interface::Interface;
 use crate::sys::queues::node_of;
 use crate::sys::xsk::RingSizes;
 
-/// Settings of a port to be opened; see [`Port::builder`].
+/// Settings of a port to be opened; see [`Port::builder`](super::Port::builder).
 ///
 /// Settings that depend on each other:
 ///
@@ -39,7 +39,6 @@ use crate::sys::xsk::RingSizes;
 /// let builder = Port::builder("absent0")
 ///     .purpose(Purpose::Capture) // the packets are the host's, too: this decides the order of the modes
 ///     .promiscuous(true) // also packets for other hosts
-///     .displace(true) // in place of an XDP program that is there; it is put back afterwards
 ///     .busy_poll(Duration::from_micros(50), 64)
 ///     .receive_metadata(true); // asks the card for times, hashes, and VLAN tags
 /// assert!(matches!(builder.open(), Err(OpenError::Interface(_)))); // there is no such interface
@@ -60,7 +59,6 @@ pub struct PortBuilder {
     pub(super) batch: u32,
     pub(super) wait: Wait,
     pub(super) promiscuous: bool,
-    pub(super) displace: bool,
     pub(super) purpose: Purpose,
     pub(super) multi_buffer: bool,
     pub(super) filter: Option<Program>,
@@ -69,6 +67,19 @@ pub struct PortBuilder {
     pub(super) tuning: PortTuning,
     /// Not a setting: determined while opening.
     pub(super) mtu_bytes: u32,
+}
+
+/// The purpose of a port, which decides which mode is the fastest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// To receive and to answer. The port alone gets the packets if the mode allows it (all AF_XDP modes).
+    #[default]
+    Exchange,
+    /// To observe arriving packets. It does not matter whether the host gets them too.
+    Capture,
+    /// To send.
+    Send,
 }
 
 /// Settings of ports for this workspace's own crates; see [`PortBuilder::tuning`].
@@ -150,7 +161,6 @@ impl PortBuilder {
             batch: 64,
             wait: Wait::Interrupt,
             promiscuous: false,
-            displace: false,
             purpose: Purpose::default(),
             multi_buffer: false,
             filter: None,
@@ -240,15 +250,6 @@ impl PortBuilder {
         self
     }
 
-    /// Replaces an XDP program that is already attached, and puts it back when the last port of the interface closes (default false:
-    /// opening fails, and names the program). The displaced program stays detached if the process is killed, or closes the port without
-    /// `CAP_NET_ADMIN`, which is not reported: a process that gives up its privileges should keep this capability.
-    #[must_use]
-    pub fn displace(mut self, on: bool) -> Self {
-        self.displace = on;
-        self
-    }
-
     /// Receives and sends packets longer than a frame as a [`Chain`] of several (default false): for an MTU of more than 3,818
     /// bytes, and in packet ring mode for packets that the kernel has joined. Receive with [`Batch::next_chain`], send with
     /// [`Sender::send_chain`]. Needs Linux 6.6 for AF_XDP.
@@ -265,6 +266,8 @@ impl PortBuilder {
     /// Receives only packets that match; see [`filter`](crate::filter) (default: all). In the AF_XDP modes the filter belongs to the
     /// interface: ports on several of its queues in one process must have the same. If the kernel refuses it, it runs in
     /// user space, and [`Port::explain`] says why. Matching packets are received whole, whatever length the filter returns.
+    ///
+    /// [`Port::explain`]: super::Port::explain
     #[must_use]
     pub fn filter(mut self, filter: &Program) -> Self {
         self.filter = Some(filter.clone());
@@ -285,6 +288,7 @@ impl PortBuilder {
     /// ([`Sender::send_with`]; default false). If neither can, the port still opens, and [`Port::explain`] says why. Every packet then
     /// needs 16 free bytes in front; packets written into fresh frames have them.
     ///
+    /// [`Port::explain`]: super::Port::explain
     /// [`Sender::send_with`]: super::Sender::send_with
     #[must_use]
     pub fn send_metadata(mut self, on: bool) -> Self {
@@ -306,24 +310,6 @@ impl PortBuilder {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * 2048
-    }
-
-    /// Opens the port.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what prevents it and what to do.
-    pub fn open(self) -> Result<Port, OpenError> {
-        self.check()?;
-        open::open(self)
-    }
-
-    /// Makes two ports linked to each other in this process; see [`Port::memory_pair`].
-    ///
-    /// # Errors
-    /// Invalid settings, or not enough memory.
-    pub fn memory_pair(self) -> Result<(Port, Port), OpenError> {
-        self.check()?;
-        memory::pair(&self)
     }
 
     pub(super) fn check(&self) -> Result<(), OpenError> {

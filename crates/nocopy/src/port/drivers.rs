@@ -15,6 +15,9 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a card may take to send the probe frame.
 pub(super) const PROBE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// A page, in which a native XDP driver keeps room for `struct skb_shared_info` behind the packet.
+pub(super) const PAGE_BYTES: u32 = 4096;
+
 /// A fact about some drivers.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -220,7 +223,7 @@ mod tests {
             kernel_completion.push(sent.address).unwrap();
         }
         kernel_completion.publish();
-        assert_eq!(send.reap(&mut completion, &mut faults, &mut Vec::new()), 1);
+        assert_eq!(send.reap(&mut completion, u32::MAX, &mut faults, &mut Vec::new()), 1);
         assert_eq!((faults.not_lent, faults.total), (2, 2));
         drop(first);
         receive.balance();

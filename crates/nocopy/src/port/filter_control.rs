@@ -116,16 +116,15 @@ impl Queues {
 impl FilterControl {
     fn of(port: &Inner) -> Result<Self, FilterControlError> {
         let interface = port.interface.clone();
-        let with_map = port.backend().as_xdp().and_then(|xdp| Some((xdp, xdp.redirect.map()?)));
-        let Some((xdp, map)) = with_map else {
+        let with_map = port.backend().xdp().and_then(|xdp| Some((xdp.redirect.map()?, xdp)));
+        let Some((map, xdp)) = with_map else {
             return Err(FilterControlError::NoProgram { interface, mode: port.mode });
         };
         let system = |operation| {
             let interface = interface.clone();
             move |source| FilterControlError::System { interface, operation, source }
         };
-        let namespace =
-            xdp.bound.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
+        let namespace = xdp.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
         let duplicate = system("duplicate a descriptor");
         let both =
             map.try_clone_to_owned().and_then(|map| Ok((map, xdp.redirect.link().try_clone_to_owned()?)));

@@ -35,8 +35,9 @@ use std::sync::Arc;
 
 use message::{Header, MESSAGE_BYTES, Message, VERSION};
 
-use super::af_xdp::refused_here;
 use super::drivers;
+use super::error::refused_here;
+use super::granted::Granted;
 use super::redirect::Redirect;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
 use crate::facts::kernel::KernelVersion;
@@ -104,17 +105,8 @@ pub struct Grant {
     queue: u32,
     /// Entries of the rx ring, which already exists, or the map would not accept the socket.
     rx_entries: u32,
-    pub(super) socket: XskSocket,
-    pub(super) rest: Granted,
-}
-
-/// The parts of a port other than its socket.
-#[derive(Debug)]
-pub(super) struct Granted {
-    redirect: Arc<Redirect>,
-    /// The errno of native XDP, if it was refused before generic was used.
-    native_refused: Option<i32>,
-    pub(super) promiscuous: Option<Promiscuous>,
+    socket: XskSocket,
+    rest: Granted,
 }
 
 /// Why a grant could not be sent or received.
@@ -348,21 +340,6 @@ fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<()
     Ok(())
 }
 
-impl Granted {
-    pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<Redirect>, io::Error> {
-        if self.redirect.recipe.at == at {
-            return Ok(Arc::clone(&self.redirect));
-        }
-        Err(match (at, self.native_refused) {
-            (Attach::Native, Some(errno)) => io::Error::from_raw_os_error(errno),
-            _ => io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the port was granted for another mode; ask for this mode in the process that grants it",
-            ),
-        })
-    }
-}
-
 fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<(), GrantError> {
     match descriptor::socket_family(socket) {
         Some(found) if i32::from(found) == family => Ok(()),
@@ -378,16 +355,10 @@ impl PortBuilder {
     /// [`multi_buffer`](Self::multi_buffer) is used here and by [`open_granted`](Self::open_granted), all other settings only there.
     ///
     /// # Errors
-    /// As [`PortBuilder::open`]. A program that is already attached cannot be displaced, because the client could not put it back.
+    /// As [`PortBuilder::open`].
     pub fn grant(self) -> Result<Grant, OpenError> {
         if self.mode == Some(Mode::PacketRing) {
             return Err(self.not_granted("mode", OF_XDP));
-        }
-        if self.displace {
-            return Err(self.not_granted(
-                "displace",
-                "the client could not put the other program back; detach it first",
-            ));
         }
         self.check()?;
         if self.rings.rx < known_entries_min() {
@@ -416,7 +387,7 @@ impl PortBuilder {
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
-    /// [`frame_count`](Self::frame_count). Displacing, busy polling and promiscuous mode can only be asked for when the port is granted.
+    /// [`frame_count`](Self::frame_count). Busy polling and promiscuous mode can only be asked for when the port is granted.
     pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;
@@ -424,7 +395,6 @@ impl PortBuilder {
         self.check()?;
         let elsewhere = "it needs privileges; ask for it where the port is granted";
         let refused = [
-            ("displace", self.displace, elsewhere),
             ("busy_poll", self.busy_poll.is_some(), elsewhere),
             ("promiscuous", self.promiscuous && grant.rest.promiscuous.is_none(), elsewhere),
             ("multi_buffer", self.multi_buffer && !grant.rest.redirect.recipe.fragments, elsewhere),
@@ -444,7 +414,7 @@ impl PortBuilder {
         }
         self.promiscuous = false; // or it is on already
         self.purpose = Purpose::default(); // the packet ring is not on this ladder
-        open::open_by(self, Some(grant))
+        open::open_by(self, Some((grant.socket, grant.rest)))
     }
 
     fn not_granted(&self, setting: &'static str, advice: &'static str) -> OpenError {

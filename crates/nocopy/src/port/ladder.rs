@@ -3,28 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use super::drivers::{self, Effect};
-use super::open::PAGE_BYTES;
-use super::{Mode, OpenError, PortBuilder, Refusal};
+use super::drivers::{self, Effect, PAGE_BYTES};
+use super::{Mode, OpenError, PortBuilder, Purpose, Refusal};
 use crate::port::xdp;
 use crate::sys::interface::Interface;
 
 /// The usual order, from the fastest to the slowest.
 pub(crate) const LADDER: [Mode; 4] =
     [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
-
-/// The purpose of a port, which decides which mode is the fastest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Purpose {
-    /// To receive and to answer. The port alone gets the packets if the mode allows it (all AF_XDP modes).
-    #[default]
-    Exchange,
-    /// To observe arriving packets. It does not matter whether the host gets them too.
-    Capture,
-    /// To send.
-    Send,
-}
 
 /// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode (`nocopy bench packet-send`).
 const LONG_PACKET_BYTES: u32 = 4096;
@@ -45,7 +31,6 @@ impl Order {
             OpenError::QueueTaken { .. }
                 | OpenError::Xdp(
                     xdp::Error::Occupied { .. }
-                        | xdp::Error::Held { .. }
                         | xdp::Error::OtherFilter { .. }
                         | xdp::Error::OneBuffer { .. }
                 )

@@ -164,7 +164,18 @@ impl Ends {
     }
 }
 
-pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
+impl PortBuilder {
+    /// Makes two ports linked to each other in this process; see [`Port::memory_pair`].
+    ///
+    /// # Errors
+    /// Invalid settings, or not enough memory.
+    pub fn memory_pair(self) -> Result<(Port, Port), OpenError> {
+        self.check()?;
+        pair(&self)
+    }
+}
+
+fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     if let Some(Err(source)) = settings.filter.as_ref().map(Program::check_answerable) {
         return Err(xdp::Error::Filter { source: source.into() }.into());
     }

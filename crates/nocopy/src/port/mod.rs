@@ -18,11 +18,14 @@ mod backend;
 mod bound_socket;
 pub(crate) mod builder;
 pub(crate) mod drivers;
+mod error;
 mod explain;
 pub mod filter;
 pub(crate) mod filter_control;
 mod forward;
 mod grant;
+mod granted;
+mod host_path;
 mod kept;
 mod ladder;
 mod memory;
@@ -51,17 +54,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use af_xdp::XdpBackend;
 use backend::Backend;
-pub use builder::PortBuilder;
+pub use builder::{PortBuilder, Purpose};
+pub use error::{OpenError, ToHostError};
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
-pub use ladder::Purpose;
-pub use open::OpenError;
 pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use sender::Sender;
-pub use to_host::{ToHost, ToHostError};
+pub use to_host::ToHost;
 use user_filter::TurnedAway;
 
 use crate::counter::Counter;
@@ -155,10 +156,6 @@ impl Port {
         self.inner().queue
     }
 
-    pub(crate) fn halves_ref(&self) -> (&Receiver, &Sender) {
-        (&self.receiver, &self.sender)
-    }
-
     pub(crate) fn interface(&self) -> &str {
         &self.inner().interface
     }
@@ -247,7 +244,7 @@ impl Inner {
         area: Area,
         backend: impl Backend + 'static,
     ) -> Self {
-        let socket = backend.bound_socket();
+        let kernel = backend.kernel_rings();
         Self {
             interface: settings.interface.clone(),
             interface_index,
@@ -261,9 +258,9 @@ impl Inner {
             turned_away: TurnedAway::default(),
             offers: none_in(mode).1,
             area,
-            has_kernel_rings: socket.is_some(),
-            sends_with_requests: socket.is_some_and(|bound| bound.socket.takes_requests),
-            tx_index_lags: socket.is_some_and(|bound| bound.tx_index_lags),
+            has_kernel_rings: kernel.is_some(),
+            sends_with_requests: kernel.is_some_and(|kernel| kernel.takes_requests),
+            tx_index_lags: kernel.is_some_and(|kernel| kernel.tx_index_lags),
             backend: Some(Box::new(backend)),
             left: AtomicBool::new(false),
             parked: Mutex::default(),
@@ -335,14 +332,11 @@ impl Inner {
     /// Gives the port up in a forked child: closing it then changes nothing for the parent.
     fn leave(&self) {
         self.left.store(true, Relaxed);
-        if let Some(xdp) = self.backend().as_xdp() {
-            xdp.redirect.leave();
-        }
     }
 
-    /// Leaves arriving packets to the host; in modes other than AF_XDP the host has them anyway. See [`Redirect::clear`](redirect::Redirect::clear).
+    /// Leaves arriving packets to the host; in modes other than AF_XDP the host has them anyway.
     fn leave_to_host(&self) -> bool {
-        self.backend().as_xdp().is_none_or(XdpBackend::leave_to_host)
+        self.backend().leave_to_host()
     }
 
     fn is_left(&self) -> bool {
@@ -363,7 +357,9 @@ impl AsFd for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let disconnected = self.backend().as_xdp().is_none_or(|xdp| !self.is_left() && xdp.disconnect());
+        // What another process continues with stays connected.
+        let stays = self.is_left() && self.backend().xdp().is_some();
+        let disconnected = !stays && self.backend().disconnect();
         drop(self.backend.take());
         let pools = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {

@@ -1,217 +1,31 @@
 //! Opening a port: the checks of interface and area that are the same in every mode.
 
-use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::af_xdp::XdpRungs;
-use super::drivers::{self, Effect};
-use super::grant::Grant;
+use super::drivers::{self, Effect, PAGE_BYTES};
+use super::granted::Granted;
 use super::ladder::Step;
-use super::{Mode, Port, PortBuilder, Refusal, ToHostError, packet_ring};
-use crate::memory::area::{Area, AreaConfig, AreaError, PACKET_HEADROOM_BYTES};
-use crate::port::xdp::{self, KernelVersion};
-use crate::sys::capability;
+use super::{Mode, OpenError, Port, PortBuilder, packet_ring};
+use crate::memory::area::{Area, AreaConfig, PACKET_HEADROOM_BYTES};
 use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
+use crate::sys::xsk::XskSocket;
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Ethernet header and two VLAN tags: the bytes that a received frame may have beyond the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 
-/// A page, in which a native XDP driver keeps room for `struct skb_shared_info` behind the packet.
-pub(super) const PAGE_BYTES: u32 = 4096;
-
 /// The largest frame chosen by default: it holds 9,000 bytes and more; larger ones would use too much memory.
 const LONG_FRAME_BYTES_MAX: u32 = 16 << 10;
 
-/// Why a port could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The interface cannot be used.
-    #[error(transparent)]
-    Interface(#[from] InterfaceError),
-    /// The interface has no carrier.
-    #[error("{interface}: no carrier{}; nothing is connected, or the other end is down; check both", if *.after_attach {
-        " since XDP was attached (some drivers reset the link)"
-    } else {
-        ""
-    })]
-    NoCarrier {
-        /// The interface.
-        interface: String,
-        /// Whether the carrier was present before the program was attached.
-        after_attach: bool,
-    },
-    /// A packet of the interface's MTU does not fit a frame.
-    #[error(
-        "{interface}: frames of {frame_bytes} B are too short; its MTU of {mtu_bytes} needs {needed_bytes} B; {}",
-        if *needed_bytes <= PAGE_BYTES {
-            "use a frame size of 4096"
-        } else {
-            "receive packets in several frames (PortBuilder::multi_buffer), or lower the MTU to 3,818 or less"
-        }
-    )]
-    Mtu {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// Bytes a frame would need.
-        needed_bytes: u32,
-        /// Bytes a frame has.
-        frame_bytes: u32,
-    },
-    /// No such queue.
-    #[error(
-        "{interface} queue {queue}: no such queue; the interface has {queues}, counted from 0; try a lower queue, or \
-         'ethtool -L {interface} combined {}'",
-        queue + 1
-    )]
-    QueueOutOfRange {
-        /// The interface.
-        interface: String,
-        /// The requested queue.
-        queue: u32,
-        /// The number of queues.
-        queues: u32,
-    },
-    /// No queue was asked for.
-    #[error("{interface}: no queue; the range is empty; queues are counted from 0, and '..' means all")]
-    NoQueue {
-        /// The interface.
-        interface: String,
-    },
-    /// Another AF_XDP socket has the queue.
-    #[error(
-        "{interface} queue {queue}: in use; another AF_XDP socket is bound to it; close that port, or take another queue"
-    )]
-    QueueTaken {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-    },
-    /// A capability is missing.
-    #[error(
-        "{interface}: a port cannot be opened; this process lacks {capability}; run as root, or grant it with {}",
-        capability::GRANT
-    )]
-    Capability {
-        /// The interface.
-        interface: String,
-        /// The capability, by its name in capabilities(7).
-        capability: &'static str,
-    },
-    /// The kernel is too old, or was built without AF_XDP.
-    #[error(
-        "AF_XDP: not available; this is Linux {running}; use Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
-    )]
-    Kernel {
-        /// The running kernel.
-        running: KernelVersion,
-        /// The oldest kernel that is new enough.
-        needed: KernelVersion,
-    },
-    /// The kernel refuses to lock more memory.
-    #[error(
-        "{interface} queue {queue}: the kernel could not pin {bytes} B for the area{cause}; raise the limit with \
-         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames", cause = Why(.source))]
-    PinnedMemory {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-        /// Bytes to be locked.
-        bytes: usize,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The kernel has no rings of this size.
-    #[error("{ring} ring of {entries} entries: not possible; rings have a power of two; try {}", next_size(*entries))]
-    RingSize {
-        /// Which ring.
-        ring: &'static str,
-        /// The requested number of entries.
-        entries: u32,
-    },
-    /// A batch size of 0.
-    #[error("batch of 0 packets: not possible; nothing could ever be received; use at least 1")]
-    Batch,
-    /// Frames larger than a page.
-    #[error(
-        "frames of {frame_bytes} B: too long; AF_XDP allows at most a page ({PAGE_BYTES} B); use 2048 or 4096, or the mode \
-         'packet ring'"
-    )]
-    FrameSize {
-        /// Bytes in a frame.
-        frame_bytes: u32,
-    },
-    /// The mode is not for interfaces.
-    #[error("mode 'memory': cannot be opened on an interface; memory ports have none; use Port::memory_pair")]
-    MemoryMode,
-    /// Every mode was refused.
-    #[error("{interface} queue {queue}: cannot be opened in any mode; {}; 'nocopy doctor {interface}' shows what each mode needs", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join(", "))]
-    NoMode {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-        /// Each mode with the reason.
-        refusals: Vec<Refusal>,
-    },
-    /// A setting that is not possible with a grant.
-    #[error("{interface} queue {queue}: '{setting}' cannot be used; the port was granted; {advice}")]
-    NotGranted {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-        /// The method of [`PortBuilder`] that requested it.
-        setting: &'static str,
-        /// Why, and what to do.
-        advice: &'static str,
-    },
-    /// The kernel refuses the filter, and a filter in user space would withhold packets from the host.
-    #[error(
-        "filter: cannot run in user space; packets that do not match could not be returned to the host; {source}"
-    )]
-    Filter {
-        /// Why packets could not be returned to the host.
-        source: Box<ToHostError>,
-    },
-    /// The area could not be made or shared.
-    #[error(transparent)]
-    Area(#[from] AreaError),
-    /// The XDP program could not be loaded or attached.
-    #[error(transparent)]
-    Xdp(#[from] xdp::Error),
-    /// The kernel refused another operation.
-    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
-    System {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-        /// The operation.
-        operation: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-}
-
-fn next_size(entries: u32) -> u32 {
-    entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
-}
-
-/// Tries the modes until one works, the fastest for this interface and purpose first.
-pub(super) fn open(settings: PortBuilder) -> Result<Port, OpenError> {
-    open_by(settings, None)
-}
-
-/// As [`open`]; with a grant only the AF_XDP modes, since the grant has done the privileged part.
-pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result<Port, OpenError> {
+/// Tries the modes until one works, the fastest for this interface and purpose first; with a socket that was granted only those of AF_XDP,
+/// since the grant has done the privileged part.
+pub(super) fn open_by(
+    mut settings: PortBuilder,
+    grant: Option<(XskSocket, Granted)>,
+) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
     let area = settings.area_for(&interface, 1)?;
@@ -253,6 +67,15 @@ fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
 }
 
 impl PortBuilder {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what prevents it and what to do.
+    pub fn open(self) -> Result<Port, OpenError> {
+        self.check()?;
+        open_by(self, None)
+    }
+
     /// The smallest frame size that holds a packet of the interface's MTU in every allowed mode.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
         if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, 0) {

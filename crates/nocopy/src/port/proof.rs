@@ -78,7 +78,7 @@ fn completes(
         if let Err(error) = kick() {
             break Err(error);
         }
-        if pool.reap(completion, &mut faults, &mut Vec::new()) > 0 {
+        if pool.reap(completion, u32::MAX, &mut faults, &mut Vec::new()) > 0 {
             break Ok(true);
         }
         std::thread::sleep(LOOK_INTERVAL);

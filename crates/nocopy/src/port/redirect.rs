@@ -88,7 +88,7 @@ impl Redirect {
     }
 
     fn attach(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Self, Error> {
-        let PortBuilder { multi_buffer: fragments, displace, .. } = *settings;
+        let fragments = settings.multi_buffer;
         // Not the current number of queues: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let random = |source| Error::System { operation: "draw a random number", source };
@@ -100,12 +100,7 @@ impl Redirect {
         let mut program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
         let mut looks = 1..RELEASE_LOOKS;
         loop {
-            let attached = if displace {
-                program.displace(&interface.name, at)
-            } else {
-                program.attach(&interface.name, at)
-            };
-            match attached {
+            match program.attach(&interface.name, at) {
                 Ok(attachment) => {
                     let filter = settings.filter.clone().zip(place);
                     return Ok(Self { recipe, sockets: Some(sockets), refused, filter, attachment });
@@ -150,11 +145,6 @@ impl Redirect {
             (false, true) => Arrivals::Unknown(refused.times.unwrap_or(Unsupported::Absent)),
             _ => Arrivals::Unknown(no_hints),
         }
-    }
-
-    /// Leaves the program to the other holders of its link, as a forked child must: a displaced program stays displaced.
-    pub(super) fn leave(&self) {
-        self.attachment.leave();
     }
 
     pub(super) fn link(&self) -> BorrowedFd<'_> {

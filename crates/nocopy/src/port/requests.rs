@@ -196,6 +196,6 @@ impl Sender {
             count += 1;
         }
         drop(completed);
-        self.pool.reap_some(&mut self.completion, count, &mut self.faults, &mut self.kept)
+        self.pool.reap(&mut self.completion, count, &mut self.faults, &mut self.kept)
     }
 }

@@ -430,7 +430,7 @@ impl Sender {
         self.book();
         let count = match self.departures.is_awaiting() {
             true => self.reap_departures(),
-            false => self.pool.reap(&mut self.completion, &mut self.faults, &mut self.kept),
+            false => self.pool.reap(&mut self.completion, u32::MAX, &mut self.faults, &mut self.kept),
         };
         self.counts.reaped += u64::from(count);
         count as usize

@@ -1,21 +1,21 @@
 //! Returns packets to the host's own network stack.
 
-use nocopy_proto::errno::{Why, remedy};
 use nocopy_proto::wire::unfinished::Unfinished;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
+use super::backend::XdpParts;
+use super::host_path::HostPath;
 use super::redirect::Redirect;
-use super::{Inner, Mode, counter};
+use super::{Inner, Mode, ToHostError, counter};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::kernel::KernelVersion;
 use crate::memory::area::Chain;
-use crate::port::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
+use crate::port::xdp::Attach;
 use crate::stats::Stats;
 use crate::sys::bpf;
-use crate::sys::interface::{Condition, Inquiry};
+use crate::sys::interface::Condition;
 use crate::sys::namespace::NamespaceId;
 
 /// An Ethernet header: shorter data is no packet.
@@ -54,7 +54,7 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// ```
 #[derive(Debug)]
 pub struct ToHost {
-    way: Way,
+    path: HostPath,
     interface: String,
     interface_index: u32,
     /// The program whose header is used; this field does not keep it attached.
@@ -68,127 +68,27 @@ pub struct ToHost {
     refused: u64,
 }
 
-/// The parts that need privileges to make.
-#[derive(Debug, Clone)]
-pub(super) struct Way {
-    program: Arc<Program>,
-    namespace: NamespaceId,
-}
-
-impl Way {
-    pub(super) fn prepare(interface: &str, inquiry: &Inquiry) -> Result<Self, ToHostError> {
-        if let Some(running) = KernelVersion::running()
-            && running < LIVE_FRAMES_KERNEL_MIN
-        {
-            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
-            return Err(xdp::Error::Kernel { operation, running, needed }.into());
-        }
-        let namespace = inquiry.namespace().map_err(|source| ToHostError::System {
-            interface: interface.to_owned(),
-            operation: "find out the port's network namespace",
-            source,
-        })?;
-        Ok(Self { program: Arc::new(Program::pass()?), namespace })
-    }
-}
-
-/// Why packets cannot be returned to the host, or one packet was not returned.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ToHostError {
-    /// The program that passes them is not available: the kernel is too old, or a capability is missing.
-    #[error(transparent)]
-    Program(#[from] xdp::Error),
-    /// A memory port has no host behind it.
-    #[error(
-        "memory port: nothing can be handed to the host; it has no interface; open a port on an interface"
-    )]
-    MemoryPort,
-    /// The calling thread is in another network namespace than the port's interface.
-    #[error(
-        "{interface}: not handed to the host; this thread is in another network namespace than the port, and the kernel would look for the interface there; call from a thread in the namespace the port was opened in"
-    )]
-    OtherNamespace {
-        /// The port's interface.
-        interface: String,
-    },
-    /// In packet ring mode the port has copies; the host receives every packet itself.
-    #[error(
-        "{interface}: not handed to the host; in packet ring mode it gets every packet anyway; do not hand packets over in this mode"
-    )]
-    HostHasThem {
-        /// The port's interface.
-        interface: String,
-    },
-    /// A granted program in generic mode would receive the packet again.
-    #[error(
-        "{interface}: not handed to the host; a granted port in generic mode does not know the secret by which the XDP program recognises these packets; grant a port in another mode"
-    )]
-    Granted {
-        /// The port's interface.
-        interface: String,
-    },
-    /// The interface was removed.
-    #[error("{interface}: not handed to the host; the interface was removed; open a port on another one")]
-    Gone {
-        /// The port's interface.
-        interface: String,
-    },
-    /// The packet is longer than the kernel accepts here.
-    #[error(
-        "{interface}: a packet of {bytes} B was not handed to the host; it is too long: the kernel accepts one page, less its own overhead (some 3,300 B); lower the interface's MTU"
-    )]
-    TooLong {
-        /// The port's interface.
-        interface: String,
-        /// Bytes of the packet.
-        bytes: usize,
-    },
-    /// The packet is shorter than an Ethernet header.
-    #[error(
-        "{interface}: a packet of {bytes} B was not handed to the host; it is shorter than an Ethernet header (14 B); drop it"
-    )]
-    TooShort {
-        /// The port's interface.
-        interface: String,
-        /// Bytes of the packet.
-        bytes: usize,
-    },
-    /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
-    System {
-        /// The port's interface.
-        interface: String,
-        /// The operation.
-        operation: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-}
-
 impl ToHost {
     pub(super) fn of(port: &Inner) -> Result<Self, ToHostError> {
         let interface = port.interface.clone();
-        let Some(backend) = port.backend().as_xdp() else {
+        let Some(XdpParts { redirect, inquiry, host_path }) = port.backend().xdp() else {
             return Err(match port.mode {
                 Mode::Memory => ToHostError::MemoryPort,
                 _ => ToHostError::HostHasThem { interface },
             });
         };
-        let inquiry = &backend.bound.inquiry;
-        if backend.redirect.recipe.at == Attach::Generic && backend.redirect.recipe.pass.is_none() {
+        if redirect.recipe.at == Attach::Generic && redirect.recipe.pass.is_none() {
             return Err(ToHostError::Granted { interface });
         }
         if inquiry.condition() == Condition::Gone {
             return Err(ToHostError::Gone { interface });
         }
-        let prepared = backend.way_to_host.clone();
-        let way = prepared.map_or_else(|| Way::prepare(&interface, inquiry), Ok)?;
+        let path = host_path.cloned().map_or_else(|| HostPath::prepare(&interface, inquiry), Ok)?;
         Ok(Self {
-            way,
+            path,
             interface,
             interface_index: port.interface_index,
-            redirect: Arc::downgrade(&backend.redirect),
+            redirect: Arc::downgrade(redirect),
             buffer: Vec::new(),
             whole: Vec::new(),
             handed_over: 0,
@@ -231,7 +131,7 @@ impl ToHost {
     fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         // If the thread's namespace is unknown, because no descriptor is left for a socket, it is assumed to be the port's, as usual: otherwise the
         // packet would be lost.
-        if NamespaceId::of_thread().is_ok_and(|here| here != self.way.namespace) {
+        if NamespaceId::of_thread().is_ok_and(|here| here != self.path.namespace) {
             return Err(ToHostError::OtherNamespace { interface: self.interface.clone() });
         }
         if packet.len() < PACKET_BYTES_MIN {
@@ -253,7 +153,7 @@ impl ToHost {
                 &self.buffer
             }
         };
-        bpf::run_live(self.way.program.as_fd(), self.interface_index, data, 0, 1, 1)
+        bpf::run_live(self.path.program.as_fd(), self.interface_index, data, 0, 1, 1)
             .map_err(|source| self.refusal("hand a packet to the host", packet, source))
     }
 

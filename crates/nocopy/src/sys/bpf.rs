@@ -11,7 +11,6 @@ const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
-const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_UPDATE: libc::c_int = 29;
 
@@ -122,14 +121,6 @@ struct LinkUpdate {
     program: u32,
     flags: u32,
     replaced: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ById {
-    id: u32,
-    next: u32,
-    flags: u32,
 }
 
 /// # Safety
@@ -324,12 +315,6 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     let mut argument = LinkUpdate { link: number(&link), program: number(&program), flags: 0, replaced: 0 };
     // SAFETY: laid out as `BPF_LINK_UPDATE` wants it, no pointers inside.
     unsafe { bpf(BPF_LINK_UPDATE, &mut argument).map(drop) }
-}
-
-pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    let mut argument = ById { id, ..ById::default() };
-    // SAFETY: laid out as `BPF_PROG_GET_FD_BY_ID` wants it, no pointers inside.
-    unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &mut argument) }
 }
 
 /// Runs an XDP program `repeat` times over a frame, sending what it returns as real packets. The first `metadata_bytes`

@@ -1,15 +1,15 @@
 //! Settings and opening of a stream.
 
-use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::choice;
+use super::open_error::OpenError;
 use super::receiver;
 use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
 use crate::engine::address;
@@ -67,85 +67,6 @@ pub struct Builder {
     send_buffer_bytes: Option<usize>,
     receive_buffer_bytes: Option<usize>,
     connect_timeout: Option<Duration>,
-}
-
-/// Why a stream was not opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The kernel refused to make the socket, or refused a basic setting.
-    #[error(
-        "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
-    Socket(#[source] io::Error),
-    /// No connection was accepted. The kind is `WouldBlock` if none is waiting and the listener is non-blocking.
-    #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = Why(.0))]
-    Accept(#[source] io::Error),
-    /// The address does not belong to this host, or is in use.
-    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = Why(.source))]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The connection was not established.
-    #[error("{address}: not connected{cause}; {}", connect_advice(.source), cause = Why(.source))]
-    Connect {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// A setting was refused.
-    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = Why(.source))]
-    Setting {
-        /// The setting.
-        setting: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The sending method is not available.
-    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
-    Method {
-        /// The method.
-        method: Method,
-        /// The reason.
-        source: io::Error,
-    },
-    /// Chunks cannot have that length.
-    #[error(
-        "chunks of {bytes} bytes: refused; a buffer of the pool takes 1 to {buffer_bytes}; give such a length, or make a pool of larger buffers"
-    )]
-    ChunkLength {
-        /// The length asked for.
-        bytes: u32,
-        /// The length of a buffer.
-        buffer_bytes: usize,
-    },
-    /// Not enough memory for buffers.
-    #[error("TCP socket: no memory for buffers{cause}; ask for fewer", cause = Why(.0))]
-    Memory(#[source] io::Error),
-}
-
-fn bind_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "another program uses it ('ss -tlnp' lists it); stop it, or take port 0",
-        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
-        io::ErrorKind::PermissionDenied => "ports under 1024 need CAP_NET_BIND_SERVICE",
-        _ => "see 'ip address'",
-    }
-}
-
-fn connect_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "no program listens there; start the receiver first",
-        io::ErrorKind::TimedOut => "no answer; a firewall may drop it, or the host is down",
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "there is no route; see 'ip route get'"
-        }
-        io::ErrorKind::AddrNotAvailable => "all local ports are in use; see 'ss -s'",
-        _ => "see 'ip route get'",
-    }
 }
 
 impl Builder {
@@ -234,8 +155,7 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
-        let socket = new_socket(address)?;
-        self.set(&socket)?; // before connecting: the window's scale is settled then
+        let socket = self.socket(address)?;
         // By this call also without a timeout, because signals do not end it.
         let connected =
             socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
@@ -262,8 +182,7 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn wrap(self, stream: TcpStream) -> Result<Stream, OpenError> {
-        self.set(&stream)?;
-        self.finish(stream.into(), true)
+        self.adopt(stream, true)
     }
 
     /// Like [`wrap`](Self::wrap), for a stream that has no other user: all methods are available.
@@ -277,8 +196,7 @@ impl Builder {
     #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
-        self.set(&stream)?;
-        self.finish(stream.into(), false)
+        self.adopt(stream, false)
     }
 
     /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families. All connections have these settings. They share the pool to send from. They also
@@ -287,17 +205,31 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
-        let socket = new_socket(address)?;
+        let socket = self.socket(address)?;
         let bound = socket.set_reuse_address(true).and_then(|()| address::bind(&socket, address));
-        bound.map_err(|source| OpenError::Bind { address, source })?;
-        // Accepted connections inherit the buffer sizes, and with them the window's scale.
-        self.set(&socket)?;
-        socket.listen(BACKLOG).map_err(|source| OpenError::Bind { address, source })?;
-        self.send_pool = Some(own_or(self.send_pool)?);
+        let listens = bound.and_then(|()| socket.listen(BACKLOG));
+        listens.map_err(|source| OpenError::Bind { address, source })?;
+        let pool = self.send_pool.map_or_else(own_pool, Ok).map_err(OpenError::Memory)?;
+        self.send_pool = Some(pool);
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
-    pub(super) fn set(&self, socket: &impl std::os::fd::AsFd) -> Result<(), OpenError> {
+    /// A new socket with these settings. They are made before it connects or listens: the window's scale is settled then, and accepted
+    /// connections inherit it with the buffer sizes.
+    pub(super) fn socket(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+            .map_err(OpenError::Socket)?;
+        self.set(&socket)?;
+        Ok(socket)
+    }
+
+    /// A stream of a connected socket with these settings.
+    fn adopt(self, stream: TcpStream, is_shared: bool) -> Result<Stream, OpenError> {
+        self.set(&stream)?;
+        self.finish(stream.into(), is_shared)
+    }
+
+    fn set(&self, socket: &impl AsFd) -> Result<(), OpenError> {
         let socket = SockRef::from(socket);
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if let Some(bytes) = self.send_buffer_bytes {
@@ -313,9 +245,8 @@ impl Builder {
     pub(super) fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
         let mut policy = choice::policy(self.method);
-        let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
-        let (local, peer) = (ip(address::local(&*socket)), ip(address::peer(&*socket)));
-        let paths = Paths::of(&*socket, local);
+        let peer = address::peer(&*socket).ok().map(|peer| peer.ip());
+        let paths = Paths::of(&*socket);
         if self.method.is_none() && paths.ends_here(peer) {
             // Not measured: calls look cheap if the copy is made later, and it is reported later still.
             policy.unavailable(Method::ZeroCopy, LOCAL);
@@ -327,22 +258,16 @@ impl Builder {
             }
             policy.unavailable(Method::ZeroCopy, refused.why());
         }
-        let cache = match self.send_pool {
-            Some(pool) => Cache::sharing(pool),
-            None => Cache::new(own_or(None)?),
-        };
+        let buffers = cache(self.send_pool, own_pool)?;
         let (published, returns) = (self.published_method, self.return_buffers);
-        let mut sender = Sender::new(Arc::clone(&socket), cache, policy, paths, peer, published, returns);
+        let mut sender = Sender::new(Arc::clone(&socket), buffers, policy, paths, peer, published, returns);
         if is_shared {
             sender.share().expect("made by this process");
         }
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        let buffers = match self.receive_pool {
-            Some(pool) => Cache::sharing(pool),
-            None => Cache::new(receiver::own_pool().map_err(OpenError::Memory)?),
-        };
+        let buffers = cache(self.receive_pool, receiver::own_pool)?;
         let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
         receiver.set_wait(self.wait);
         Ok(Stream { socket, sender, receiver })
@@ -365,9 +290,7 @@ impl Listener {
 
     /// Makes a [`Stream`] with the settings of the listener.
     pub(crate) fn finish(&self, stream: TcpStream) -> Result<Stream, OpenError> {
-        let builder = self.builder.clone();
-        builder.set(&stream)?;
-        builder.finish(stream.into(), false)
+        self.builder.clone().adopt(stream, false)
     }
 }
 
@@ -380,13 +303,14 @@ fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
     }
 }
 
-pub(super) fn new_socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
-    socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
-        .map_err(OpenError::Socket)
+fn own_pool() -> io::Result<Pool> {
+    Pool::new(BUFFERS, BUFFER_BYTES)
 }
 
-fn own_or(pool: Option<Pool>) -> Result<Pool, OpenError> {
-    pool.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
+/// The buffers of a half: from the given pool, or from its own.
+fn cache(given: Option<Pool>, own: fn() -> io::Result<Pool>) -> Result<Cache, OpenError> {
+    let cache = given.map_or_else(|| own().map(Cache::new), |pool| Ok(Cache::sharing(pool)));
+    cache.map_err(OpenError::Memory)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustix::net::SendFlags;
 
 use super::Published;
-use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work, size};
+use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
@@ -107,15 +107,8 @@ impl Transfer {
         Self { source, at: range.start, range }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-
-    pub(super) fn sent(&self) -> u64 {
-        self.at - self.range.start
-    }
-
-    fn left(&self) -> u64 {
+    /// Bytes that were not sent.
+    pub(super) fn left(&self) -> u64 {
         self.range.end - self.at
     }
 
@@ -123,11 +116,6 @@ impl Transfer {
     fn piece_bytes(&self) -> usize {
         let bytes_max = PIECE_BYTES as u64 - self.at % PAGE_BYTES as u64;
         self.left().min(bytes_max) as usize
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_done(&self) -> bool {
-        self.at == self.range.end
     }
 }
 
@@ -153,7 +141,7 @@ pub(super) enum Step {
     Done,
 }
 
-/// Why a transfer cannot continue. Bytes accepted before were sent; see [`Transfer::sent`].
+/// Why a transfer cannot continue. Bytes accepted before were sent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
     #[error(
@@ -169,13 +157,6 @@ pub(super) enum TransferError {
     Refused { call: &'static str, source: io::Error },
 }
 
-impl TransferError {
-    /// Whether the socket has no room.
-    fn is_full(&self) -> bool {
-        matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
-    }
-}
-
 /// State of a stream socket for sending by reference: the choice of the fastest method on it.
 ///
 /// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag against waiting, so for a blocking socket
@@ -185,7 +166,8 @@ impl TransferError {
 #[derive(Debug)]
 pub(super) struct ByReference {
     policy: Policy<PublishedMethod>,
-    ended_early: u64,
+    /// Files that ended before the range that was to be sent.
+    pub(super) ended_early: u64,
     /// A call that could wait had no room for all of its bytes: the peer is slow, or the socket does not block. From then on pieces are cut
     /// to the room, until a whole piece fits.
     is_slow: bool,
@@ -248,20 +230,20 @@ impl ByReference {
             Source::File(file) => Ok((self.note(piece, sendfile(file, piece, socket)?), Evidence::Unknown)),
         });
         match moved {
-            Ok((0, _)) => Err(self.ended(left)),
+            Ok((0, _)) => {
+                self.ended_early += 1;
+                Err(TransferError::Ended { missing: left })
+            }
             Ok((bytes, evidence)) => {
                 let bytes = bytes as u64;
                 transfer.at += bytes;
                 Ok(Step::Sent { bytes, evidence })
             }
-            Err(error) if error.is_full() => Ok(Step::SocketFull),
+            Err(TransferError::Refused { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                Ok(Step::SocketFull)
+            }
             Err(error) => Err(error),
         }
-    }
-
-    fn ended(&mut self, missing: u64) -> TransferError {
-        self.ended_early += 1;
-        TransferError::Ended { missing }
     }
 
     /// Notes whether the socket had room for the piece; returns the bytes of it that were moved.
@@ -291,7 +273,11 @@ impl ByReference {
                     if let Some(started) = started {
                         self.policy.record(choice, work(bytes), processor_time().saturating_sub(started));
                     }
-                    return Ok((bytes, self.evidence(choice.method, bytes)));
+                    let evidence = match choice.method {
+                        PublishedMethod::Vmsplice | PublishedMethod::Sendfile => Evidence::Unknown,
+                        PublishedMethod::Copy => self.policy.copied(work(bytes).count, PAGE_BYTES),
+                    };
+                    return Ok((bytes, evidence));
                 }
                 Err(TransferError::Refused { source, .. })
                     if source.kind() != io::ErrorKind::WouldBlock
@@ -303,17 +289,6 @@ impl ByReference {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    fn evidence(&self, method: PublishedMethod, bytes: usize) -> Evidence {
-        match method {
-            PublishedMethod::Vmsplice | PublishedMethod::Sendfile => Evidence::Unknown,
-            PublishedMethod::Copy => self.policy.copied(size(bytes.div_ceil(PAGE_BYTES)), PAGE_BYTES),
-        }
-    }
-
-    pub(super) fn ended_early(&self) -> u64 {
-        self.ended_early
     }
 
     pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
@@ -331,8 +306,8 @@ fn next_piece(
         // Without "more": held-back bytes would be few of so many, and could fill a small buffer.
         return Ok(Piece { at, bytes, more: false, waits: true, is_whole: true });
     }
-    let room = stream::room(socket).map_err(|error| failed("getsockopt(SO_MEMINFO)", error))?;
-    let room = room.ok_or_else(|| failed("getsockopt(SO_MEMINFO)", io::ErrorKind::WouldBlock.into()))?;
+    let room = stream::room(socket).and_then(|room| room.ok_or_else(|| io::ErrorKind::WouldBlock.into()));
+    let room = room.map_err(failed("getsockopt(SO_MEMINFO)"))?;
     let is_whole = bytes <= room.bytes();
     let bytes = bytes.min(room.bytes());
     let more = (now.more || (bytes as u64) < transfer.left()) && room.is_ample_for(bytes);
@@ -366,14 +341,14 @@ fn hand_over(
             flags.set(SendFlags::MORE, piece.more);
             flags.set(SendFlags::DONTWAIT, !piece.waits);
             let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, &data[range.clone()], flags));
-            sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("send", error.into()))
+            sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("send")(error.into()))
         }
     }
 }
 
 fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<Moved, TransferError> {
     let sent = splice::sendfile(file, piece.at, socket, piece.bytes);
-    sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("sendfile", error))
+    sent.map(|bytes| piece.moved(bytes)).map_err(failed("sendfile"))
 }
 
 fn vmsplice(
@@ -382,10 +357,9 @@ fn vmsplice(
     more: bool,
     socket: BorrowedFd<'_>,
 ) -> Result<Moved, TransferError> {
-    let lent = LentPipe::take().map_err(|error| failed("pipe", error))?;
-    let loaded = lent.pipe.load(data, range).map_err(|error| failed("vmsplice", error))?;
-    let moved = lent.pipe.empty(socket, None, loaded, more);
-    let moved = moved.map_err(|error| failed("splice", error))?;
+    let lent = LentPipe::take().map_err(failed("pipe"))?;
+    let loaded = lent.pipe.load(data, range).map_err(failed("vmsplice"))?;
+    let moved = lent.pipe.empty(socket, None, loaded, more).map_err(failed("splice"))?;
     let is_all = moved == loaded;
     if is_all {
         lent.give_back(); // empty again
@@ -418,9 +392,9 @@ impl LentPipe {
 }
 
 /// The error of a call, by its cause. The step handles `WouldBlock`.
-fn failed(call: &'static str, source: io::Error) -> TransferError {
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> TransferError {
     use io::ErrorKind as Kind;
-    match source.kind() {
+    move |source| match source.kind() {
         Kind::BrokenPipe
         | Kind::ConnectionReset
         | Kind::ConnectionAborted

@@ -1,7 +1,6 @@
 //! The choice among a stream's sending methods.
 
 use super::Method;
-use super::item::Run;
 use crate::engine::policy::{Matter, Policy, Reason, Work, size};
 
 /// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning a page costs as much.
@@ -21,11 +20,10 @@ pub(super) fn policy(pinned: Option<Method>) -> Policy<Method> {
 impl Policy<Method> {
     /// Records that a zero-copy method failed by `ENOBUFS` or a full ring, and that no completion made room.
     pub(super) fn no_room(&mut self, method: Method, is_ring_full: bool) {
-        match method {
-            Method::UringZeroCopy if is_ring_full => {
-                self.rule_out(method, Reason::Temporary(RING_FULL));
-            }
-            _ => self.no_buffers(method),
+        if method == Method::UringZeroCopy && is_ring_full {
+            self.rule_out(method, Reason::Temporary(RING_FULL));
+        } else {
+            self.no_buffers(method);
         }
     }
 
@@ -36,11 +34,9 @@ impl Policy<Method> {
 }
 
 /// A write in pages. A stream has one destination.
-impl From<Run> for Work {
-    #[inline]
-    fn from(run: Run) -> Self {
-        Self { destination: 0, bytes: size(run.bytes), count: pages(run.bytes) }
-    }
+#[inline]
+pub(super) fn work(bytes: usize) -> Work {
+    Work { destination: 0, bytes: size(bytes), count: pages(bytes) }
 }
 
 pub(super) fn pages(bytes: usize) -> u32 {
@@ -53,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    const WRITE: Run = Run { bytes: 64 << 10 };
+    const WRITE_BYTES: usize = 64 << 10;
 
     #[test]
     fn what_the_stream_lacks_is_never_chosen() {
@@ -61,9 +57,9 @@ mod tests {
         policy.unavailable(Method::ZeroCopy, "the kernel refuses");
         policy.unavailable(Method::UringZeroCopy, "no ring");
         for _ in 0..10_000 {
-            let choice = policy.choose(WRITE);
+            let choice = policy.choose(work(WRITE_BYTES));
             assert_eq!(choice.method, Method::Plain, "{}", policy.explain());
-            policy.record(choice, WRITE, Duration::from_micros(10));
+            policy.record(choice, work(WRITE_BYTES), Duration::from_micros(10));
         }
     }
 
@@ -72,7 +68,7 @@ mod tests {
         let mut policy = policy(None);
         let mut refused = 0;
         for round in 0..20_000 {
-            let choice = policy.choose(WRITE);
+            let choice = policy.choose(work(WRITE_BYTES));
             let is_zero_copy = choice.method.is_zero_copy();
             if is_zero_copy && round >= 10_000 {
                 refused += 1;
@@ -80,7 +76,7 @@ mod tests {
                 continue;
             }
             let cost = Duration::from_micros(if is_zero_copy { 5 } else { 10 });
-            policy.record(choice, WRITE, cost);
+            policy.record(choice, work(WRITE_BYTES), cost);
         }
         assert!(refused < 20, "{refused} times: {}", policy.explain());
     }
@@ -95,11 +91,11 @@ mod tests {
         };
         let mut last = Method::Plain;
         for _ in 0..100_000 {
-            let choice = policy.choose(Run { bytes: 256 << 10 });
-            policy.record(choice, Run { bytes: 256 << 10 }, cost(choice.method));
+            let choice = policy.choose(work(256 << 10));
+            policy.record(choice, work(256 << 10), cost(choice.method));
             last = choice.method;
         }
         assert_eq!(last, Method::ZeroCopy, "{}", policy.explain());
-        assert_eq!(policy.choose(Run { bytes: 100 }).method, Method::Plain, "too short to be worth it");
+        assert_eq!(policy.choose(work(100)).method, Method::Plain, "too short to be worth it");
     }
 }

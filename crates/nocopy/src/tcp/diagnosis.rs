@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use crate::engine::address;
@@ -16,6 +16,26 @@ const HEADERS_BYTES: [u32; 2] = [52, 72];
 
 /// A cause that affects less than one in this many bytes is not mentioned.
 const MENTIONED_SHARE: u64 = 100;
+
+const UNTRIED: &str = "no data to map has arrived yet";
+
+const MAPPED: &str = "pages are mapped; no change is needed";
+
+const LOCAL: &str = "the sender is on this machine: the kernel holds what it sends by an ordinary call on pages of high order, and \
+                     what it sends by sendfile on those of the file; neither map. Receive by copy; what is sent with MSG_ZEROCOPY \
+                     would map, or all after 'sysctl net.core.high_order_alloc_disable=1'";
+
+const LOCAL_FILES: &str = "the sender is on this machine, and its data lie on pages of files or shared memory, or share pages: let it \
+                           write multiples of 4096 bytes, or receive by copy";
+
+const IN_PARTS: &str = "pages came in parts, since the sender ends its writes or segments there: let it write multiples of 4096 \
+                        bytes, and not set TCP_NODELAY for less";
+
+const NO_SLOT: &str = "the program holds so many mapped chunks that there was no room for more: drop them sooner, or copy the data to \
+                       keep";
+
+const UNEXPLAINED: &str = "pages were not mapped for a reason that is not visible here: the card's driver may put data on parts of \
+                           pages, or on pages larger than 4096 bytes; receive by copy";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
@@ -51,29 +71,7 @@ pub(super) struct Diagnosis {
     pub(super) unmapped_bytes: u64,
     pub(super) facts: Facts,
     /// The likely causes; never empty.
-    pub(super) findings: Vec<Finding>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// Mapping was not tried yet.
-    Untried,
-    /// More than 99 % of the bytes were mapped.
-    Mapped,
-    /// The sender is, or may be, on this machine, and its bytes are on pages that the kernel does not map.
-    LocalSender,
-    /// The data of a packet does not fill whole pages.
-    SegmentSize,
-    /// The card puts headers in front of the data.
-    HeadersNotSplit,
-    /// The driver does not report whether it splits headers off.
-    HeaderSplitUnknown,
-    /// Parts of pages arrived, because a send, or a packet, ended there.
-    PartsOfPages,
-    /// The program holds too much data that was received before.
-    NoSlot,
-    /// None of the known causes.
-    Unexplained,
+    pub(super) findings: Vec<String>,
 }
 
 /// The sources of facts.
@@ -86,8 +84,7 @@ pub(super) struct Surroundings {
 impl Surroundings {
     /// To be called in the network namespace of the socket.
     pub(super) fn of(socket: &impl AsFd) -> Self {
-        let ip = |told: std::io::Result<SocketAddr>| told.ok().map(|address| address.ip());
-        Self { paths: Paths::of(socket, ip(address::local(socket))), peer: ip(address::peer(socket)) }
+        Self { paths: Paths::of(socket), peer: address::peer(socket).ok().map(|peer| peer.ip()) }
     }
 
     pub(super) fn facts(&self, socket: &impl AsFd) -> Facts {
@@ -138,30 +135,46 @@ impl Facts {
         self.segment_bytes > 0 && self.segment_bytes.is_multiple_of(PAGE_BYTES as u32)
     }
 
-    /// The MTUs at which data fill one page, or two.
-    fn mtus(&self) -> [u32; 2] {
+    /// The sender is, or may be, on this machine, and its bytes are on pages that the kernel does not map.
+    fn local_sender(&self) -> String {
+        match (self.carrier, self.high_order_pages) {
+            (Carrier::Link, _) => format!(
+                "packets come by {}, which is not a card: if the sender is on this machine, the kernel keeps its data on pages that \
+                 cannot be mapped; let it send with MSG_ZEROCOPY, or receive by copy",
+                self.interface()
+            ),
+            (_, Some(false)) => LOCAL_FILES.into(),
+            _ => LOCAL.into(),
+        }
+    }
+
+    /// The data of a packet does not fill whole pages: the MTUs at which it fills one, or two.
+    fn segment_size(&self) -> String {
         let headers_bytes = HEADERS_BYTES[usize::from(self.is_ipv6)];
-        [1, 2].map(|pages| pages * PAGE_BYTES as u32 + headers_bytes)
+        let [one, two] = [1, 2].map(|pages| pages * PAGE_BYTES as u32 + headers_bytes);
+        let command = |name: &String| format!(", as by 'ip link set dev {name} mtu {one}'");
+        let command = self.interface.as_ref().map(command).unwrap_or_default();
+        let bytes = self.segment_bytes;
+        format!(
+            "segments of {bytes} bytes are not whole pages of {PAGE_BYTES}: set the MTU to {one} or {two} at both ends{command}"
+        )
+    }
+
+    fn interface(&self) -> &str {
+        self.interface.as_deref().unwrap_or("<interface>")
     }
 }
 
 impl Diagnosis {
     pub(super) fn new(facts: Facts, tally: &Ledger) -> Self {
+        let copied_bytes = |cause| tally.bytes_of(Evidence::Copied(cause));
+        let whole_pages = [Cause::LocalPages, Cause::HeadersNotSplit, Cause::SegmentSize, Cause::NotMapped];
+        let in_whole_pages: u64 = whole_pages.into_iter().map(copied_bytes).sum();
+        let unmapped = [in_whole_pages, copied_bytes(Cause::PartOfPage), copied_bytes(Cause::NoSlot)];
         let mapped_bytes = tally.bytes_of(Evidence::ZeroCopy);
-        let unmapped_bytes =
-            Self::CAUSES.into_iter().map(|cause| tally.bytes_of(Evidence::Copied(cause))).sum();
-        let findings = findings(&facts, tally, mapped_bytes + unmapped_bytes, unmapped_bytes);
-        Self { mapped_bytes, unmapped_bytes, facts, findings }
+        let findings = findings(&facts, mapped_bytes, unmapped);
+        Self { mapped_bytes, unmapped_bytes: unmapped.iter().sum(), facts, findings }
     }
-
-    const CAUSES: [Cause; 6] = [
-        Cause::PartOfPage,
-        Cause::LocalPages,
-        Cause::HeadersNotSplit,
-        Cause::SegmentSize,
-        Cause::NotMapped,
-        Cause::NoSlot,
-    ];
 
     /// The share of bytes that were mapped, of those that should have been, 0 to 1; `None` without such bytes.
     pub(super) fn mapped_fraction(&self) -> Option<f64> {
@@ -170,39 +183,40 @@ impl Diagnosis {
     }
 }
 
-fn findings(facts: &Facts, tally: &Ledger, all_bytes: u64, unmapped_bytes: u64) -> Vec<Finding> {
+/// `unmapped`: bytes of whole pages, of parts of pages, and for which there was no room.
+fn findings(facts: &Facts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String> {
+    let unmapped_bytes: u64 = unmapped.iter().sum();
+    let all_bytes = mapped_bytes + unmapped_bytes;
+    let is_worth_a_word = |bytes: u64| bytes * MENTIONED_SHARE >= all_bytes;
     if all_bytes == 0 {
-        return vec![Finding::Untried];
+        return vec![UNTRIED.into()];
     }
-    if unmapped_bytes * MENTIONED_SHARE < all_bytes {
-        return vec![Finding::Mapped];
+    if !is_worth_a_word(unmapped_bytes) {
+        return vec![MAPPED.into()];
     }
-    let is_worth_a_word = |causes: &[Cause]| {
-        causes.iter().map(|&cause| tally.bytes_of(Evidence::Copied(cause))).sum::<u64>() * MENTIONED_SHARE
-            >= all_bytes
-    };
-    let whole_pages = [Cause::LocalPages, Cause::HeadersNotSplit, Cause::SegmentSize, Cause::NotMapped];
+    let [is_unmapped, is_in_parts, is_without_slot] = unmapped.map(is_worth_a_word);
     let by_host = matches!(facts.carrier, Carrier::Host | Carrier::Link);
     let by_card = facts.carrier == Carrier::Card;
-    let unmapped = is_worth_a_word(&whole_pages);
-    let in_parts = is_worth_a_word(&[Cause::PartOfPage]);
+    let is_cut = facts.segment_bytes > 0 && !facts.fills_pages();
+    let name = facts.interface();
+    let not_split = format!(
+        "{name} puts headers in front of the data, so they do not begin with a page: 'ethtool -G {name} tcp-data-split on'"
+    );
+    let split_unknown = format!(
+        "the driver of {name} does not say whether it splits headers off, without which no page can be mapped: 'nocopy doctor \
+         --interface {name}' says what it does say; 'ethtool -G {name} tcp-data-split on' asks it to"
+    );
     let candidates = [
-        (Finding::LocalSender, unmapped && by_host),
-        (
-            Finding::SegmentSize,
-            (in_parts || unmapped && !by_host) && facts.segment_bytes > 0 && !facts.fills_pages(),
-        ),
-        (Finding::HeadersNotSplit, unmapped && facts.splits_headers == Some(false)),
-        (Finding::HeaderSplitUnknown, unmapped && by_card && facts.splits_headers.is_none()),
-        (Finding::PartsOfPages, in_parts && facts.fills_pages()),
-        (Finding::NoSlot, is_worth_a_word(&[Cause::NoSlot])),
+        (is_unmapped && by_host, facts.local_sender()),
+        ((is_in_parts || is_unmapped && !by_host) && is_cut, facts.segment_size()),
+        (is_unmapped && facts.splits_headers == Some(false), not_split),
+        (is_unmapped && by_card && facts.splits_headers.is_none(), split_unknown),
+        (is_in_parts && facts.fills_pages(), IN_PARTS.into()),
+        (is_without_slot, NO_SLOT.into()),
     ];
-    let mut found: Vec<Finding> =
-        candidates.into_iter().filter_map(|(finding, holds)| holds.then_some(finding)).collect();
-    if found.is_empty() {
-        found.push(Finding::Unexplained);
-    }
-    found
+    let found: Vec<String> =
+        candidates.into_iter().filter_map(|(holds, finding)| holds.then_some(finding)).collect();
+    if found.is_empty() { vec![UNEXPLAINED.into()] } else { found }
 }
 
 impl fmt::Display for Diagnosis {
@@ -211,67 +225,7 @@ impl fmt::Display for Diagnosis {
             let all_bytes = self.mapped_bytes + self.unmapped_bytes;
             writeln!(f, "{:.2} % of {all_bytes} bytes that should be mapped were mapped", 100.0 * fraction)?;
         }
-        for (place, finding) in self.findings.iter().enumerate() {
-            f.write_str(if place > 0 { "\n" } else { "" })?;
-            self.explain(finding, f)?;
-        }
-        Ok(())
-    }
-}
-
-impl Diagnosis {
-    fn explain(&self, finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let facts = &self.facts;
-        let interface = facts.interface.as_deref().unwrap_or("<interface>");
-        let [one, two] = facts.mtus();
-        match finding {
-            Finding::Untried => f.write_str("no data to map has arrived yet"),
-            Finding::Mapped => f.write_str("pages are mapped; no change is needed"),
-            Finding::LocalSender if facts.carrier == Carrier::Link => write!(
-                f,
-                "packets come by {interface}, which is not a card: if the sender is on this machine, the kernel keeps its data on pages that cannot be mapped; let it send with MSG_ZEROCOPY, or receive by copy"
-            ),
-            Finding::LocalSender => f.write_str(match facts.high_order_pages {
-                Some(false) => {
-                    "the sender is on this machine, and its data lie on pages of files or shared memory, or share pages: \
-                     let it write multiples of 4096 bytes, or receive by copy"
-                }
-                _ => {
-                    "the sender is on this machine: the kernel holds what it sends by an ordinary call on pages of high order, and what \
-                     it sends by sendfile on those of the file; neither map. Receive by copy; what is sent with MSG_ZEROCOPY would \
-                     map, or all after 'sysctl net.core.high_order_alloc_disable=1'"
-                }
-            }),
-            Finding::SegmentSize => {
-                let bytes = facts.segment_bytes;
-                write!(f, "segments of {bytes} bytes are not whole pages of {PAGE_BYTES}: set the MTU to {one} or {two} at both ends")?;
-                match &facts.interface {
-                    Some(name) => write!(f, ", as by 'ip link set dev {name} mtu {one}'"),
-                    None => Ok(()),
-                }
-            }
-            Finding::HeadersNotSplit => write!(
-                f,
-                "{interface} puts headers in front of the data, so they do not begin with a page: 'ethtool -G {interface} \
-                 tcp-data-split on'"
-            ),
-            Finding::HeaderSplitUnknown => write!(
-                f,
-                "the driver of {interface} does not say whether it splits headers off, without which no page can be mapped: 'nocopy doctor \
-                 --interface {interface}' says what it does say; 'ethtool -G {interface} tcp-data-split on' asks it to"
-            ),
-            Finding::PartsOfPages => f.write_str(
-                "pages came in parts, since the sender ends its writes or segments there: let it write multiples of 4096 bytes, \
-                 and not set TCP_NODELAY for less",
-            ),
-            Finding::NoSlot => f.write_str(
-                "the program holds so many mapped chunks that there was no room for more: drop them sooner, or copy the data to keep",
-            ),
-            Finding::Unexplained => f.write_str(
-                "pages were not mapped for a reason that is not visible here: the card's driver may put data on parts of pages, or on \
-                 pages larger than 4096 bytes; receive by copy",
-            ),
-        }
+        f.write_str(&self.findings.join("\n"))
     }
 }
 
@@ -320,71 +274,47 @@ mod tests {
         let card = |split| facts(Carrier::Card, 1448, split);
         let whole = |carrier, split| facts(carrier, 8192, split);
         let cases = [
-            (card(None), 0, vec![], vec![Finding::Untried], "yet"),
-            (card(None), 1000, vec![(Cause::PartOfPage, 5)], vec![Finding::Mapped], "no change is needed"),
-            (
-                facts(Carrier::Host, 1448, None),
-                0,
-                vec![(Cause::LocalPages, 1000)],
-                vec![Finding::LocalSender],
-                "high_order_alloc_disable",
-            ),
+            (card(None), 0, vec![], vec![UNTRIED]),
+            (card(None), 1000, vec![(Cause::PartOfPage, 5)], vec![MAPPED]),
+            (facts(Carrier::Host, 1448, None), 0, vec![(Cause::LocalPages, 1000)], vec![LOCAL]),
             (
                 facts(Carrier::Link, 4096, None),
                 0,
                 vec![(Cause::NotMapped, 1000)],
-                vec![Finding::LocalSender],
-                "if the sender is on this machine",
+                vec!["if the sender is on this machine"],
             ),
-            (
-                card(Some(true)),
-                0,
-                vec![(Cause::SegmentSize, 1000)],
-                vec![Finding::SegmentSize],
-                "'ip link set dev eth7 mtu 4148'",
-            ),
+            (card(Some(true)), 0, vec![(Cause::SegmentSize, 1000)], vec!["'ip link set dev eth7 mtu 4148'"]),
             (
                 whole(Carrier::Card, Some(false)),
                 0,
                 vec![(Cause::HeadersNotSplit, 1000)],
-                vec![Finding::HeadersNotSplit],
-                "'ethtool -G eth7 tcp-data-split on'",
+                vec!["'ethtool -G eth7 tcp-data-split on'"],
             ),
-            (
-                whole(Carrier::Card, None),
-                0,
-                vec![(Cause::NotMapped, 1000)],
-                vec![Finding::HeaderSplitUnknown],
-                "does not say",
-            ),
+            (whole(Carrier::Card, None), 0, vec![(Cause::NotMapped, 1000)], vec!["does not say"]),
             (
                 whole(Carrier::Host, None),
                 1000,
                 vec![(Cause::PartOfPage, 100), (Cause::NoSlot, 100)],
-                vec![Finding::PartsOfPages, Finding::NoSlot],
-                "drop them sooner",
+                vec![IN_PARTS, NO_SLOT],
             ),
-            (
-                whole(Carrier::Unknown, None),
-                0,
-                vec![(Cause::NotMapped, 100)],
-                vec![Finding::Unexplained],
-                "receive by copy",
-            ),
+            (whole(Carrier::Unknown, None), 0, vec![(Cause::NotMapped, 100)], vec![UNEXPLAINED]),
         ];
-        for (facts, mapped_bytes, copied, findings, words) in cases {
+        for (facts, mapped_bytes, copied, expected) in cases {
             let diagnosis = diagnosis(facts, mapped_bytes, &copied);
-            assert_eq!(diagnosis.findings, findings);
             let text = diagnosis.to_string();
-            assert!(text.contains(words), "{text}");
+            assert_eq!(diagnosis.findings.len(), expected.len(), "{text}");
+            for (finding, words) in diagnosis.findings.iter().zip(&expected) {
+                assert!(finding.contains(*words), "{text}");
+            }
             let share_line = usize::from(diagnosis.mapped_fraction().is_some());
-            assert_eq!(text.lines().count(), findings.len() + share_line, "{text}");
+            assert_eq!(text.lines().count(), expected.len() + share_line, "{text}");
         }
     }
 
     #[test]
     fn bytes_that_were_not_to_be_mapped_do_not_count() {
         let told = diagnosis(facts(Carrier::Host, 0, None), 0, &[(Cause::SocketCall, 99), (Cause::Slice, 1)]);
-        assert_eq!((told.mapped_fraction(), told.findings), (None, vec![Finding::Untried]));
+        assert_eq!(told.mapped_fraction(), None);
+        assert_eq!(told.findings, [UNTRIED]);
     }
 }

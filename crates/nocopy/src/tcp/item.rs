@@ -14,7 +14,7 @@ impl Item {
     pub(super) fn bytes_left(&self) -> u64 {
         match self {
             Self::Buffer(buffer) => buffer.len() as u64,
-            Self::Reference(transfer) => transfer.bytes() - transfer.sent(),
+            Self::Reference(transfer) => transfer.left(),
         }
     }
 
@@ -40,12 +40,6 @@ impl Payload for Item {
     fn into_buffers(self) -> impl Iterator<Item = Buffer> {
         self.into_buffer().into_iter()
     }
-}
-
-/// Bytes of buffers at the front of the queue, for one call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    pub(super) bytes: usize,
 }
 
 /// Bytes of the queue that were not handed over.

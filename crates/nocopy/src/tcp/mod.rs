@@ -33,6 +33,7 @@ mod diagnosis;
 mod item;
 mod mapped;
 mod method;
+mod open_error;
 mod opening;
 mod outcome;
 mod pages;
@@ -46,9 +47,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub use builder::{Builder, OpenError};
+pub use builder::Builder;
 pub use chunk::Chunk;
 pub use method::Method;
+pub use open_error::OpenError;
 pub(crate) use opening::Opening;
 pub use pages::{PagePool, Pages};
 pub use published::{PublishError, Published};
@@ -64,7 +66,7 @@ use by_reference::PublishedMethod;
 #[derive(Debug)]
 pub struct Stream {
     socket: Arc<OwnedFd>,
-    sender: Sender,
+    pub(crate) sender: Sender,
     receiver: Receiver,
 }
 

@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::builder::{Builder, OpenError, new_socket};
-use super::{Receiver, Stream};
+use super::Stream;
+use super::builder::Builder;
+use super::open_error::OpenError;
 use crate::engine::address;
-use crate::facts::evidence::Ledger;
 use crate::sys::poll::{Wakeup, wait_writable};
-use crate::sys::tcp_receive;
 
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -26,8 +25,7 @@ impl Builder {
         from: Option<SocketAddr>,
         address: SocketAddr,
     ) -> Result<Opening, OpenError> {
-        let socket = new_socket(address)?;
-        self.set(&socket)?; // as with `connect`
+        let socket = self.socket(address)?;
         if let Some(mut from) = from {
             from.set_port(0);
             address::bind(&socket, from).map_err(|source| OpenError::Bind { address: from, source })?;
@@ -57,30 +55,8 @@ impl Opening {
     }
 }
 
-impl Stream {
-    pub(crate) fn sent(&self) -> Ledger {
-        self.sender.ledger()
-    }
-}
-
 impl AsFd for Opening {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl Receiver {
-    /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of the stream, `None` if none
-    /// have arrived. The caller counts them.
-    #[inline]
-    pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
-        match tcp_receive::receive(self.kernel_socket(), room, false) {
-            Ok(0) if !room.is_empty() => self.end_now().map(|()| Some(0)),
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
     }
 }

@@ -53,12 +53,8 @@ impl PagePool {
             text.trim().parse::<usize>().ok()
         };
         let pages = limit("pipe-user-pages-soft").filter(|pages| *pages > 0).unwrap_or(PAGES_MAX);
-        let large_bytes = limit("pipe-max-size").unwrap_or(SMALL_BYTES);
-        Self::with_limits(
-            large_bytes.clamp(PAGE_BYTES, LARGE_BYTES_MAX),
-            pages.min(PAGES_MAX) / 4 * 3,
-            pipes_max,
-        )
+        let large_bytes = limit("pipe-max-size").unwrap_or(SMALL_BYTES).clamp(PAGE_BYTES, LARGE_BYTES_MAX);
+        Self::with_limits(large_bytes, pages.min(PAGES_MAX) / 4 * 3, pipes_max)
     }
 
     fn with_limits(large_bytes: usize, pages_max: usize, count_max: usize) -> Self {
@@ -73,13 +69,12 @@ impl PagePool {
             return None;
         }
         let mut state = pipes.lock();
-        let free = match bytes > SMALL_BYTES {
-            true => {
-                state.large.pop().or_else(|| pipes.open(&mut state, pipes.large_bytes, pipes.pages_max / 2))
-            }
-            false => None,
+        let large = if bytes > SMALL_BYTES {
+            state.large.pop().or_else(|| pipes.open(&mut state, pipes.large_bytes, pipes.pages_max / 2))
+        } else {
+            None
         };
-        let pipe = free
+        let pipe = large
             .or_else(|| state.small.pop())
             .or_else(|| pipes.open(&mut state, SMALL_BYTES, pipes.pages_max))
             .or_else(|| state.large.pop())?;

@@ -87,24 +87,10 @@ pub struct Receiver {
     /// The present timeout of the socket; `None` is for ever.
     timeout: Option<Duration>,
     wait: Wait,
-    low_water: Option<LowWater>,
     is_finished: bool,
     /// Calls that failed because no buffer was free.
     starved: u64,
     tally: Ledger,
-}
-
-/// How many bytes to wait for, once some have arrived.
-#[derive(Debug, Clone, Copy)]
-struct LowWater {
-    bytes: usize,
-    within: Duration,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    None,
-    AsSet,
 }
 
 impl Receiver {
@@ -132,7 +118,6 @@ impl Receiver {
             failure: None,
             timeout: None,
             wait: Wait::Interrupt,
-            low_water: None,
             is_finished: false,
             starved: 0,
             tally: Ledger::default(),
@@ -148,16 +133,6 @@ impl Receiver {
     /// delayed by `delay`.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
-        let (bytes, within) = match wait {
-            Wait::Coalesced { packets, delay } => (packets as usize * PACKET_BYTES, delay),
-            _ => (0, Duration::ZERO),
-        };
-        self.set_low_water(bytes, within);
-    }
-
-    /// Makes waiting calls wait, once something has arrived, for that many bytes, or until `within` is over.
-    fn set_low_water(&mut self, bytes: usize, within: Duration) {
-        self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
     }
 
     /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the stream.
@@ -166,8 +141,7 @@ impl Receiver {
     /// The connection broke: everything received before was returned, and the rest is lost. With kind
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
-        let received = self.receive_within(None);
-        self.told(received)
+        returned(self.receive_within(None))
     }
 
     /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did within `timeout`, which is rounded
@@ -179,8 +153,7 @@ impl Receiver {
         if timeout.is_zero() {
             return self.try_receive();
         }
-        let received = self.receive_within(Some(timeout));
-        self.told(received)
+        returned(self.receive_within(Some(timeout)))
     }
 
     /// Returns received bytes, without waiting: `None` if there are none, and at the end of the stream; see
@@ -190,8 +163,7 @@ impl Receiver {
     /// As [`receive`](Self::receive).
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Option<Chunk>> {
-        let received = self.next(Patience::None);
-        self.told(received)
+        returned(self.next(false))
     }
 
     /// Whether the end of the stream was returned: the peer has sent everything, and all of it was received.
@@ -231,7 +203,7 @@ impl Receiver {
             Wait::Adaptive { spin } => spin,
             _ => {
                 self.set_timeout(timeout)?;
-                return self.next(Patience::AsSet);
+                return self.next(true);
             }
         };
         let start = Instant::now();
@@ -242,29 +214,16 @@ impl Receiver {
             return found;
         }
         self.set_timeout(left)?;
-        self.next(Patience::AsSet)
+        self.next(true)
     }
 
     /// Repeats the call for that long.
     fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
-            match self.next(Patience::None) {
+            match self.next(false) {
                 Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
                 received => return received,
             }
-        }
-    }
-
-    #[inline]
-    fn told(&mut self, received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
-        match received {
-            Ok(None) => {
-                self.is_finished = true;
-                Ok(None)
-            }
-            Ok(chunk) => Ok(chunk),
-            Err(ReceiveError::WouldBlock) => Ok(None),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -283,14 +242,15 @@ impl Receiver {
         Ok(())
     }
 
-    fn next(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
+    /// The next chunk, or `None` at the end of the stream; if it `waits`, for as long as the socket's timeout allows.
+    fn next(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.begin();
-        let received = self.gather(patience).and_then(|()| match way {
+        let received = self.gather(waits).and_then(|()| match way {
             ReceiveMethod::Recv { bytes } => {
                 self.mapper.unused();
-                self.by_copy(patience, bytes as usize, self.chooser.cause_of_copying())
+                self.by_copy(waits, bytes as usize, self.chooser.cause_of_copying())
             }
-            ReceiveMethod::Mapped => self.by_mapping(patience),
+            ReceiveMethod::Mapped => self.by_mapping(waits),
         });
         match &received {
             Ok(Some(chunk)) => chunk.book(&mut self.tally),
@@ -300,17 +260,16 @@ impl Receiver {
         received
     }
 
-    /// Once some data has arrived, waits until there is as much as requested.
-    fn gather(&mut self, patience: Patience) -> Result<(), ReceiveError> {
-        let Some(LowWater { bytes, within }) = self.low_water.filter(|_| patience == Patience::AsSet) else {
-            return Ok(());
-        };
-        if self.has(bytes)? {
+    /// If receives are coalesced: once some data has arrived, waits until there is as much as requested.
+    fn gather(&mut self, waits: bool) -> Result<(), ReceiveError> {
+        let Wait::Coalesced { packets, delay } = self.wait else { return Ok(()) };
+        let bytes = packets as usize * PACKET_BYTES;
+        if !waits || bytes == 0 || delay.is_zero() || self.has(bytes)? {
             return Ok(());
         }
-        if self.look(patience)? && !self.has(bytes)? {
+        if self.look(waits)? && !self.has(bytes)? {
             let timeout = self.timeout;
-            self.set_timeout(Some(within))?;
+            self.set_timeout(Some(delay))?;
             // If it fails, the receiving call gets the error again, or returns it after the bytes.
             self.failure = tcp_receive::wait_for(self.socket.as_fd(), bytes).err().or(self.failure.take());
             self.set_timeout(timeout)?;
@@ -324,15 +283,10 @@ impl Receiver {
         Ok(queued >= bytes as u64)
     }
 
-    fn by_copy(
-        &mut self,
-        patience: Patience,
-        bytes: usize,
-        cause: Cause,
-    ) -> Result<Option<Chunk>, ReceiveError> {
+    fn by_copy(&mut self, waits: bool, bytes: usize, cause: Cause) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.buffer()?;
         buffer.resize(bytes.min(buffer.capacity()));
-        let received = self.copy_to(written(&mut buffer), patience)?;
+        let received = self.copy_to(written(&mut buffer), waits)?;
         if received == 0 {
             self.buffers.put(buffer);
             return self.ended().map(|()| None);
@@ -342,16 +296,15 @@ impl Receiver {
         Ok(Some(Chunk::new(None, Some(buffer), cause)))
     }
 
-    fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
-        let wait = patience == Patience::AsSet;
-        if wait && self.chooser.is_measuring() {
+    fn copy_to(&mut self, buffer: &mut [u8], waits: bool) -> Result<usize, ReceiveError> {
+        if waits && self.chooser.is_measuring() {
             // Waiting must not be measured, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(waits)?,
                 received => return received.map_err(ReceiveError::of),
             };
         }
-        self.patiently(|socket| tcp_receive::receive(socket, buffer, wait))
+        self.patiently(|socket| tcp_receive::receive(socket, buffer, waits))
     }
 
     /// Repeats a call that a signal interrupts; with a timeout, a signal ends the wait, because repeated waits might never end.
@@ -376,22 +329,30 @@ impl Receiver {
         })
     }
 
-    /// The meaning of a call that returned no byte.
+    /// The meaning of a call that returned no byte: notes that the stream has ended, or returns why it broke.
     fn ended(&mut self) -> Result<(), ReceiveError> {
         if let Some(error) = self.failure.take() {
             return Err(ReceiveError::of(error));
         }
-        match tcp_receive::end(self.socket.as_fd()) {
-            End::Finished | End::Shut => Ok(()),
-            End::Lost => Err(ReceiveError::BrokenBefore),
+        if tcp_receive::end(self.socket.as_fd()) == End::Lost {
+            return Err(ReceiveError::BrokenBefore);
         }
-    }
-
-    /// As [`ended`](Self::ended), for a receiver into the caller's memory; also notes that the stream has ended.
-    pub(super) fn end_now(&mut self) -> io::Result<()> {
-        self.ended()?;
         self.is_finished = true;
         Ok(())
+    }
+
+    /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of the stream, `None` if none
+    /// have arrived. The caller counts them.
+    #[inline]
+    pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        match tcp_receive::receive(self.socket.as_fd(), room, false) {
+            Ok(0) if !room.is_empty() => self.ended().map(|()| Some(0)).map_err(io::Error::from),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The socket, for waits by this crate. Nothing is sent on it.
@@ -399,7 +360,7 @@ impl Receiver {
         self.socket.as_fd()
     }
 
-    fn by_mapping(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
+    fn by_mapping(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.buffer()?;
         buffer.resize(buffer.capacity());
         // Before an urgent byte is passed, data cannot be mapped (`tcp_inq`).
@@ -422,12 +383,12 @@ impl Receiver {
                     break;
                 }
             }
-            if is_first && !self.look(patience)? {
+            if is_first && !self.look(waits)? {
                 return self.ended().map(|()| None);
             }
         }
         self.buffers.put(buffer);
-        self.by_copy(patience, INSTEAD_BYTES, cause)
+        self.by_copy(waits, INSTEAD_BYTES, cause)
     }
 
     fn map(&mut self) -> Result<Arrived, Refused> {
@@ -441,9 +402,8 @@ impl Receiver {
     }
 
     /// Whether data has arrived; may wait for it.
-    fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
-        let wait = patience == Patience::AsSet;
-        let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
+    fn look(&mut self, waits: bool) -> Result<bool, ReceiveError> {
+        let is_there = self.patiently(|socket| tcp_receive::peek(socket, waits))?;
         // The time of a wait is not a cost.
         self.chooser.restart();
         Ok(is_there)
@@ -531,6 +491,15 @@ impl Receiver {
 
 receiver_half!(Receiver, Option<Chunk>);
 
+/// What the program gets: that nothing has arrived yet is no error.
+#[inline]
+fn returned(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
+    match received {
+        Err(ReceiveError::WouldBlock) => Ok(None),
+        received => received.map_err(io::Error::from),
+    }
+}
+
 /// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated when used.
 pub(super) fn own_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
@@ -575,7 +544,6 @@ impl io::Read for Receiver {
         let received = self.patiently(|socket| tcp_receive::receive(socket, buffer, true))?;
         if received == 0 {
             self.ended()?;
-            self.is_finished = true;
         } else {
             self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
         }

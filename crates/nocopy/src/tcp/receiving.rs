@@ -100,19 +100,15 @@ impl Chooser {
     /// As [`begin`](Self::begin), with a clock, which is read only while measuring.
     #[inline]
     fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
-        let now = match self.sample.take() {
-            None => None,
-            Some(sample) => {
-                let now = clock();
-                if sample.is_open {
-                    let way = sample.choice.method;
-                    self.sample = Some(Sample { started: now, ..sample });
-                    return way;
-                }
-                self.record(&sample, now);
-                Some(now)
+        let mut now = None;
+        if let Some(sample) = self.sample.take() {
+            let started = *now.insert(clock());
+            if sample.is_open {
+                self.sample = Some(Sample { started, ..sample });
+                return sample.choice.method;
             }
-        };
+            self.record(&sample, started);
+        }
         let choice = self.policy.choose(WORK);
         if choice.measured {
             let started = now.unwrap_or_else(clock);

@@ -180,9 +180,9 @@ impl Sender {
     /// The buffer, and why it was not queued: [`Reason::Full`] or [`Reason::Finished`].
     pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected<Buffer>> {
         let buffer = buffer.into();
-        match self.refusal(buffer.len() as u64) {
-            None => Ok(self.push(Item::Buffer(buffer))),
-            Some(reason) => Err(Rejected { item: buffer, reason }),
+        match self.check(buffer.len() as u64) {
+            Ok(()) => Ok(self.push(Item::Buffer(buffer))),
+            Err(reason) => Err(Rejected { item: buffer, reason }),
         }
     }
 
@@ -234,11 +234,8 @@ impl Sender {
     }
 
     fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
-        // Sends by reference are not limited.
-        match self.refusal(0) {
-            None => Ok(self.push(Item::Reference(transfer))),
-            Some(reason) => Err(reason),
-        }
+        self.check(0)?; // sends by reference are not limited
+        Ok(self.push(Item::Reference(transfer)))
     }
 
     fn push(&mut self, item: Item) -> Ticket {
@@ -246,12 +243,13 @@ impl Sender {
         self.queue.push(item)
     }
 
-    fn refusal(&self, bytes: u64) -> Option<Reason> {
+    /// Whether so many bytes can be queued in a buffer.
+    fn check(&self, bytes: u64) -> Result<(), Reason> {
         if self.end == End::Finished {
-            return Some(Reason::Finished);
+            return Err(Reason::Finished);
         }
         let is_full = self.queued_bytes.buffered.saturating_add(bytes) > QUEUE_BYTES_MAX;
-        (bytes > 0 && is_full && self.queued() > 0).then_some(Reason::Full)
+        if bytes > 0 && is_full && self.queued() > 0 { Err(Reason::Full) } else { Ok(()) }
     }
 
     /// Sends bytes now, after the queue: the kernel copies them, so the caller may reuse them at once. Waits while the socket's send buffer
@@ -418,7 +416,7 @@ impl Sender {
     /// None; other kinds of halves have some.
     pub fn stats(&self) -> io::Result<Stats> {
         let strange_completions = self.queue.unknown_completions();
-        let ended_early = self.by_reference.as_ref().map_or(0, ByReference::ended_early);
+        let ended_early = self.by_reference.as_ref().map_or(0, |by| by.ended_early);
         let counters = Counters { strange_completions, ended_early, ..self.outcome.counters };
         Ok(self.outcome.stats(self.queue.head().ticket, counters))
     }
@@ -427,15 +425,10 @@ impl Sender {
     /// method was set, writes shorter than a page use a plain call, and count as [below threshold](crate::Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.policy.explain();
-        match self.by_reference.as_ref().map(ByReference::explain) {
-            None => Explanation::of(&owned, Evidence::Unknown),
-            Some(published) => Explanation::of(
-                &format_args!(
-                    "{owned}\npublished data, by reference to its pages, of which no completion ever comes: {published}"
-                ),
-                Evidence::Unknown,
-            ),
-        }
+        let published = self.by_reference.as_ref().map(ByReference::explain).map(|found| {
+            format!("\npublished data, by reference to its pages, of which no completion ever comes: {found}")
+        });
+        Explanation::of(&format_args!("{owned}{}", published.unwrap_or_default()), Evidence::Unknown)
     }
 }
 

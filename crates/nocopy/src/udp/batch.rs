@@ -1,11 +1,9 @@
 //! Received datagrams, borrowed in a batch or taken.
 
 use std::net::SocketAddr;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::slice::IterMut;
-use std::sync::Arc;
 
-use super::kernel::Given;
 use super::message::Message;
 use super::over_port::{self, Payload};
 use super::run::{About, Run};
@@ -50,6 +48,19 @@ struct Runs<'half> {
     begun: Option<&'half Run>,
     left: &'half [u8],
     given: &'half mut Given,
+}
+
+/// How much of the last call's datagrams was returned; the rest is in the next batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given {
+    pub(super) runs: usize,
+    /// Datagrams of the following run.
+    pub(super) datagrams: usize,
+}
+
+impl Given {
+    pub(super) const NOTHING: Self = Self { runs: 0, datagrams: 0 };
+    pub(super) const ALL: Self = Self { runs: usize::MAX, datagrams: 0 };
 }
 
 impl<'half> Batch<'half> {
@@ -187,11 +198,11 @@ impl Datagram<'_> {
     pub fn take(self) -> OwnedDatagram {
         let from = self.from();
         let bytes = match self.0 {
-            Body::Alone(run) => Bytes::All(run.take_buffer().expect("it is here")),
-            Body::OfRun(run, bytes) => Bytes::Part(Part { buffer: run.shared(), range: run.place(bytes) }),
+            Body::Alone(run) => run.take_buffer().expect("it is here"),
+            Body::OfRun(run, bytes) => Buffer::of_shared(run.shared(), |all| &all[run.place(bytes)]),
             Body::Port(datagram) => match datagram.take() {
-                Payload::Frame(frame) => Bytes::All(frame.into()),
-                Payload::Bytes(bytes) => Bytes::All(Buffer::from_owner(bytes)),
+                Payload::Frame(frame) => frame.into(),
+                Payload::Bytes(bytes) => Buffer::from_owner(bytes),
             },
         };
         OwnedDatagram { from, bytes }
@@ -222,25 +233,7 @@ impl AsRef<[u8]> for Datagram<'_> {
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,
-    bytes: Bytes,
-}
-
-#[derive(Debug)]
-enum Bytes {
-    All(Buffer),
-    Part(Part),
-}
-
-#[derive(Debug)]
-struct Part {
-    buffer: Arc<Buffer>,
-    range: Range<usize>,
-}
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer[self.range.clone()]
-    }
+    bytes: Buffer,
 }
 
 impl OwnedDatagram {
@@ -254,10 +247,7 @@ impl Deref for OwnedDatagram {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::All(buffer) => buffer,
-            Bytes::Part(part) => part.as_ref(),
-        }
+        &self.bytes
     }
 }
 
@@ -271,16 +261,13 @@ impl AsRef<[u8]> for OwnedDatagram {
 impl From<OwnedDatagram> for Buffer {
     #[inline]
     fn from(datagram: OwnedDatagram) -> Self {
-        match datagram.bytes {
-            Bytes::All(buffer) => buffer,
-            Bytes::Part(part) => Self::from_owner(part),
-        }
+        datagram.bytes
     }
 }
 
 impl From<OwnedDatagram> for Message {
     #[inline]
     fn from(datagram: OwnedDatagram) -> Self {
-        Buffer::from(datagram).into()
+        datagram.bytes.into()
     }
 }

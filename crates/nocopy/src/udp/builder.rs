@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nocopy_proto::UdpChecksum;
-use socket2::{Domain, Protocol, SockRef, Type};
+use socket2::{Domain, Protocol, Type};
 
 use super::choice;
-use super::open_error::OpenError;
-use super::settings::Settings;
+use super::open_error::{OpenError, refused};
+use super::settings::{Settings, join};
 use super::{Method, Receiver, Sender, Socket, kernel, over_port};
 use crate::engine::address;
 use crate::engine::path::Paths;
@@ -73,7 +73,7 @@ impl Builder {
             receive_pool: None,
             return_buffers: false,
             wait: None,
-            settings: Settings::new(),
+            settings: Settings::default(),
         }
     }
 
@@ -184,7 +184,7 @@ impl Builder {
     /// How to set the UDP checksum of sent datagrams (default: it is computed). `Omitted` is for IPv4 only. `Offloaded` leaves it to the
     /// card if the port supports that ([`PortBuilder::send_metadata`]); kernel sockets always do this if they can.
     pub fn checksum(mut self, checksum: UdpChecksum) -> Self {
-        self.settings.checksum = checksum;
+        self.settings.checksum = Some(checksum);
         self
     }
 
@@ -281,13 +281,14 @@ impl Builder {
     fn bind_kernel(self, address: SocketAddr) -> Result<Socket, OpenError> {
         self.settings.check(address)?;
         let socket = Arc::new(OwnedFd::from(self.bound(address)?));
+        udp_send::report_errors(&socket, address.is_ipv6()).map_err(refused("errors of the network"))?;
         let kernel = KernelSocket::new(Arc::clone(&socket));
         let pool = own_or(self.send_pool.clone())?;
-        let sender = self.sender(Arc::clone(&kernel), address.is_ipv6(), pool, false)?;
+        let sender = self.sender(Arc::clone(&kernel), pool, None)?;
         let mut receiver = self.kernel_receiver(socket, kernel::Receiver::BATCH)?;
-        receiver.keep_errors(Arc::clone(&kernel));
+        receiver.keep_errors(kernel);
         receiver.set_wait(self.wait.unwrap_or(Wait::Interrupt));
-        Ok(Socket { address: None, kernel, sender, receiver: Receiver::of_kernel(receiver) })
+        Ok(Socket { address: None, sender, receiver: Receiver::of_kernel(receiver) })
     }
 
     /// A bound socket with these settings, and nothing else.
@@ -297,53 +298,50 @@ impl Builder {
         self.settings.set(&socket, address.is_ipv6())?;
         let bound = address::bind(&socket, address);
         bound.map_err(|source| OpenError::Bind { address, source })?;
-        self.settings.join(&SockRef::from(&socket))?;
+        let interface = self.settings.multicast_interface.unwrap_or(0); // the one that the routing table names
+        self.settings.groups.iter().try_for_each(|group| join(&socket, *group, interface))?;
         Ok(socket)
     }
 
     fn kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
         kernel::Receiver::new(socket, own_or(self.receive_pool.clone())?, batch)
-            .map_err(|source| OpenError::Setting { setting: "coalescing", source })
+            .map_err(refused("coalescing"))
     }
 
     /// Puts the halves of the port into the halves of the socket.
     pub(super) fn over(&self, under: over_port::Socket, pool: &Pool) -> Result<Socket, OpenError> {
+        let address = Some(under.local_address());
         let (receiver, port) = under.split();
-        let kernel = Arc::clone(port.kernel_socket());
         let mut receiver = Receiver::of_port(receiver);
         if let Some(wait) = self.wait {
             receiver.set_wait(wait);
         }
-        let mut sender =
-            self.sender(Arc::clone(&kernel), port.local_address().is_ipv6(), pool.clone(), true)?;
-        let address = Some(port.local_address());
-        sender.set_port(port, self.method.is_none_or(|method| method == Method::Xdp));
-        Ok(Socket { address, kernel, sender, receiver })
+        let kernel = Arc::clone(port.kernel_socket());
+        let sender = self.sender(kernel, pool.clone(), Some(port))?;
+        Ok(Socket { address, sender, receiver })
     }
 
     fn sender(
         &self,
         socket: Arc<KernelSocket>,
-        is_ipv6: bool,
         pool: Pool,
-        has_port: bool,
+        port: Option<over_port::Sender>,
     ) -> Result<Sender, OpenError> {
-        if let (Some(method @ Method::Xdp), false) = (self.method, has_port) {
+        if let (Some(method @ Method::Xdp), None) = (self.method, &port) {
             let source = io::Error::other("no port was given to Builder::port");
             return Err(OpenError::Method { method, source });
         }
-        udp_send::report_errors(&*socket, is_ipv6)
-            .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
-        let policy = choice::policy(self.method, has_port);
-        let local = address::local(&*socket).ok();
-        let paths = Paths::of(&*socket, local.map(|local| local.ip()));
+        let policy = choice::policy(self.method, port.is_some());
+        let paths = Paths::of(&*socket);
         let mut sender = Sender::new(socket, pool, policy, paths, self.return_buffers);
+        sender.copies_over_port = port.is_some() && self.method.is_none_or(|method| method == Method::Xdp);
+        sender.port = port.map(Box::new);
         if self.method.is_none_or(Method::is_by_flag)
-            && let Err(refused) = sender.allow_zero_copy()
+            && let Err(refused) = sender.queue.allow_zero_copy()
         {
             match self.method {
                 Some(method) => return Err(OpenError::Method { method, source: io::Error::other(refused) }),
-                None => sender.without_zero_copy(refused.why()),
+                None => choice::without_zero_copy(&mut sender.policy, refused.why()),
             }
         }
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {

@@ -19,9 +19,7 @@ const FRAMES_WAIT: Duration = Duration::from_millis(1);
 impl Sender {
     /// Sends the run over the port; one system call for all.
     pub(super) fn send_over_port(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let Some(to) = self.destinations.get(run.destination).to else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let to = self.destinations.get(run.destination).to;
         while self.has(run) {
             let bytes = self.next().bytes;
             match self.send_next_over_port(to) {
@@ -57,9 +55,8 @@ impl Sender {
 
     /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent by a call.
     pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
-        let (Some(port), Some(to)) = (&mut self.port, self.destinations.get(destination).to) else {
-            return Err(Reason::NotConnected);
-        };
+        let Some(port) = &mut self.port else { return Err(Reason::NotConnected) };
+        let to = self.destinations.get(destination).to;
         match port.send_copied(to, &[bytes]) {
             Ok(()) => {
                 self.count_sent(1, bytes.len(), None);

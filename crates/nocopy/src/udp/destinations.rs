@@ -10,7 +10,8 @@ const DESTINATIONS_MAX: usize = 65_536;
 
 #[derive(Debug)]
 pub(super) struct Destination {
-    pub(super) to: Option<SocketAddr>,
+    pub(super) to: SocketAddr,
+    /// `None` for the peer to which the socket itself is connected.
     pub(super) address: Option<Address>,
 }
 
@@ -37,10 +38,10 @@ impl Destinations {
     pub(super) fn connect(&mut self, to: SocketAddr, names_it: bool) {
         if let Some(before) = self.connected {
             let before = &mut self.all[before as usize];
-            before.address = before.to.map(Address::from);
+            before.address = Some(before.to.into());
         }
         let address = names_it.then(|| to.into());
-        self.connected = Some(self.add(Destination { to: Some(to), address }));
+        self.connected = Some(self.add(Destination { to, address }));
     }
 
     fn add(&mut self, destination: Destination) -> u32 {
@@ -74,7 +75,7 @@ impl Destinations {
         let number = match self.numbers.get(&to) {
             Some(number) => *number,
             None => {
-                let number = self.add(Destination { to: Some(to), address: Some(to.into()) });
+                let number = self.add(Destination { to, address: Some(to.into()) });
                 self.numbers.insert(to, number);
                 number
             }
@@ -123,7 +124,7 @@ mod tests {
         }
         assert_eq!(destinations.connected(), Some(0));
         for number in [0].into_iter().chain(used) {
-            assert_eq!(destinations.get(number).to, Some(address(number)));
+            assert_eq!(destinations.get(number).to, address(number));
         }
         assert_eq!(used.map(|number| destinations.number(address(number))), used);
     }

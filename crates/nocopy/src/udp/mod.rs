@@ -55,6 +55,7 @@ mod builder;
 mod by_port;
 mod choice;
 mod destinations;
+mod drops;
 pub(crate) mod kernel;
 mod message;
 mod method;
@@ -70,7 +71,6 @@ pub(crate) mod strangers;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 pub use batch::{Batch, Datagram, OwnedDatagram};
 pub use builder::Builder;
@@ -84,14 +84,11 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 use crate::engine::address;
-
-use crate::memory::send_queue::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket with owned buffers: a kernel socket, or UDP written into a [port](Builder::port)'s frames.
 #[derive(Debug)]
 pub struct Socket {
-    kernel: Arc<KernelSocket>,
     /// The address of a socket over a port.
     address: Option<SocketAddr>,
     sender: Sender,
@@ -118,7 +115,7 @@ impl Socket {
     /// The kernel's refusal: no route to it, or the socket has the other IP version.
     pub fn connect(&mut self, to: SocketAddr) -> io::Result<()> {
         match self.address {
-            None => socket2::SockRef::from(&*self.kernel).connect(&to.into())?,
+            None => socket2::SockRef::from(self.sender.queue.kernel_socket()).connect(&to.into())?,
             Some(address) if address.is_ipv4() != to.is_ipv4() => {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
@@ -134,7 +131,7 @@ impl Socket {
     /// # Errors
     /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.address.map_or_else(|| address::local(&*self.kernel), Ok)
+        self.address.map_or_else(|| address::local(self.sender.queue.kernel_socket()), Ok)
     }
 
     /// The half that sends.

@@ -103,6 +103,11 @@ pub enum OpenError {
     Descriptor(#[source] io::Error),
 }
 
+/// The error of a setting that the kernel refused.
+pub(super) fn refused(setting: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Setting { setting, source }
+}
+
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program uses it ('ss -ulnp' lists it); stop it, or take port 0",

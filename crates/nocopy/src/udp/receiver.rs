@@ -1,13 +1,14 @@
 //! The half that receives, by a kernel socket or over a port.
 
-use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use either::Either::{self, Left, Right};
+use either::for_both;
+
 use super::batch::Batch;
 use super::{kernel, over_port};
-use crate::counter::Counter;
 use crate::engine::half::receiver_half;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
@@ -46,21 +47,15 @@ use crate::stats::Stats;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Receiver(Backend);
-
-#[derive(Debug)]
-enum Backend {
-    Kernel(Box<kernel::Receiver>),
-    Port(Box<over_port::Receiver>),
-}
+pub struct Receiver(Either<Box<kernel::Receiver>, Box<over_port::Receiver>>);
 
 impl Receiver {
     pub(super) fn of_kernel(receiver: kernel::Receiver) -> Self {
-        Self(Backend::Kernel(Box::new(receiver)))
+        Self(Left(Box::new(receiver)))
     }
 
     pub(super) fn of_port(receiver: over_port::Receiver) -> Self {
-        Self(Backend::Port(Box::new(receiver)))
+        Self(Right(Box::new(receiver)))
     }
 
     /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may be empty: a signal ended the
@@ -70,10 +65,7 @@ impl Receiver {
     /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns. Other errors come from the
     /// kernel, or mean that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        match &mut self.0 {
-            Backend::Kernel(kernel) => Ok(kernel.receive()?.give()),
-            Backend::Port(port) => Ok(Batch::of_port(port.receive()?)),
-        }
+        self.receive_within(None)
     }
 
     /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel waits, the time is rounded up
@@ -93,9 +85,13 @@ impl Receiver {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.receive_within(Some(timeout))
+    }
+
+    fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         match &mut self.0 {
-            Backend::Kernel(kernel) => Ok(kernel.receive_timeout(timeout)?.give()),
-            Backend::Port(port) => Ok(Batch::of_port(port.receive_timeout(timeout)?)),
+            Left(kernel) => kernel.receive_within(timeout),
+            Right(port) => port.receive_within(timeout).map(Batch::of_port),
         }
     }
 
@@ -106,17 +102,14 @@ impl Receiver {
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
-            Backend::Kernel(kernel) => Ok(kernel.try_receive()?.give()),
-            Backend::Port(port) => Ok(Batch::of_port(port.try_receive()?)),
+            Left(kernel) => kernel.try_receive(),
+            Right(port) => port.try_receive().map(Batch::of_port),
         }
     }
 
     /// Changes how to wait, from the next wait on; see [`Builder::wait`](super::Builder::wait).
     pub fn set_wait(&mut self, wait: Wait) {
-        match &mut self.0 {
-            Backend::Kernel(kernel) => kernel.set_wait(wait),
-            Backend::Port(port) => port.set_wait(wait),
-        }
+        for_both!(&mut self.0, half => half.set_wait(wait));
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already, so that no wait is needed.
@@ -138,18 +131,15 @@ impl Receiver {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
-        match &mut self.0 {
-            Backend::Kernel(kernel) => kernel.arm(),
-            Backend::Port(port) => port.arm(),
-        }
+        for_both!(&mut self.0, half => half.arm())
     }
 
     /// Takes memory back to receive into, more cheaply than dropping it: an [owned datagram](super::OwnedDatagram), or its buffer.
     pub fn recycle(&mut self, memory: impl Into<Buffer>) {
         let memory = memory.into();
         match &mut self.0 {
-            Backend::Kernel(kernel) => kernel.recycle(memory),
-            Backend::Port(port) => {
+            Left(kernel) => kernel.recycle(memory),
+            Right(port) => {
                 if let Ok(frame) = Frame::try_from(memory) {
                     port.recycle(frame);
                 }
@@ -160,10 +150,7 @@ impl Receiver {
     /// The evidence for the received payloads. A kernel socket copies every byte ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a
     /// port it is the port's evidence.
     pub fn ledger(&self) -> Ledger {
-        match &self.0 {
-            Backend::Kernel(kernel) => kernel.ledger(),
-            Backend::Port(port) => port.ledger(),
-        }
+        for_both!(&self.0, half => half.ledger())
     }
 
     /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive buffer was full (receive more
@@ -175,10 +162,7 @@ impl Receiver {
     /// # Errors
     /// The kernel does not report its drops; `Unsupported` before Linux 4.12.
     pub fn stats(&self) -> io::Result<Stats> {
-        match &self.0 {
-            Backend::Kernel(kernel) => kernel.stats(),
-            Backend::Port(port) => port.stats(),
-        }
+        for_both!(&self.0, half => half.stats())
     }
 
     /// How datagrams are received: by a kernel socket, which copies each, or over a port, with the port's explanation.
@@ -192,17 +176,14 @@ impl Receiver {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn explain(&self) -> Explanation {
-        match &self.0 {
-            Backend::Kernel(kernel) => kernel.explain(),
-            Backend::Port(port) => port.explain(),
-        }
+        for_both!(&self.0, half => half.explain())
     }
 
     /// Receives only from that address.
     pub(super) fn connected(&mut self, to: std::net::SocketAddr) {
-        match &mut self.0 {
-            Backend::Kernel(_) => {} // the kernel sees to it
-            Backend::Port(port) => port.connected(to),
+        // At a kernel socket, the kernel sees to it.
+        if let Right(port) = &mut self.0 {
+            port.connected(to);
         }
     }
 }
@@ -215,16 +196,6 @@ impl AsFd for Receiver {
     /// # Panics
     /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
-            Backend::Kernel(kernel) => kernel.as_fd(),
-            Backend::Port(port) => port.as_fd(),
-        }
+        for_both!(&self.0, half => half.as_fd())
     }
-}
-
-/// The kernel's counter of drops at a socket.
-pub(super) fn sk_drops(value: u64) -> Counter {
-    let meaning =
-        "Packets that the kernel dropped at the socket: its receive buffer was full, or a checksum wrong.";
-    Counter { name: Cow::Borrowed("sk_drops"), meaning, value }
 }

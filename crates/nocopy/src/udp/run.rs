@@ -32,18 +32,19 @@ pub(super) struct About {
     pub(super) congested: bool,
 }
 
+impl From<&Message> for About {
+    #[inline]
+    fn from(&Message { from, local, truncated, congested, .. }: &Message) -> Self {
+        Self { from, local, truncated, congested }
+    }
+}
+
 impl Run {
     #[inline]
     pub(super) fn new(mut buffer: Buffer, message: &Message) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
-        let about = About {
-            from: message.from,
-            local: message.local,
-            truncated: message.truncated,
-            congested: message.congested,
-        };
-        Self { store: Store::Own(buffer), segment_bytes, about }
+        Self { store: Store::Own(buffer), segment_bytes, about: message.into() }
     }
 
     /// The address that sent them.
@@ -112,15 +113,12 @@ impl Run {
     }
 
     /// The buffer, with all its bytes; `None` while taken datagrams use it.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
-        match self.store {
-            Store::Own(buffer) => Some(buffer),
-            Store::Shared(buffer) => Arc::into_inner(buffer),
-            Store::Taken => None,
-        }
+    #[inline]
+    pub(crate) fn into_buffer(mut self) -> Option<Buffer> {
+        self.take_buffer()
     }
 
-    /// Takes the buffer of the only datagram.
+    /// As [`into_buffer`](Self::into_buffer), but the run stays, without bytes.
     #[inline]
     pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
         match std::mem::replace(&mut self.store, Store::Taken) {

@@ -1,14 +1,13 @@
 //! The half that sends.
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
-mod ends;
 mod flush;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flush::Call;
 pub(super) use flush::{How, Run};
@@ -25,6 +24,8 @@ use super::strangers::Strangers;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Policy;
+use crate::engine::reaper::{self, CloseTimeouts};
+use crate::engine::wait::{Look, look_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -37,6 +38,9 @@ use crate::sys::udp_send;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
+
+/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)), or a queue stalls.
+const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10), cut_off: None };
 
 /// The sending half of a socket.
 ///
@@ -67,11 +71,12 @@ pub struct Sender {
     /// 0 after close.
     queue_max: usize,
     pub(super) destinations: Destinations,
+    /// If there is one, it is one of the methods.
     pub(super) port: Option<Box<over_port::Sender>>,
-    copies_over_port: bool,
+    pub(super) copies_over_port: bool,
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
-    policy: Policy<Method>,
+    pub(super) policy: Policy<Method>,
     strangers: Strangers,
     pub(super) outcome: Outcome,
 }
@@ -106,21 +111,6 @@ impl Sender {
             self.forget_destinations();
         }
         self.destinations.connect(to, self.port.is_some());
-    }
-
-    /// Makes this sender the one that makes `MSG_ZEROCOPY` calls on its socket.
-    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.queue.allow_zero_copy()
-    }
-
-    pub(super) fn without_zero_copy(&mut self, why: &'static str) {
-        choice::without_zero_copy(&mut self.policy, why);
-    }
-
-    /// Adds a port as a method, and sets whether copies use only the port.
-    pub(super) fn set_port(&mut self, port: over_port::Sender, copies: bool) {
-        self.port = Some(Box::new(port));
-        self.copies_over_port = copies;
     }
 
     /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
@@ -417,6 +407,86 @@ impl Sender {
         Ok(self.queue.wants_room() && events.contains(PollFlags::OUT))
     }
 
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
+    /// so.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use std::time::Duration;
+    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
+    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
+    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
+    /// buffer.fill(b"hello").expect("it fits");
+    /// socket.sender().send(buffer, to)?;
+    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
+    /// assert_eq!(socket.sender().in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        let start = Instant::now();
+        // Refusals are returned at the end: the wait for sends in flight continues.
+        self.outcome.flushes += 1;
+        let refused = self.flush_all(Some(timeout)).err();
+        let look = |sender: &mut Self| {
+            let left = timeout.saturating_sub(start.elapsed());
+            Ok::<_, io::Error>(match sender.reap() {
+                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
+                0 => Look::Nothing,
+                _ => Look::Moved,
+            })
+        };
+        let wait = |sender: &mut Self, timeout| {
+            // If waiting fails, looking again finds the reason.
+            if sender.queue.wait(timeout).is_ok() {
+                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
+                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
+            }
+            Ok(())
+        };
+        let is_drained =
+            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
+        let late = self.outcome.late.take().map(io::Error::from);
+        refused.or(late).map_or(Ok(is_drained), Err)
+    }
+
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
+    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
+    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use nocopy::Reason;
+    /// let to = client.local_addr()?;
+    /// socket.sender().send(b"the last one".to_vec(), to)?;
+    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
+    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
+    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let drained = self.drain(timeout);
+        self.queue_max = 0;
+        self.outcome.counters.given_up += self.queued() as u64;
+        drop(self.queue.take_unsent());
+        let given_up = self.queue.detach();
+        let abandoned_calls = given_up.in_flight();
+        let leaked_bytes = given_up.abandon();
+        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
+        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
+        reaper::leaked(leaked_bytes);
+        drained
+    }
+
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
     ///
     /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a socket together, and reports only
@@ -457,16 +527,16 @@ impl Sender {
     /// # Errors
     /// Never, in this version.
     pub fn stats(&self) -> io::Result<Stats> {
-        let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
+        let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere);
         let network_errors = (!counts_elsewhere).then(|| self.network_errors());
         let stats = self.outcome.stats(network_errors, self.queue.unknown_completions());
         Ok(match &self.port {
             None => stats,
             Some(port) => {
                 let below = port.port().stats()?;
-                let all = stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]);
-                let all = all.with([port.sent().still_queued(below.moved)]);
-                all.with_dropped(below.only(&["tx_dropped", "tx_invalid_descs"]))
+                stats
+                    .with(port.sent().all_counters(below.moved))
+                    .with_dropped(below.only(&["tx_dropped", "tx_invalid_descs"]))
                     .with_faults(below.only(&crate::port::TX_FAULTS))
             }
         })
@@ -493,5 +563,12 @@ impl AsFd for Sender {
     /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.descriptor()
+    }
+}
+
+impl Drop for Sender {
+    /// Queued messages are not sent. Memory is kept while the kernel still reads it.
+    fn drop(&mut self) {
+        reaper::leave(&mut self.queue, CLOSE_TIMEOUTS);
     }
 }

@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use nocopy_proto::UdpChecksum;
 use rustix::net::sockopt;
-use socket2::{InterfaceIndexOrAddress, SockRef};
+use socket2::InterfaceIndexOrAddress;
 
-use super::OpenError;
+use super::open_error::{OpenError, refused};
 use crate::sys::{udp_receive, udp_send};
 
 /// The most groups that a port's filter can distinguish.
 const GROUPS_MAX: usize = 100;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     pub(super) send_buffer_bytes: Option<usize>,
     pub(super) receive_buffer_bytes: Option<usize>,
@@ -21,7 +21,8 @@ pub(crate) struct Settings {
     pub(super) reuse_address: bool,
     pub(super) local_addresses: bool,
     pub(super) congestion_marks: bool,
-    pub(super) checksum: UdpChecksum,
+    /// `None`: it is computed.
+    pub(super) checksum: Option<UdpChecksum>,
     pub(super) hop_limit: Option<u8>,
     pub(super) groups: Vec<IpAddr>,
     pub(super) multicast_interface: Option<u32>,
@@ -29,25 +30,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(super) const fn new() -> Self {
-        Self {
-            send_buffer_bytes: None,
-            receive_buffer_bytes: None,
-            broadcast: false,
-            reuse_address: false,
-            local_addresses: false,
-            congestion_marks: false,
-            checksum: UdpChecksum::Computed,
-            hop_limit: None,
-            groups: Vec::new(),
-            multicast_interface: None,
-            multicast_hops: None,
-        }
-    }
-
     /// Whether a socket with this address can have these settings.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
-        if address.is_ipv6() && self.checksum == UdpChecksum::Omitted {
+        if address.is_ipv6() && self.checksum == Some(UdpChecksum::Omitted) {
             return Err(OpenError::ChecksumOmitted { address });
         }
         let fits = |group: &IpAddr| group.is_multicast() && group.is_ipv4() == address.is_ipv4();
@@ -67,9 +52,8 @@ impl Settings {
         self.check(address)
     }
 
-    /// Sets all socket options. Call it before bind; [`join`](Self::join) joins the multicast groups.
+    /// Sets all socket options. Call it before bind; [`join`] joins the multicast groups.
     pub(super) fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
-        let refused = |setting| move |source| OpenError::Setting { setting, source };
         if self.broadcast {
             socket.set_broadcast(true).map_err(refused("broadcast"))?;
         }
@@ -85,31 +69,13 @@ impl Settings {
                 socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
             }
         }
-        if self.checksum == UdpChecksum::Omitted {
+        if self.checksum == Some(UdpChecksum::Omitted) {
             udp_send::omit_checksum(socket).map_err(refused("checksum"))?;
         }
         if let Some(hops) = self.hop_limit.map(u32::from) {
             let set = if is_ipv6 { socket.set_unicast_hops_v6(hops) } else { socket.set_ttl_v4(hops) };
             set.map_err(refused("hop limit"))?;
         }
-        self.set_what_is_told(socket, is_ipv6)?;
-        self.set_multicast(socket, is_ipv6)
-    }
-
-    /// Sets which facts the kernel reports with each datagram.
-    pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
-        let refused = |setting| move |source| OpenError::Setting { setting, source };
-        if self.local_addresses {
-            udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
-        }
-        if self.congestion_marks {
-            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;
-        }
-        Ok(())
-    }
-
-    fn set_multicast(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
-        let refused = |setting| move |source| OpenError::Setting { setting, source };
         if let Some(index) = self.multicast_interface {
             send_groups_by(socket, is_ipv6, index).map_err(refused("multicast interface"))?;
         }
@@ -118,13 +84,18 @@ impl Settings {
                 if is_ipv6 { socket.set_multicast_hops_v6(hops) } else { socket.set_multicast_ttl_v4(hops) };
             set.map_err(refused("multicast hops"))?;
         }
-        Ok(())
+        self.set_what_is_told(socket, is_ipv6)
     }
 
-    /// Joins all groups on an interface; with 0 the routing table chooses it.
-    pub(super) fn join(&self, socket: &SockRef<'_>) -> Result<(), OpenError> {
-        let interface = self.multicast_interface.unwrap_or(0);
-        self.groups.iter().try_for_each(|group| join(socket, *group, interface))
+    /// Sets which facts the kernel reports with each datagram.
+    pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+        if self.local_addresses {
+            udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
+        }
+        if self.congestion_marks {
+            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;
+        }
+        Ok(())
     }
 }
 
@@ -134,7 +105,7 @@ pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32
 
 /// Joins a group on an interface, and excludes groups that other sockets on this host joined: by default, Linux delivers their datagrams,
 /// too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
-pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> Result<(), OpenError> {
+pub(super) fn join(socket: &socket2::Socket, group: IpAddr, interface: u32) -> Result<(), OpenError> {
     let joined = match group {
         IpAddr::V4(group) => socket
             .join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))

@@ -318,11 +318,10 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
     const PRIVILEGED: &str = "it needs privileges; ask for it where the port is granted";
     for (setting, advice, set) in [
         (
-            "displace",
+            "busy_poll",
             PRIVILEGED,
-            (|builder: PortBuilder| builder.displace(true)) as fn(PortBuilder) -> PortBuilder,
+            (|builder| builder.busy_poll(Duration::from_micros(20), 64)) as fn(PortBuilder) -> PortBuilder,
         ),
-        ("busy_poll", PRIVILEGED, |builder| builder.busy_poll(Duration::from_micros(20), 64)),
         ("promiscuous", PRIVILEGED, |builder| builder.promiscuous(true)),
         ("multi_buffer", PRIVILEGED, |builder| builder.multi_buffer(true)),
         ("mode", "only the modes of AF_XDP can be granted", |builder| builder.mode(Mode::PacketRing)),
@@ -334,8 +333,6 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
             format!("nc1 queue 0: '{setting}' cannot be used; the port was granted; {advice}")
         );
     }
-    let error = grant(right, |builder| builder.displace(true)).unwrap_err();
-    assert!(error.to_string().contains("put the other program back"), "{error}");
     let error = grant(right, |builder| builder.ring_sizes(128, 256)).unwrap_err();
     assert!(error.to_string().contains("256 entries or more"), "{error}");
     let error = grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();

@@ -310,7 +310,7 @@ fn ports_of_one_area_forward_between_interfaces() {
 }
 
 #[test]
-fn a_program_already_there_is_not_displaced_unless_asked() {
+fn a_program_already_there_stays_and_is_named() {
     let lab = lab!();
     let end = lab.left();
     let held =
@@ -320,18 +320,11 @@ fn a_program_already_there_is_not_displaced_unless_asked() {
     assert_eq!(
         error.to_string(),
         format!(
-            "nc0: not attached; XDP program {there} is there already; detach it with 'ip link set dev nc0 xdp off', or displace it"
-        )
-    );
-    let error = open_with(end, |builder| builder.displace(true)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "nc0: XDP program {there} cannot be displaced; a bpf link holds it; end the process that attached it ('bpftool link' shows it)"
+            "nc0: not attached; XDP program {there} is there already; detach it with 'ip link set dev nc0 xdp off', or end the process that attached it ('bpftool link' shows it)"
         )
     );
     drop(held);
-    assert!(open_with(end, |builder| builder.displace(true)).is_ok());
+    assert!(open_with(end, |builder| builder).is_ok());
 }
 
 #[test]

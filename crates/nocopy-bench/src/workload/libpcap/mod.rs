@@ -7,7 +7,7 @@ mod inject;
 use std::path::Path;
 use std::process::Command;
 
-use nocopy_lab::Lab;
+use nocopy_lab::{Lab, Preloaded};
 use nocopy_report::capability;
 use rustix::thread::CapabilitySet;
 
@@ -54,9 +54,9 @@ impl Workload for Libpcap {
         capability::RECORDERS
     }
 
-    fn skips(&self, plan: &Plan) -> Vec<String> {
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
         let mut skips = Vec::new();
-        if let Err(error) = &plan.tools.libpcap {
+        if let Err(error) = Preloaded::Pcap.name() {
             skips.push(format!("SKIP: {NAME}: {error}"));
         }
         if !Recorder::Tcpdump.is_installed() {
@@ -67,7 +67,7 @@ impl Workload for Libpcap {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let Ok(library) = &bench.plan.tools.libpcap else { return Ok(()) }; // a note says so
+        let Ok(library) = &Preloaded::Pcap.name() else { return Ok(()) }; // a note says so
         let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
         bench.play(capture::series(&stage, library), 140)?;
         drop(stage);

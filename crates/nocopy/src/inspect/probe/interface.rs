@@ -55,10 +55,7 @@ fn program(interface: &Interface) -> Gate {
     match xdp::attached(interface.index) {
         Ok(None) => Gate::new("XDP program", State::Open, "none is attached"),
         Ok(Some((id, _))) => Gate::new("XDP program", State::Closed, format!("program {id} is attached"))
-            .or_command(
-                format!("ip link set dev {} xdp off", quoted(&interface.name)),
-                ", or open the port with 'displace'",
-            ),
+            .or_command(format!("ip link set dev {} xdp off", quoted(&interface.name)), ""),
         Err(error) => Gate::new("XDP program", State::Unknown, error.to_string()),
     }
 }

@@ -43,7 +43,7 @@ use super::{Shared, bring_home};
 #[must_use = "a dropped frame goes back to its pool unsent"]
 pub struct Frame {
     /// Valid while this frame is not free (module documentation of `area`).
-    shared: NonNull<Shared>,
+    pub(super) shared: NonNull<Shared>,
     /// First byte of the packet, `start` bytes into frame `index`: kept so that reading follows no pointers.
     data: NonNull<u8>,
     index: u32,
@@ -75,11 +75,6 @@ impl Frame {
     pub(super) fn into_parts(self) -> (u32, NonNull<u8>, u16) {
         let frame = ManuallyDrop::new(self);
         (frame.index, frame.data, frame.len)
-    }
-
-    #[inline]
-    pub(super) fn area(&self) -> NonNull<Shared> {
-        self.shared
     }
 
     pub(crate) fn first_byte(&self) -> NonNull<u8> {
@@ -117,7 +112,7 @@ impl Frame {
     /// Free bytes after the packet.
     #[inline]
     pub(crate) fn tailroom_bytes(&self) -> usize {
-        self.shared().frame_bytes() as usize - usize::from(self.start) - usize::from(self.len)
+        self.shared().frame_bytes as usize - usize::from(self.start) - usize::from(self.len)
     }
 
     /// Adds `bytes` bytes in front of the packet, for a header, and returns them with undefined

@@ -11,11 +11,12 @@
 //! last frame returns, and the hot path counts no references.
 #![allow(unsafe_code)]
 
+mod arrival;
 mod balance;
 mod chain;
+mod departures;
 mod draft;
 mod frame;
-mod kept;
 mod metadata;
 pub(crate) mod note;
 mod packet;
@@ -32,9 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use balance::Balance;
 pub use chain::Chain;
+pub(crate) use departures::Departures;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
-pub(crate) use metadata::{Arrivals, Departures, Origin, none_in};
+pub(crate) use metadata::{Arrivals, Origin, none_in};
 pub(crate) use packet::Claims;
 pub use packet::Packet;
 pub(crate) use pool::{Faults, Half, Lent, Pool};
@@ -200,7 +202,7 @@ impl Area {
     }
 
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
-        std::ptr::eq(frame.area().as_ptr(), Arc::as_ptr(&self.shared))
+        std::ptr::eq(frame.shared.as_ptr(), Arc::as_ptr(&self.shared))
     }
 
     pub(crate) fn pages(&self) -> Pages {
@@ -264,7 +266,7 @@ type PoolId = u16;
 /// Instead of a borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
-/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`kept`]). Larger than any pool number.
+/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`Pool::keep`]). Larger than any pool number.
 const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
@@ -319,13 +321,9 @@ struct Terms {
     free: PlainU64,
     /// Frames the kernel holds.
     lent: PlainU64,
-    /// Frames given to the program by this half, minus frames it returned to this half; negative for a half that only sends
-    /// what others received.
+    /// Frames that left this half, for the program or for other pools' return lists, minus frames that came back to it, from the program
+    /// or from its own list; negative for a half that only sends what others received.
     yours: AtomicI64,
-    /// Frames ever fetched from this pool's return list.
-    fetched: PlainU64,
-    /// Frames of other pools that this half sent, and returned to their lists afterwards.
-    strays: PlainU64,
     /// Whether `lent` counts frames lent to send (1) or to receive (0).
     sends: PlainU32,
 }
@@ -373,11 +371,6 @@ impl Shared {
         }
     }
 
-    #[inline]
-    const fn frame_bytes(&self) -> u32 {
-        self.frame_bytes
-    }
-
     /// The longest packet that fits a frame after the headroom.
     #[inline]
     fn packet_bytes_max(&self) -> u32 {
@@ -386,7 +379,7 @@ impl Shared {
 
     #[inline]
     fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
-        debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes());
+        debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes);
         // SAFETY: frame numbers are below the count and starts within a frame wherever they are made
         // (`View::start`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
         unsafe { self.memory.base().add(((frame as usize) << self.frame_shift) + start as usize) }
@@ -396,8 +389,8 @@ impl Shared {
     fn locate(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
         let frame =
             u32::try_from(address >> self.frame_shift).ok().filter(|frame| *frame < self.frame_count)?;
-        let start = u32::try_from(address & u64::from(self.frame_bytes() - 1)).ok()?;
-        let fits = start.checked_add(len)? <= self.frame_bytes();
+        let start = u32::try_from(address & u64::from(self.frame_bytes - 1)).ok()?;
+        let fits = start.checked_add(len)? <= self.frame_bytes;
         fits.then(|| self.pointer(frame, u16::try_from(start).expect("less than a frame")))
     }
 
@@ -430,33 +423,24 @@ impl Shared {
 
     fn balance(&self) -> Balance {
         let home = self.lock_home();
-        let mut balance = Balance { total: self.frame_count, retired: home.retired, ..Balance::default() };
-        let mut free = home.unassigned.len() as u64;
-        let (mut yours, mut lent_rx, mut lent_tx) = (home.yours, 0, 0);
+        let mut balance = Balance {
+            total: self.frame_count,
+            free: home.unassigned.len() as u64,
+            yours: home.yours,
+            retired: home.retired,
+            ..Balance::default()
+        };
         for (record, _) in self.pools.iter().zip(&home.open).filter(|(_, open)| **open) {
             let ledger = &record.ledger;
-            let waiting = u64::from(record.returns.count());
-            free += ledger.free.load(Relaxed) + waiting;
-            let lent = ledger.lent.load(Relaxed);
-            if ledger.sends.load(Relaxed) == 1 {
-                lent_tx += lent
-            } else {
-                lent_rx += lent
-            }
-            // Frames on a return list come from the program, except strays that the kernel returned.
-            yours += ledger.yours.load(Relaxed) + counted(ledger.strays.load(Relaxed));
-            yours -= counted(ledger.fetched.load(Relaxed) + waiting);
+            let waiting = record.returns.count();
+            balance.free += ledger.free.load(Relaxed) + u64::from(waiting);
+            balance.yours += ledger.yours.load(Relaxed) - i64::from(waiting);
+            let sends = ledger.sends.load(Relaxed) == 1;
+            let lent = if sends { &mut balance.lent_tx } else { &mut balance.lent_rx };
+            *lent += ledger.lent.load(Relaxed);
         }
-        balance.free = free;
-        balance.yours = yours;
-        balance.lent_rx = lent_rx;
-        balance.lent_tx = lent_tx;
         balance
     }
-}
-
-fn counted(frames: u64) -> i64 {
-    i64::try_from(frames).expect("fewer than 2^63 frames ever pass")
 }
 
 /// Returns a frame that is not dropped by its pool's half: to the pool's return list or, if the pool is closed, to the area's unassigned

@@ -139,12 +139,12 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Packet<'half> {
-    pool: &'half Pool,
-    data: NonNull<u8>,
+    pub(super) pool: &'half Pool,
+    pub(super) data: NonNull<u8>,
     /// The frame that contains it; in a packet ring, the frame into which `take` copies it.
     frame: u32,
     /// Its offset in the frame; in a packet ring, its distance from the kernel's header.
-    start: u16,
+    pub(super) start: u16,
     len: u16,
 }
 
@@ -177,26 +177,13 @@ impl Packet<'_> {
         prefetch(first.wrapping_add(128));
     }
 
-    pub(super) fn pool(&self) -> &Pool {
-        self.pool
-    }
-
-    pub(super) fn first_byte(&self) -> NonNull<u8> {
-        self.data
-    }
-
-    /// Its offset in the frame; in a block, its distance from its header.
-    pub(super) fn start(&self) -> u16 {
-        self.start
-    }
-
     #[cold]
     fn copy_out(self) -> Frame {
         let packet = std::mem::ManuallyDrop::new(self);
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
         let mut frame = unsafe { packet.pool.empty_frame(packet.frame) };
         frame.fill(&packet).expect("packet rings announce pieces that fit a frame");
-        packet.pool.count_copy();
+        packet.pool.copied.update(|copied| copied + 1);
         frame
     }
 }

@@ -1,21 +1,22 @@
 //! A pool: the frames of one half of a port. Only here frames change between free, lent and owned by the program.
 
+mod kept;
+mod metadata;
+
 use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::kept::Notes;
 use super::metadata::Metadata;
 use super::view::View;
-use super::{
-    AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, is_kept, lent_to, state,
-};
+use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, home_of, is_kept, lent_to, state};
 use crate::ring::{Consumer, Producer};
 use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
+use kept::Notes;
 
 /// Number of the empty pool that [`Pool::take`] leaves behind.
 const HOLLOW: PoolId = 0;
@@ -73,7 +74,7 @@ pub(crate) struct Pool {
     pub(super) shared: Arc<Shared>,
     /// The part of `shared` that every packet needs.
     pub(super) view: View,
-    id: PoolId,
+    pub(super) id: PoolId,
     half: Half,
     /// The free frames: the first `free_count` cells hold their numbers.
     pub(super) free: Box<[Cell<u32>]>,
@@ -83,16 +84,14 @@ pub(crate) struct Pool {
     /// The terms of [`Terms`](super::Terms), kept here and published once per batch.
     yours: Cell<i64>,
     lent: Cell<u64>,
-    fetched: Cell<u64>,
-    strays: Cell<u64>,
     on_close: Cell<Lent>,
     /// The blocks of a packet ring, if it receives from one.
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of blocks.
-    copied: Cell<u64>,
+    pub(super) copied: Cell<u64>,
     pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
-    pub(super) notes: Notes,
+    notes: Notes,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
@@ -115,17 +114,22 @@ impl Pool {
         shared.record(id).returns.open();
         shared.record(id).ledger.sends.store(u32::from(half == Half::Send), Relaxed);
         drop(home);
-        let pool = Self {
+        let pool = Self::new(shared, id, half, cells);
+        pool.publish();
+        Ok(pool)
+    }
+
+    fn new(shared: Arc<Shared>, id: PoolId, half: Half, free: Box<[Cell<u32>]>) -> Self {
+        let count = free.len() as u32;
+        Self {
             view: View::new(&shared, id),
             id,
             half,
-            free: cells,
-            free_count: Cell::new(frames),
-            settled: Cell::new(frames),
+            free,
+            free_count: Cell::new(count),
+            settled: Cell::new(count),
             yours: Cell::new(0),
             lent: Cell::new(0),
-            fetched: Cell::new(0),
-            strays: Cell::new(0),
             on_close: Cell::new(Lent::Retire),
             blocks: None,
             copied: Cell::new(0),
@@ -133,9 +137,7 @@ impl Pool {
             metadata: Metadata::NONE,
             notes: Notes::default(),
             shared,
-        };
-        pool.publish();
-        Ok(pool)
+        }
     }
 
     /// The pointer that frames keep. It comes from the `Arc` itself, because a frame may release the reference that its closed pool left to
@@ -144,10 +146,6 @@ impl Pool {
     pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
         unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.shared).cast_mut()) }
-    }
-
-    pub(super) fn id(&self) -> PoolId {
-        self.id
     }
 
     /// Frames the kernel has from this half.
@@ -178,7 +176,7 @@ impl Pool {
     }
 
     pub(crate) fn frame_bytes(&self) -> u32 {
-        self.shared.frame_bytes()
+        self.shared.frame_bytes
     }
 
     #[inline]
@@ -209,8 +207,6 @@ impl Pool {
         ledger.free.store(self.free_count.get().into(), Relaxed);
         ledger.lent.store(self.lent.get(), Relaxed);
         ledger.yours.store(self.yours.get(), Relaxed);
-        ledger.fetched.store(self.fetched.get(), Relaxed);
-        ledger.strays.store(self.strays.get(), Relaxed);
     }
 
     /// Fetches frames that were dropped by other threads; a plain load if there are none.
@@ -224,12 +220,7 @@ impl Pool {
 
     #[cold]
     fn fetch_chain(&self, chain: super::returns::Chain<'_>) {
-        self.settle();
-        for frame in chain {
-            self.push(frame);
-            self.fetched.set(self.fetched.get() + 1);
-        }
-        self.settled.set(self.free_count.get());
+        chain.for_each(|frame| self.push(frame));
     }
 
     /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined: otherwise dropping a batch would be
@@ -281,7 +272,7 @@ impl Pool {
     #[inline]
     pub(crate) fn claimed(&self, count: u64) {
         self.lent.set(self.lent.get() - count);
-        self.yours.set(self.yours.get() + counted(count));
+        self.yours.set(self.yours.get() + count.cast_signed());
     }
 
     /// Makes this half receive from blocks: announced packets belong to it until it asks for more.
@@ -301,9 +292,7 @@ impl Pool {
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
         let data = self.in_blocks(address, len)?;
         let frame = self.pop()?;
-        // As if the frame had been lent: it will be booked as claimed.
-        self.lent.set(self.lent.get() + 1);
-        self.yours.set(self.yours.get() - 1);
+        self.sent(1); // as if the frame had been lent: it will be booked as claimed
         Some((data, frame))
     }
 
@@ -328,17 +317,10 @@ impl Pool {
         self.short_bytes.get()
     }
 
-    pub(super) fn count_copy(&self) {
-        self.copied.set(self.copied.get() + 1);
-    }
-
     /// A free frame to fill and send, empty, with the area's headroom in front.
     #[inline]
     pub(crate) fn frame(&self) -> Option<Frame> {
-        let frame = match self.pop() {
-            Some(frame) => frame,
-            None => self.fetch_one()?,
-        };
+        let frame = self.pop().or_else(|| self.fetch_one())?;
         // SAFETY: popped from the cache, so it is ours and now the caller's.
         Some(unsafe { self.empty_frame(frame) })
     }
@@ -376,7 +358,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
-        std::ptr::eq(frame.area().as_ptr(), &raw const *self.shared)
+        frame.shared == self.area()
     }
 
     /// Lends a frame of this area to the kernel to send, and returns its descriptor. The error is the frame, if it belongs to another area.
@@ -398,19 +380,10 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back sent frames: this pool's go into its cache, those of other pools return to them as linked lists, and those marked by
-    /// [`Pool::keep`] are pushed to `kept`. Of an address only the frame matters, because this side chose where the packet starts.
+    /// Takes back sent frames, for at most `count` completions: this pool's go into its cache, those of other pools return to them as
+    /// linked lists, and those marked by [`Pool::keep`] are pushed to `kept`. Of an address only the frame matters, because this side chose
+    /// where the packet starts.
     pub(crate) fn reap(
-        &self,
-        completion: &mut Consumer<u64>,
-        faults: &mut Faults,
-        kept: &mut Vec<Frame>,
-    ) -> u32 {
-        self.reap_some(completion, u32::MAX, faults, kept)
-    }
-
-    /// As `reap`, for at most `count` completions.
-    pub(crate) fn reap_some(
         &self,
         completion: &mut Consumer<u64>,
         count: u32,
@@ -448,32 +421,13 @@ impl Pool {
     /// Moves the pool out of a half that is being dropped, leaving an empty one behind: the kernel may use the lent
     /// frames until the other half is dropped too.
     pub(crate) fn take(&mut self) -> Self {
-        let hollow = Self {
-            shared: Arc::clone(&self.shared),
-            view: View::new(&self.shared, HOLLOW),
-            id: HOLLOW,
-            half: self.half,
-            free: Box::default(),
-            free_count: Cell::new(0),
-            settled: Cell::new(0),
-            yours: Cell::new(0),
-            lent: Cell::new(0),
-            fetched: Cell::new(0),
-            strays: Cell::new(0),
-            on_close: Cell::new(Lent::Retire),
-            blocks: None,
-            copied: Cell::new(0),
-            short_bytes: Cell::new(0),
-            metadata: Metadata::NONE,
-            notes: Notes::default(),
-        };
+        let hollow = Self::new(Arc::clone(&self.shared), HOLLOW, self.half, Box::default());
         std::mem::replace(self, hollow)
     }
 
-    /// Takes back or retires the lent frames; returns strays, to be returned once the lock is released,
-    /// and the number of area counts that retired frames of closed pools held.
-    fn settle_lent(&self, home: &mut Home) -> (Vec<u32>, u32) {
-        let (mut strays, mut counts) = (Vec::new(), 0);
+    /// Takes back or retires the lent frames; returns strays, to be returned once the lock is released.
+    fn settle_lent(&self, home: &mut Home) -> Vec<u32> {
+        let mut strays = Vec::new();
         for frame in 0..self.shared.frame_count {
             let now = self.shared.state(frame);
             if lent_to(now) != self.id {
@@ -489,19 +443,21 @@ impl Pool {
                 home.retired += 1;
                 if owner != self.id && !home.open[usize::from(owner) - 1] {
                     home.away[usize::from(owner) - 1] -= 1;
-                    counts += 1;
+                    // SAFETY: the frame held this count of the area since its pool closed, and never returns to give it back itself; the
+                    // pool holds another one.
+                    unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.shared)) };
                 }
             } else {
                 self.shared.set_state(frame, state(owner, 0));
                 if owner == self.id {
                     self.push(frame);
                 } else {
-                    self.strays.set(self.strays.get() + 1);
+                    self.yours.set(self.yours.get() + 1);
                     strays.push(frame);
                 }
             }
         }
-        (strays, counts)
+        strays
     }
 }
 
@@ -512,26 +468,20 @@ impl Drop for Pool {
         }
         let area = Arc::clone(&self.shared);
         let mut home = area.lock_home();
+        area.record(self.id).returns.close(&area.links).for_each(|frame| self.push(frame));
         self.settle();
-        let (strays, counts) = self.settle_lent(&mut home);
+        let strays = self.settle_lent(&mut home);
         // Packets of forgotten batches, which the kernel returned without being counted.
         self.claimed(self.lent.get());
-        for frame in area.record(self.id).returns.close(&area.links) {
-            self.push(frame);
-            self.fetched.set(self.fetched.get() + 1);
-        }
-        let mut at_home = 0;
         while let Some(frame) = self.pop() {
             area.set_state(frame, state(0, 0));
             home.unassigned.push(frame);
-            at_home += 1;
         }
         let away = (0..area.frame_count).filter(|frame| home_of(area.state(*frame)) == self.id).count();
-        debug_assert!(at_home + away <= area.frame_count as usize);
         let slot = usize::from(self.id) - 1;
         home.open[slot] = false;
         home.away[slot] = u32::try_from(away).expect("no more than the frames of an area");
-        home.yours += self.yours.get() + counted(self.strays.get()) - counted(self.fetched.get());
+        home.yours += self.yours.get();
         // From now on every frame in use keeps the area alive itself (module documentation of `area`). A frame that is
         // being dropped right now waits for the lock in `bring_home` and then finds its count.
         for _ in 0..away {
@@ -542,10 +492,6 @@ impl Drop for Pool {
         for frame in strays {
             // SAFETY: reclaimed from the kernel above and given up here.
             unsafe { bring_home(self.area(), frame) };
-        }
-        for _ in 0..counts {
-            // SAFETY: a retired frame of a closed pool held this count; it never returns, so it cannot give the count back itself.
-            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&area)) };
         }
     }
 }
@@ -615,7 +561,7 @@ impl<'pool> Strays<'pool> {
             return;
         }
         let Self { pool, home, first, last, count, .. } = *self;
-        pool.strays.set(pool.strays.get() + u64::from(count));
+        pool.yours.set(pool.yours.get() + i64::from(count)); // until their pools fetch them
         let shared = &pool.shared;
         self.count = 0;
         if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {

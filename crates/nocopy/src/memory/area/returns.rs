@@ -83,11 +83,8 @@ impl ReturnList {
         }
     }
 
-    /// Takes every waiting frame. Acquire: pairs with the pushes' release.
+    /// Takes every waiting frame of an open list. Acquire: pairs with the pushes' release.
     pub(crate) fn take<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
-        if self.count() == 0 {
-            return Chain { links, next: END };
-        }
         Chain { links, next: unpack(self.head.swap(pack(0, END), Ordering::Acquire)).1 }
     }
 

@@ -133,7 +133,7 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
         kernel_completion.push(address).unwrap();
     }
     kernel_completion.publish();
-    assert_eq!(send.reap(&mut completion, &mut Faults::default(), &mut Vec::new()), 3);
+    assert_eq!(send.reap(&mut completion, u32::MAX, &mut Faults::default(), &mut Vec::new()), 3);
     assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
     assert!(receive.balance().is_whole());
     // One own frame and one stray are lent when the sending half closes.
@@ -244,7 +244,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
         }
         assert_eq!(send.balance().lent_tx, 2);
         kernel_completion.publish();
-        assert_eq!(send.reap(&mut completion, &mut faults, &mut back), 2);
+        assert_eq!(send.reap(&mut completion, u32::MAX, &mut faults, &mut back), 2);
         assert_eq!(faults.not_lent, 2 * (u64::from(round) + 1));
         assert!(back.iter().map(|frame| (frame.index(), frame.as_ptr(), frame.to_vec())).eq(expected));
         receive.balance();
@@ -261,7 +261,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
         send.sent(1);
     }
     kernel_completion.publish();
-    assert_eq!(send.reap(&mut completion, &mut faults, &mut back), 2);
+    assert_eq!(send.reap(&mut completion, u32::MAX, &mut faults, &mut back), 2);
     assert!(back.is_empty());
     receive.fetch();
     receive.balance();
@@ -287,7 +287,7 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
         kernel_completion.push(lent[0]).unwrap();
         kernel_completion.publish();
         let mut back = Vec::new();
-        assert_eq!(send.reap(&mut completion, &mut Faults::default(), &mut back), 1);
+        assert_eq!(send.reap(&mut completion, u32::MAX, &mut Faults::default(), &mut back), 1);
         send.close(how);
         let balance = receive.balance();
         assert!(balance.is_whole() && balance.yours == 1 && balance.lent_tx == 0, "{balance}");

@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -168,9 +169,9 @@ impl Buffer {
     ///
     /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. If io_uring instances have the pool
     /// registered, the buffer returns when the last of them ends. Any other memory cannot be replaced, and is leaked.
-    pub(crate) fn abandon(mut self) -> usize {
-        let bytes = self.len as usize;
-        match std::mem::replace(&mut self.home, Home::nothing()) {
+    pub(crate) fn abandon(self) -> usize {
+        let bytes = self.len();
+        match self.into_home() {
             Home::Pool { pool, index } => {
                 let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
                 if registered.instances > 0 && pool.0.whole_pages {
@@ -192,13 +193,12 @@ impl Buffer {
             }
         }
     }
-}
 
-impl Home {
-    fn nothing() -> Self {
-        // A value without size: boxing it does not allocate.
-        let nothing: Box<dyn Any + Send> = Box::new(());
-        Self::Owner(NonNull::new(Box::into_raw(nothing)).expect("a box is somewhere"))
+    /// What its bytes belong to, without returning them there.
+    fn into_home(self) -> Home {
+        let buffer = ManuallyDrop::new(self);
+        // SAFETY: a valid value, which the buffer, as it is not dropped, gives up.
+        unsafe { std::ptr::read(&raw const buffer.home) }
     }
 }
 
@@ -216,20 +216,15 @@ impl TryFrom<Buffer> for Frame {
     ///
     /// # Errors
     /// Returns the buffer if it has another kind of memory.
-    fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
+    fn try_from(buffer: Buffer) -> Result<Self, Buffer> {
         if !buffer.is_frame() {
             return Err(buffer);
         }
-        // Replaces the owner: its drop does nothing.
-        match std::mem::replace(&mut buffer.home, Home::nothing()) {
-            Home::Frame(mut frame) => {
-                let bytes = buffer.len as usize;
-                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
-                frame.truncate(bytes);
-                Ok(frame)
-            }
-            _ => unreachable!("looked at above"),
-        }
+        let bytes = buffer.len();
+        let Home::Frame(mut frame) = buffer.into_home() else { unreachable!("looked at above") };
+        frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
+        frame.truncate(bytes);
+        Ok(frame)
     }
 }
 
@@ -270,10 +265,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.home {
             Home::Pool { pool, index } => pool.bring_home(*index),
-            Home::Owner(owner) => {
-                // SAFETY: from `Box::into_raw`, and there is no other owner.
-                drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
-            }
+            // SAFETY: from `Box::into_raw`, and there is no other owner.
+            Home::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
             Home::Shared(_) | Home::Frame(_) => {} // goes home by itself
         }
     }
@@ -282,8 +275,6 @@ impl Drop for Buffer {
 /// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over completions, and an unwound loop
 /// would lose other buffers of the same completion, or drop memory that the kernel still reads.
 fn drop_owner(owner: Box<dyn Any + Send>) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
-        // Dropping the panic's own value may panic, too.
-        std::mem::forget(panic);
-    }
+    // Dropping the panic's own value may panic, too.
+    catch_unwind(AssertUnwindSafe(|| drop(owner))).unwrap_or_else(std::mem::forget);
 }

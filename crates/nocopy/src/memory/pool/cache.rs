@@ -1,7 +1,9 @@
 //! The free buffers of one half.
 
+use std::sync::Arc;
+
+use super::Pool;
 use super::buffer::{Buffer, Home};
-use super::{Pool, Sharer};
 
 const CACHED_MAX: usize = 16;
 
@@ -26,9 +28,9 @@ impl Cache {
         Self { pool, free: Vec::new(), free_max: 0, reserve: None }
     }
 
-    /// Counts a stream among those that share the pool, if it is shared.
-    pub(crate) fn share(&self) -> Option<Sharer> {
-        (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
+    /// Counts a stream among those that share the pool, if it is shared, until the result is dropped.
+    pub(crate) fn share(&self) -> Option<Arc<()>> {
+        (self.free_max == 0).then(|| Arc::clone(&self.pool.0.sharers))
     }
 
     /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a half that has none in flight,

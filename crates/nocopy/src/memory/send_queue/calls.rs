@@ -12,20 +12,14 @@ use crate::sys::udp_send::Address;
 use crate::sys::uring_send::{Full, UringRefused, UringSender};
 use crate::sys::{stream, udp_send};
 
-/// Calls by io_uring. The ring is dropped before the pool whose memory it has registered.
+/// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it has registered.
 #[derive(Debug)]
 pub(super) struct Ring<C> {
-    sender: UringSender,
-    calls: CallTable<OpenCall<C>>,
-    memory: Registration,
+    pub(super) sender: UringSender,
+    pub(super) calls: CallTable<OpenCall<C>>,
+    pub(super) memory: Registration,
     /// The socket's send buffer.
     buffer_bytes: usize,
-}
-
-impl<C> Ring<C> {
-    pub(super) fn memory(&self) -> &Registration {
-        &self.memory
-    }
 }
 
 /// Whether the kernel had no memory for a call, or to record one without a copy.
@@ -202,18 +196,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is overtaken; `None` while one
     /// waits, and without a ring.
     pub(crate) fn ring_room(&self) -> io::Result<Option<usize>> {
-        match self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) {
-            None => Ok(None),
-            Some(ring) => {
-                let unsent_bytes = udp_send::unsent_bytes(&*self.socket)?;
-                Ok(Some(ring.buffer_bytes.saturating_sub(unsent_bytes)))
-            }
-        }
-    }
-
-    /// A descriptor that is readable when calls by the ring are finished, if there are any.
-    pub(super) fn busy_ring(&self) -> Option<BorrowedFd<'_>> {
-        self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
+        let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) else {
+            return Ok(None);
+        };
+        let unsent_bytes = udp_send::unsent_bytes(&*self.socket)?;
+        Ok(Some(ring.buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
     /// The ring's descriptor, if this process has one.
@@ -265,13 +252,6 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             let report = Report { copied: done.copied, is_first: true };
             self.finished.push_back((call, done.result.map(|_| report)));
         });
-    }
-
-    /// Ends calls by the ring that wait for room: they are reported as refused.
-    pub(super) fn cancel_ring(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.sender.cancel();
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::calls::Ring;
 use super::{CallNote, Entries, Freed, Payload, Position, SendQueue, bytes_of};
 use crate::memory::pool::{Buffer, Cache};
 
@@ -21,13 +20,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let pool = self.freed.cache.pool().clone();
         let freed = Freed { cache: Cache::sharing(pool), completed: None };
         let end = self.entries.end();
-        let mut detached = Self::starting_at(end, Arc::clone(&self.socket), freed, self._sharer.take());
-        std::mem::swap(&mut self.entries, &mut detached.entries);
-        std::mem::swap(&mut self.numbered, &mut detached.numbered);
-        std::mem::swap(&mut self.ring, &mut detached.ring);
-        std::mem::swap(&mut self.finished, &mut detached.finished);
-        std::mem::swap(&mut self.generation, &mut detached.generation);
-        std::mem::swap(&mut self.head, &mut detached.head);
+        let next = Self::starting_at(end, Arc::clone(&self.socket), freed, None);
+        let mut detached = std::mem::replace(self, next);
+        std::mem::swap(&mut self.freed, &mut detached.freed);
+        std::mem::swap(&mut self.readiness, &mut detached.readiness);
+        std::mem::swap(&mut self.unknown_completions, &mut detached.unknown_completions);
         detached
     }
 
@@ -40,7 +37,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Whether all pages that the kernel reads can be replaced, once this sender's ring has ended.
     pub(crate) fn is_replaceable(&self) -> bool {
-        let ring = self.ring.as_ref().map(Ring::memory);
+        let ring = self.ring.as_ref().map(|ring| &ring.memory);
         self.entries.read().flat_map(Payload::buffers).all(|buffer| buffer.is_replaceable(ring))
     }
 
@@ -54,7 +51,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         if self.is_inherited() {
             return 0; // nothing of this process is read
         }
-        self.cancel_ring();
+        if let Some(ring) = &mut self.ring {
+            ring.sender.cancel(); // calls that wait for room are reported as refused
+        }
         self.collect_ring();
         self.settle_unseen();
         // The ring has the old pages registered: it must end before they are replaced.

@@ -36,7 +36,7 @@ pub(crate) use numbering::{Completion, KernelSocket, NoZeroCopy, Report};
 use numbering::{NumberedCalls, OpenCall};
 
 use crate::facts::evidence::Evidence;
-use crate::memory::pool::{Buffer, Cache, Sharer};
+use crate::memory::pool::{Buffer, Cache};
 use crate::sys::fork::Generation;
 use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
@@ -170,7 +170,7 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
     /// Completions of calls that were never made.
     unknown_completions: u64,
     /// Counts this sender among those that share its pool, even after it was dropped while calls are in flight.
-    _sharer: Option<Sharer>,
+    _sharer: Option<Arc<()>>,
     /// The process that makes the calls and receives their completions.
     generation: Generation,
     /// Other queues have other numbers.
@@ -380,7 +380,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         Self::starting_at(0, socket, freed, sharer)
     }
 
-    fn starting_at(first: u64, socket: Arc<KernelSocket>, freed: Freed<P>, sharer: Option<Sharer>) -> Self {
+    fn starting_at(first: u64, socket: Arc<KernelSocket>, freed: Freed<P>, sharer: Option<Arc<()>>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
             entries: Entries::starting_at(first),
@@ -512,13 +512,14 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn next_completion(&mut self) -> Option<Completion<C>> {
         let (call, outcome) =
             if self.finished.is_empty() || self.is_inherited() { None } else { self.finished.pop_front() }?;
-        Some(Completion::of(call, outcome, self.number))
+        Some(Completion { call, outcome, queue: self.number })
     }
 
     /// Ends a finished call, with the evidence for its bytes, if it sent any. Entries that no other call reads are free.
     /// Panics if it is one of another queue.
     pub(crate) fn settle(&mut self, done: Completion<C>, evidence: Option<Evidence>) {
-        self.entries.end_call(done.tickets(self.number), evidence, &mut self.freed);
+        assert!(done.queue == self.number, "a call of another queue");
+        self.entries.end_call(done.call.extent.tickets(), evidence, &mut self.freed);
     }
 
     /// The next payload that is free again, if they are kept.
@@ -558,7 +559,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Waits for completions of earlier sends.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_for_completions(self.socket(), self.busy_ring(), timeout)
+        let busy_ring = self.ring.as_ref().filter(|ring| ring.calls.open() > 0);
+        wait_for_completions(self.socket(), busy_ring.map(|ring| ring.sender.as_fd()), timeout)
     }
 
     /// Whether the descriptor also reports room to send.

@@ -96,14 +96,8 @@ impl KernelSocket {
     /// The next completion, for the sender that made the calls; `None` if there is none now.
     pub(super) fn next_completion(&self) -> Option<CompletionReport> {
         let mut queue = self.queue()?;
-        loop {
-            if let Some(report) = queue.completions.pop_front() {
-                return Some(report);
-            }
-            if !self.read_one(&mut queue) {
-                return None;
-            }
-        }
+        while queue.completions.is_empty() && self.read_one(&mut queue) {}
+        queue.completions.pop_front()
     }
 
     /// Reads the error queue, and returns how many network errors there were.
@@ -116,20 +110,20 @@ impl KernelSocket {
     }
 
     fn read_one(&self, queue: &mut ErrorQueue) -> bool {
-        match next_entry(self.as_fd()) {
-            Ok(Some(QueueEntry::Completion(report))) => {
+        let Ok(Some(entry)) = next_entry(self.as_fd()) else { return false };
+        match entry {
+            QueueEntry::Completion(report) => {
                 if let Numbering::Taken = queue.numbering {
                     queue.completions.push_back(report);
                 }
             }
-            Ok(Some(QueueEntry::Network(error))) => {
+            QueueEntry::Network(error) => {
                 self.network_errors.fetch_add(1, Relaxed); // a count alone: it is of no other memory
                 if queue.errors.len() == ERRORS_MAX {
                     queue.errors.pop_front();
                 }
                 queue.errors.push_back(error);
             }
-            Ok(None) | Err(_) => return false,
         }
         true
     }
@@ -143,12 +137,6 @@ impl KernelSocket {
     /// The latest network errors that were not taken yet, oldest first.
     pub(crate) fn take_errors(&self) -> VecDeque<NetworkError> {
         self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
-    }
-
-    /// Memory that the kernel keeps for the socket in addition to its data: options, and each `MSG_ZEROCOPY` call until its completion was
-    /// read (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
-    fn option_memory_bytes(&self) -> Option<u32> {
-        option::option_memory_bytes(self).ok()
     }
 
     /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
@@ -184,24 +172,14 @@ pub(super) struct OpenCall<C> {
 #[derive(Debug)]
 #[must_use = "its memory is never free"]
 pub(crate) struct Completion<C> {
-    call: OpenCall<C>,
+    pub(super) call: OpenCall<C>,
     /// Error: the ring refused the call, which sent nothing.
     pub(crate) outcome: io::Result<Report>,
     /// The number of its queue.
-    queue: u64,
+    pub(super) queue: u64,
 }
 
 impl<C: CallNote> Completion<C> {
-    pub(super) fn of(call: OpenCall<C>, outcome: io::Result<Report>, queue: u64) -> Self {
-        Self { call, outcome, queue }
-    }
-
-    /// The entries that it read. Panics if it is one of another queue.
-    pub(super) fn tickets(&self, queue: u64) -> Range<u64> {
-        assert!(self.queue == queue, "a call of another queue");
-        self.call.extent.tickets()
-    }
-
     pub(crate) fn note(&self) -> C {
         self.call.note
     }
@@ -264,8 +242,9 @@ pub(super) struct NumberedCalls<C> {
 enum Role {
     /// This sender makes none.
     NotOurs,
-    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` [in addition to
-    /// data](KernelSocket::option_memory_bytes).
+    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` for the socket in addition to its data: options,
+    /// and later each such call until its completion was read (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report
+    /// it (Linux 4.12 does).
     Ours { idle_bytes: Option<u32> },
     /// This sender made them and waits for the last completions. Other senders may make such calls now.
     GivenAway,
@@ -290,33 +269,6 @@ pub(super) struct UncertainCall<C> {
     pub(super) is_tried: bool,
 }
 
-/// What is known of the number of a failed call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Unknown,
-    /// Nothing reads its memory; it and the probe used up that many numbers.
-    NotOpen {
-        numbers: u32,
-    },
-    /// It has the first number, and is still read; the probe has the second.
-    Open,
-}
-
-impl<C> UncertainCall<C> {
-    /// `was_quiet`: before the reports were read, the kernel held no call.
-    fn outcome(&self, was_quiet: bool) -> Outcome {
-        match self.reported {
-            [false, false] if self.is_uncounted || was_quiet => Outcome::NotOpen { numbers: 0 },
-            // The kernel had too little memory for the probe.
-            [false, false] => Outcome::Unknown,
-            // Either call has it; the other has none.
-            [true, false] => Outcome::NotOpen { numbers: 1 },
-            [true, true] => Outcome::NotOpen { numbers: 2 },
-            [false, true] => Outcome::Open,
-        }
-    }
-}
-
 impl<C: CallNote> NumberedCalls<C> {
     pub(super) fn none() -> Self {
         Self { calls: CallTable::starting_at(0), role: Role::NotOurs, uncertain: None }
@@ -331,7 +283,7 @@ impl<C: CallNote> NumberedCalls<C> {
         }
         option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)?;
         let first = socket.claim().ok_or(NoZeroCopy::Taken)?;
-        self.role = Role::Ours { idle_bytes: socket.option_memory_bytes() };
+        self.role = Role::Ours { idle_bytes: option::option_memory_bytes(socket).ok() };
         self.calls = CallTable::starting_at(first);
         Ok(())
     }
@@ -403,23 +355,28 @@ impl<C: CallNote> NumberedCalls<C> {
     /// before completions are read, for [`resolve_uncertain`](Self::resolve_uncertain), because another half may read some at the same time.
     pub(super) fn is_quiet(&self, socket: &KernelSocket) -> bool {
         let Role::Ours { idle_bytes: Some(idle) } = self.role else { return false };
-        self.uncertain.is_some() && socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
+        self.uncertain.is_some() && option::option_memory_bytes(socket).is_ok_and(|bytes| bytes <= idle)
     }
 
     /// Finds out from the reports whether the failed call was numbered, if they suffice. Returns the call if nothing reads its memory.
+    /// `was_quiet`: before the reports were read, the kernel held no call.
     pub(super) fn resolve_uncertain(&mut self, was_quiet: bool) -> Option<OpenCall<C>> {
-        let outcome = self.uncertain.as_ref()?.outcome(was_quiet);
-        if outcome == Outcome::Unknown {
-            return None;
+        // Without a report, the kernel may have had too little memory for the probe: then nothing is known.
+        let UncertainCall { failed, reported, .. } =
+            self.uncertain.take_if(|call| call.reported != [false; 2] || call.is_uncounted || was_quiet)?;
+        match reported {
+            [false, false] => {}
+            // Either call has the number; the other has none.
+            [true, false] => self.calls.skip(),
+            [true, true] => (0..2).for_each(|_| self.calls.skip()),
+            // It has the first number, and is still read; the probe has the second.
+            [false, true] => {
+                self.calls.push(failed);
+                self.calls.skip();
+                return None;
+            }
         }
-        let failed = self.uncertain.take()?.failed;
-        if let Outcome::NotOpen { numbers } = outcome {
-            (0..numbers).for_each(|_| self.calls.skip());
-            return Some(failed);
-        }
-        self.calls.push(failed);
-        self.calls.skip();
-        None
+        Some(failed)
     }
 
     /// The end of the sender: others may make such calls, if their number is known.

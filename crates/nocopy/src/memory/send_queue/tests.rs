@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use nocopy_lab::patience::PATIENCE;
+use nocopy_lab::patience::{PATIENCE, wait_until};
 
 use super::*;
 use crate::engine::reaper::{self, CloseTimeouts};
@@ -201,6 +201,25 @@ fn reading_completions_submits_what_did_not_fit_the_ring() {
     }
     let mut bytes = [0; 200];
     assert_eq!((to.recv(&mut bytes).unwrap(), bytes[0]), (100, 7));
+}
+
+/// The ring has the pool's pages registered: it must end before the pool, under its lock, replaces those that were given up.
+#[test]
+fn a_ring_ends_before_its_memory_is_given_back() {
+    if !nocopy_lab::io_uring_or_skip() {
+        return;
+    }
+    let mut queue = queue(connected().0);
+    queue.open_ring(1).unwrap();
+    let ring = format!("/proc/self/fd/{}", queue.ring_descriptor().unwrap().as_raw_fd());
+    let opened = std::fs::read_link(&ring).unwrap();
+    let pool = queue.cache().pool().clone();
+    let locked = pool.registered().expect("memory of this process");
+    let dropping = std::thread::spawn(move || drop(queue));
+    wait_until("the ring's end", || std::fs::read_link(&ring).map_or(true, |now| now != opened));
+    assert!(!dropping.is_finished(), "the memory is still registered");
+    drop(locked);
+    dropping.join().unwrap();
 }
 
 #[test]

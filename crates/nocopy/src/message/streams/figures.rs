@@ -22,7 +22,7 @@ impl Streams {
         let (mut bytes, mut copied_bytes, mut units) =
             (self.past.bytes, self.past.copied_bytes, self.past.units);
         for beside in self.all.iter().flatten() {
-            ledger += beside.stream.sent();
+            ledger += beside.stream.sender.ledger();
             let counts = beside.reading.counts;
             (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
             units += counts.units;

@@ -1,7 +1,7 @@
 //! XDP programs, assembled here from a few instructions, so that neither clang nor an ELF loader is needed.
 //!
 //! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason, the kernel detaches the
-//! program. A program that is already attached is displaced only on request ([`Program::displace`]), and restored afterwards.
+//! program. A program that is already attached stays.
 
 mod attachment;
 mod generator;
@@ -69,7 +69,7 @@ pub enum Error {
     /// An XDP program is already attached.
     #[error(
         "{interface}: not attached; XDP program {program_id} is there already; detach it with 'ip link set dev {interface} xdp \
-         off', or displace it"
+         off', or end the process that attached it ('bpftool link' shows it)"
     )]
     Occupied {
         /// The interface.
@@ -104,17 +104,6 @@ pub enum Error {
     Hints {
         /// Why not.
         source: Unsupported,
-    },
-    /// The attached program is held by a link, which only its owner can release.
-    #[error(
-        "{interface}: XDP program {program_id} cannot be displaced; a bpf link holds it; end the process that \
-         attached it ('bpftool link' shows it)"
-    )]
-    Held {
-        /// The interface.
-        interface: String,
-        /// The attached program's id.
-        program_id: u32,
     },
     /// The driver does not support XDP.
     #[error("{interface}: native XDP is not available; its driver lacks it; use generic mode, which copies")]

@@ -7,8 +7,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
-use super::Pages;
-
 /// Received bytes on pages that the kernel mapped into this process.
 ///
 /// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice), which is unsafe. A sender on the
@@ -38,7 +36,7 @@ pub struct MappedBytes<'pages> {
     first: NonNull<u8>,
     len: usize,
     /// The pages stay mapped, with all bytes from `first` on.
-    pages: PhantomData<&'pages Pages>,
+    pages: PhantomData<&'pages ()>,
 }
 
 // SAFETY: the bytes are mapped in all threads, and only read, in ways that tolerate concurrent changes (see `copy`).

@@ -20,8 +20,8 @@ use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
 use crate::tcp::Method;
 use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
-use crate::tcp::choice::pages;
-use crate::tcp::item::{Item, Run};
+use crate::tcp::choice::{pages, work};
+use crate::tcp::item::Item;
 use crate::tcp::outcome::SendError;
 
 /// How long to sleep while an event that stays would end every wait at once.
@@ -109,12 +109,8 @@ impl Sender {
         SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
     }
 
-    /// Reaps completions because the socket's send buffer is full.
+    /// Reaps completions because the socket's send buffer is full, and waits for room.
     #[cold]
-    pub(super) fn make_room(&mut self) -> io::Result<()> {
-        self.wait_for_room(LOOK_AGAIN)
-    }
-
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
@@ -127,13 +123,11 @@ impl Sender {
                 return Ok(false);
             }
             let is_done = match self.queue.entries().payload(self.queue.head().ticket) {
-                Item::Buffer(_) => self.send_run(Run { bytes: self.next(RUN_BYTES_MAX).bytes }, limits),
+                Item::Buffer(_) => self.send_run(self.next(RUN_BYTES_MAX).bytes, limits),
                 Item::Reference(_) => self.send_reference(limits),
             };
-            match is_done {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => return Err(self.error(error)),
+            if !is_done.map_err(|error| self.error(error))? {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -189,7 +183,7 @@ impl Sender {
                     return Ok(true);
                 }
                 Step::SocketFull if !waits => return Ok(false),
-                Step::SocketFull => self.make_room()?,
+                Step::SocketFull => self.wait_for_room(LOOK_AGAIN)?,
             }
         }
     }
@@ -197,29 +191,33 @@ impl Sender {
     /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more now.
     ///
     /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
-    fn send_run(&mut self, run: Run, limits: Limits) -> io::Result<bool> {
-        let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run.bytes);
-        let choice = chosen.map_or_else(|| self.policy.choose(run), |(_, choice)| choice);
-        let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
+    fn send_run(&mut self, run_bytes: usize, limits: Limits) -> io::Result<bool> {
+        let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run_bytes);
+        let choice = chosen.map_or_else(|| self.policy.choose(work(run_bytes)), |(_, choice)| choice);
+        let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run_bytes);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
         let is_done = loop {
             let since = (choice.measured && !is_over_share).then(Instant::now);
-            let how = self.how(method, run, limits.waits && since.is_none(), since);
-            let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
-            let sent = self.send_some_of((run.bytes - sent_bytes).min(self.left(limits)), how);
+            let evidence = match method {
+                _ if is_over_share => Some(OVER_SHARE),
+                Method::Plain => Some(self.policy.copied(pages(run_bytes), run_bytes)),
+                Method::ZeroCopy | Method::UringZeroCopy => None,
+            };
+            let how = How { method, waits: limits.waits && since.is_none(), evidence, since, run_bytes };
+            let sent = self.send_some_of((run_bytes - sent_bytes).min(self.left(limits)), how);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
             match sent {
                 Ok(sent) => sent_bytes += sent,
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock if limits.waits => self.make_room()?,
+                    io::ErrorKind::WouldBlock if limits.waits => self.wait_for_room(LOOK_AGAIN)?,
                     io::ErrorKind::WouldBlock => break false,
                     _ => method = self.fallback(method, error)?,
                 },
             }
-            if sent_bytes == run.bytes {
+            if sent_bytes == run_bytes {
                 break true;
             }
             if self.left(limits) == 0 {
@@ -227,27 +225,22 @@ impl Sender {
             }
         };
         if method == choice.method && sent_bytes > 0 {
-            self.policy.record(choice, Run { bytes: sent_bytes }, cost);
+            self.policy.record(choice, work(sent_bytes), cost);
         }
         Ok(is_done)
     }
 
     /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many in
     /// flight as it leaves free, however long its peer does not read. A stream with its own pool may have all.
-    fn is_over_share(&self, run: Run) -> bool {
+    fn is_over_share(&self, run_bytes: usize) -> bool {
         let (cache, entries) = (self.queue.cache(), self.queue.entries());
-        if cache.pool().sharers() <= 1 || run.bytes == 0 {
+        if cache.pool().sharers() <= 1 || run_bytes == 0 {
             return false;
         }
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
-        let fresh = self.next(run.bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
+        let fresh = self.next(run_bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
         let fresh = fresh.map(|ticket| entries.payload(ticket)).filter(of_pool).count();
         fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().at_home()
-    }
-
-    fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
-        let evidence = (!method.is_zero_copy()).then(|| self.policy.copied(pages(run.bytes), run.bytes));
-        How { method, waits, evidence, since, run_bytes: run.bytes }
     }
 
     fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
@@ -343,7 +336,7 @@ impl Sender {
         if self.queued() > 0 || self.end == End::Finished {
             return Ok(0);
         }
-        let choice = self.policy.choose(Run { bytes: bytes.len() });
+        let choice = self.policy.choose(work(bytes.len()));
         if choice.method != Method::Plain || choice.measured {
             self.chosen = Some((bytes.len(), choice));
             return Ok(0);
@@ -364,7 +357,7 @@ impl Sender {
             match stream::send_copied(self.queue.socket(), bytes, true) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A blocking socket returns this, too, after data was sent by reference.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for_room(LOOK_AGAIN)?,
                 sent => break sent?,
             }
         };
@@ -378,9 +371,8 @@ impl Sender {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
         }
-        let waited = self.queue.wait(timeout);
-        let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
-        if self.reap() == 0 && is_ready {
+        let woken = self.queue.wait(timeout).map_err(|error| self.error(error))?;
+        if self.reap() == 0 && woken == Wakeup::Ready {
             // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
             std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
         }

@@ -4,12 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::peer_error::is_of_network;
+use super::batch::{Batch, Given};
+use super::drops::{Drops, sk_drops};
+use super::peer_error::{PENDING_ERRORS_MAX, is_of_network};
 use super::run::Run;
 use crate::counter::counters;
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
@@ -23,9 +25,6 @@ use crate::sys::option;
 use crate::sys::poll::{Wakeup, ready_for, wait_readable};
 use crate::sys::readiness::Readiness;
 use crate::sys::udp_receive::{self, Message, RUN_BYTES_MAX};
-
-/// How many errors of the network a call may return before it gives up without datagrams.
-const ERRORS_MAX: usize = 16;
 
 /// Receives by `recvmmsg`, several datagrams per call, coalesced by the kernel.
 #[derive(Debug)]
@@ -50,20 +49,7 @@ pub(crate) struct Receiver {
     coalescer: Coalescer,
     ledger: Ledger,
     counters: Counters,
-    drops: Mutex<Drops>,
-}
-
-/// How much of the last call's datagrams was returned; the rest is in the next batch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Given {
-    pub(super) runs: usize,
-    /// Datagrams of the following run.
-    pub(super) datagrams: usize,
-}
-
-impl Given {
-    pub(super) const NOTHING: Self = Self { runs: 0, datagrams: 0 };
-    pub(super) const ALL: Self = Self { runs: usize::MAX, datagrams: 0 };
+    drops: Drops,
 }
 
 counters! {
@@ -107,7 +93,7 @@ impl Receiver {
             coalescer: Coalescer::default(),
             ledger: Ledger::default(),
             counters: Counters::default(),
-            drops: Mutex::default(),
+            drops: Drops::default(),
             readiness: Readiness::to_receive(),
             socket,
             connected: None,
@@ -123,24 +109,29 @@ impl Receiver {
         self.wait = wait;
     }
 
-    /// Waits for datagrams and returns those that have arrived, in at most a batch of runs.
-    pub(super) fn receive(&mut self) -> io::Result<Batch<'_>> {
-        self.receive_within(None)
-    }
-
-    /// The same, but returns an empty batch if nothing arrives for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if
-    /// the kernel waits.
-    pub(super) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        self.receive_within(Some(timeout))
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of runs. The batch is empty if nothing arrives for
+    /// `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if the kernel waits.
+    pub(super) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
+        self.wait_for_runs(timeout)?;
+        Ok(self.give())
     }
 
     /// Returns waiting datagrams, possibly none, without waiting.
     #[inline]
-    pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+    pub(super) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.has_left() {
             self.call(false)?;
         }
-        Ok(Batch { receiver: self })
+        Ok(self.give())
+    }
+
+    /// The runs as a batch of datagrams. Datagrams that are not read are in the next batch.
+    #[inline]
+    fn give(&mut self) -> Batch<'_> {
+        if self.given.runs > 0 {
+            self.given = Given::NOTHING;
+        }
+        Batch::of_runs(&mut self.runs, &mut self.given)
     }
 
     /// Whether datagrams of the last batch are left, which then form the next batch.
@@ -154,14 +145,14 @@ impl Receiver {
         true
     }
 
-    fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
-        if !self.has_left() {
-            match self.wait {
-                Wait::Interrupt => self.sleep(timeout)?,
-                how => self.look(how, timeout)?,
-            }
+    fn wait_for_runs(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if self.has_left() {
+            return Ok(());
         }
-        Ok(Batch { receiver: self })
+        match self.wait {
+            Wait::Interrupt => self.sleep(timeout),
+            how => self.look(how, timeout),
+        }
     }
 
     /// Waits inside the receiving call. poll(2) would return at once, again and again, while completions of zero-copy sends wait in the
@@ -227,21 +218,15 @@ impl Receiver {
     fn call(&mut self, wait: bool) -> io::Result<()> {
         self.given = Given::ALL;
         self.refill()?;
-        let received = self.fetch(wait)?;
+        let received = self.free.receive(self.socket.as_fd(), wait);
+        let received = received.or_else(|error| self.fetch_again(error, false))?;
         self.take(received);
         Ok(())
     }
 
-    /// Receives into the buffers, and returns the number of runs.
-    #[inline]
-    fn fetch(&mut self, wait: bool) -> io::Result<usize> {
-        self.free.receive(self.socket.as_fd(), wait).or_else(|error| self.fetch_again(error, false))
-    }
-
     #[cold]
-    fn fetch_again(&mut self, error: io::Error, from_connected: bool) -> io::Result<usize> {
-        let mut error = error;
-        for _ in 0..ERRORS_MAX {
+    fn fetch_again(&mut self, mut error: io::Error, from_connected: bool) -> io::Result<usize> {
+        for _ in 0..PENDING_ERRORS_MAX {
             match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(0),
                 // It concerns a datagram sent earlier; the socket still works.
@@ -379,19 +364,9 @@ impl Receiver {
     }
 
     pub(super) fn stats(&self) -> io::Result<Stats> {
-        let dropped = super::receiver::sk_drops(self.dropped()?);
+        let dropped = sk_drops(self.drops.at(&self.socket)?);
         let stats = Stats::moved(self.ledger.datagrams(), self.ledger.bytes());
         Ok(stats.with_dropped([dropped]).with(self.counters.counters()))
-    }
-
-    /// The kernel's drops at this socket since it was made.
-    ///
-    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next one
-    /// arrives. Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
-    pub(super) fn dropped(&self) -> io::Result<u64> {
-        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
-        let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(drops.until(udp_receive::dropped_packets(&self.socket)?))
     }
 }
 
@@ -519,37 +494,6 @@ fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
         set => set.map(|()| true),
-    }
-}
-
-/// A 64-bit counter that follows the kernel's 32-bit one.
-#[derive(Debug, Default)]
-pub(super) struct Drops {
-    total: u64,
-}
-
-impl Drops {
-    pub(super) fn until(&mut self, now: u32) -> u64 {
-        self.total += u64::from(now.wrapping_sub(self.total as u32));
-        self.total
-    }
-}
-
-/// The datagrams of one call. The next call reuses the buffers, unless they were taken.
-#[derive(Debug)]
-pub(crate) struct Batch<'a> {
-    receiver: &'a mut Receiver,
-}
-
-impl<'a> Batch<'a> {
-    /// As a batch of datagrams. Datagrams that are not read are in the next batch.
-    #[inline]
-    pub(super) fn give(self) -> super::Batch<'a> {
-        let Receiver { runs, given, .. } = self.receiver;
-        if given.runs > 0 {
-            *given = Given::NOTHING;
-        }
-        super::Batch::of_runs(runs, given)
     }
 }
 

@@ -4,14 +4,14 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
 
-use super::super::kernel::Drops;
-use super::super::open_error::OpenError;
-use super::super::peer_error::is_of_network;
+use super::super::drops::Drops;
+use super::super::open_error::{OpenError, refused};
+use super::super::peer_error::{PENDING_ERRORS_MAX, is_of_network};
 use super::super::settings::{Settings, join, send_groups_by};
 use crate::engine::address;
 use crate::memory::send_queue::KernelSocket;
@@ -19,11 +19,8 @@ use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
-use crate::sys::udp_receive::{Message, Messages, dropped_packets};
+use crate::sys::udp_receive::{Message, Messages};
 use crate::sys::udp_send::report_errors;
-
-/// How many network errors waiting at the socket a call may return before it gives up.
-const PENDING_ERRORS_MAX: usize = 16;
 
 /// Ordinary sockets, none of which ever blocks.
 #[derive(Debug)]
@@ -40,33 +37,21 @@ pub(super) struct Kernel {
 struct Bound {
     address: SocketAddr,
     descriptor: Arc<OwnedFd>,
-    drops: Mutex<Drops>,
-}
-
-impl Bound {
-    fn new(address: SocketAddr, descriptor: Arc<OwnedFd>) -> Self {
-        Self { address, descriptor, drops: Mutex::default() }
-    }
-
-    fn dropped(&self) -> io::Result<u64> {
-        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
-        let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(drops.until(dropped_packets(&self.descriptor)?))
-    }
+    drops: Drops,
 }
 
 impl Kernel {
     /// Binds a socket to the address: no other program gets the address, and datagrams that the kernel receives for it wait at the socket.
     pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
-        let refused = |setting| move |source| OpenError::Setting { setting, source };
         let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
         let local = address::local(&socket).map_err(refused("port number"))?;
         let (hop_limit, multicast_hop_limit) =
             hop_limits(&SockRef::from(&socket), local.is_ipv4()).map_err(refused("hop limit"))?;
         report_errors(&socket, local.is_ipv6()).map_err(refused("errors of the network"))?;
-        let socket = Arc::new(OwnedFd::from(socket));
-        let own = KernelSocket::new(Arc::clone(&socket));
-        Ok(Self { sockets: vec![Bound::new(local, socket)], own, hop_limit, multicast_hop_limit })
+        let descriptor = Arc::new(OwnedFd::from(socket));
+        let own = KernelSocket::new(Arc::clone(&descriptor));
+        let sockets = vec![Bound { address: local, descriptor, drops: Drops::default() }];
+        Ok(Self { sockets, own, hop_limit, multicast_hop_limit })
     }
 
     /// Joins the groups on the interface, and makes the sockets ignore datagrams that a port, or ports on all its queues, also receive.
@@ -77,7 +62,6 @@ impl Kernel {
         settings: &Settings,
     ) -> Result<(), OpenError> {
         let local = self.local();
-        let refused = |setting| move |source| OpenError::Setting { setting, source };
         send_groups_by(&SockRef::from(&self.sockets[0].descriptor), local.is_ipv6(), interface.index)
             .map_err(refused("multicast interface"))?;
         for group in &settings.groups {
@@ -90,8 +74,9 @@ impl Kernel {
                 socket.set_reuse_address(true).map_err(refused("reuse address"))?;
                 settings.set_what_is_told(socket, group.is_ipv6())
             })?;
-            join(&SockRef::from(&socket), *group, interface.index)?;
-            self.sockets.push(Bound::new(address, Arc::new(socket.into())));
+            join(&socket, *group, interface.index)?;
+            let descriptor = Arc::new(socket.into());
+            self.sockets.push(Bound { address, descriptor, drops: Drops::default() });
         }
         if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
             let share = match ports {
@@ -124,36 +109,26 @@ impl Kernel {
         self.sockets.iter().map(|socket| socket.descriptor.as_fd())
     }
 
-    /// The socket that sends.
-    pub(super) fn sending(&self) -> BorrowedFd<'_> {
-        self.sockets[0].descriptor.as_fd()
-    }
-
-    /// Sends pieces as one datagram, with a copy.
+    /// Sends pieces as one datagram, with a copy. A call that returns an error that an earlier datagram left at the socket is repeated.
     pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        let (socket, to) = (SockRef::from(&self.sockets[0].descriptor), SockAddr::from(to));
-        self.past_errors(|| socket.send_to_vectored(&pieces, &to)).map(drop)
-    }
-
-    /// Makes a call, and repeats it if it returns an error that an earlier datagram left at the socket.
-    fn past_errors<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let (socket, to) = (SockRef::from(&*self.own), SockAddr::from(to));
         let mut left = PENDING_ERRORS_MAX;
         loop {
-            match call() {
+            match socket.send_to_vectored(&pieces, &to) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
                     // The kernel reports an error twice: in its queue, and by a call. Another thread may have read the queue,
                     // so a call that fails without an entry there is repeated once.
                     left = if self.own.read() > 0 { left - 1 } else { 0 };
                 }
-                done => return done,
+                sent => return sent.map(drop),
             }
         }
     }
 
     /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, received by the port.
     pub(super) fn dropped(&self) -> io::Result<u64> {
-        self.sockets.iter().map(Bound::dropped).sum()
+        self.sockets.iter().map(|socket| socket.drops.at(&socket.descriptor)).sum()
     }
 
     /// The next datagram of any of the sockets: its metadata, and its destination. `None` if there is none.
@@ -193,7 +168,6 @@ fn bound(
 ) -> Result<socket2::Socket, OpenError> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
         .map_err(OpenError::Socket)?;
-    let refused = |setting| move |source| OpenError::Setting { setting, source };
     socket.set_nonblocking(true).map_err(refused("calls that do not wait"))?;
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(refused("IPv6 only"))?;
@@ -237,7 +211,7 @@ mod tests {
     fn a_flood_of_forged_errors_ends_no_receiving() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (kernel, forger) = lab.left().namespace().run(|| {
-            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::new()).unwrap();
+            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::default()).unwrap();
             (kernel, socket2::Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap())
         });
         let (forged, local) = (forged(kernel.local().port()), SockAddr::from(kernel.local()));

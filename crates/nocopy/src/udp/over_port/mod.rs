@@ -37,7 +37,6 @@ use way::Ways;
 pub(crate) struct Socket {
     receiver: Receiver,
     sender: Sender,
-    local: SocketAddr,
 }
 
 fn filter(local: SocketAddr, settings: &Settings) -> Program {
@@ -74,27 +73,16 @@ impl Socket {
             Interface::named(&name).map_err(|source| OpenError::Interface { interface: name, source })?;
         kernel.join(&ports, &interface, settings)?;
         let kernel = Arc::new(kernel);
-        let sockets = ports.into_iter().map(|port| Self::new(port, &kernel, &interface, settings));
-        let mut sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-        for Self { receiver, sender, .. } in sockets.iter_mut().skip(1) {
-            receiver.leave_counts_to_first();
-            sender.leave_counts_to_first();
-        }
-        Ok(sockets)
-    }
-
-    fn new(
-        port: Port,
-        kernel: &Arc<Kernel>,
-        interface: &Interface,
-        settings: &Settings,
-    ) -> Result<Self, OpenError> {
-        let local = kernel.local();
-        let ways = Ways::open(local, interface, port.halves_ref().1, kernel, settings)?;
-        let (receiver, sender) = port.split();
-        let host = receiver.to_host();
-        let receiver = Receiver::new(receiver, Arc::clone(kernel), host, interface, settings)?;
-        Ok(Self { receiver, sender: Sender::new(sender, Arc::clone(kernel), ways), local })
+        let sockets = ports.into_iter().enumerate().map(|(place, port)| {
+            let (receiver, sender) = port.split();
+            let ways = Ways::open(&interface, &sender, &kernel, settings)?;
+            let counts_elsewhere = place > 0;
+            let receiver =
+                Receiver::new(receiver, Arc::clone(&kernel), &interface, settings, counts_elsewhere)?;
+            let sender = Sender::new(sender, Arc::clone(&kernel), ways, counts_elsewhere);
+            Ok(Self { receiver, sender })
+        });
+        sockets.collect()
     }
 
     pub(crate) fn split(self) -> (Receiver, Sender) {
@@ -103,7 +91,7 @@ impl Socket {
 
     /// Its address, with the port number that the kernel chose if that was 0.
     pub(crate) fn local_address(&self) -> SocketAddr {
-        self.local
+        self.sender.local_address()
     }
 
     pub(crate) fn area(&self) -> &Area {

@@ -12,7 +12,7 @@ use nocopy_proto::UdpPacket;
 use nocopy_proto::wire::UdpFlow;
 
 use super::super::OpenError;
-use super::super::receiver::sk_drops;
+use super::super::drops::sk_drops;
 use super::super::run::About;
 use super::super::settings::Settings;
 use super::kernel::Kernel;
@@ -29,7 +29,7 @@ use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
 use crate::sys::lookout::Lookout;
 use crate::sys::poll::Wakeup;
-use crate::sys::udp_receive::{LocalAddress, Message, Messages};
+use crate::sys::udp_receive::{LocalAddress, Messages};
 
 /// The interval at which the ordinary sockets are checked while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
@@ -95,24 +95,12 @@ pub(crate) struct Receiver {
     /// Readable when the port or an ordinary socket is.
     lookout: Lookout,
     alarm: Alarm,
-    wait: Wait,
 }
 
 #[derive(Debug)]
 struct Stray {
+    about: About,
     bytes: Box<[u8]>,
-    from: SocketAddr,
-    local: LocalAddress,
-    congested: bool,
-}
-
-/// How packets that are not for the socket are treated.
-#[derive(Debug)]
-enum Host {
-    /// The kernel has also delivered them to the host.
-    HasThem,
-    HandOver(Box<ToHost>),
-    Nobody,
 }
 
 /// Recognises the socket's datagrams among other packets.
@@ -129,7 +117,8 @@ struct Sorting {
     /// The flow of the last datagram, and the facts about all its datagrams.
     last: Option<(UdpFlow, Found)>,
     peer: Option<SocketAddr>,
-    host: Host,
+    /// Hands packets that are not for the socket to the host; otherwise they are lost, unless the host has them already.
+    host: Result<ToHost, ToHostError>,
     received: Received,
 }
 
@@ -137,9 +126,9 @@ impl Receiver {
     pub(super) fn new(
         port: crate::port::Receiver,
         kernel: Arc<Kernel>,
-        host: Result<ToHost, ToHostError>,
         interface: &Interface,
         settings: &Settings,
+        counts_elsewhere: bool,
     ) -> Result<Self, OpenError> {
         let lookout = Lookout::made().map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
@@ -152,18 +141,13 @@ impl Receiver {
             last: None,
             peer: None,
             wireless: drivers::is_wireless(interface),
-            host: match host {
-                Ok(host) => Host::HandOver(Box::new(host)),
-                Err(ToHostError::HostHasThem { .. }) => Host::HasThem,
-                Err(_) => Host::Nobody,
-            },
+            host: port.to_host(),
             received: Received::default(),
         };
         Ok(Self {
-            wait: port.wait(),
             port,
             kernel,
-            counts_elsewhere: false,
+            counts_elsewhere,
             sorting,
             strays: VecDeque::new(),
             looked: Instant::now(),
@@ -176,21 +160,14 @@ impl Receiver {
         })
     }
 
-    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may be empty: a
-    /// signal ended the wait, or the packets were not for the socket.
-    pub(crate) fn receive(&mut self) -> io::Result<Batch<'_>> {
-        self.receive_until(None)
-    }
-
-    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
-    pub(crate) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        self.receive_until(Instant::now().checked_add(timeout))
-    }
-
-    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], for at most `timeout` if there is one, and returns them as one batch,
+    /// which may be empty: nothing arrived in that time, a signal ended the wait, or the packets were not for the socket.
+    pub(in crate::udp) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.look_now_and_then()?;
         if !self.is_ready() {
-            wait::wait(self, self.wait, deadline)?;
+            let how = self.port.wait();
+            wait::wait(self, how, deadline)?;
         }
         self.batch()
     }
@@ -230,19 +207,17 @@ impl Receiver {
         while self.strays.len() < STRAYS_AT_A_TIME
             && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
         {
-            let Message { bytes, from, congested, local, .. } = message;
-            let bytes = self.buffer[..bytes].into();
-            let local = local.unwrap_or(LocalAddress::new(to, 0));
-            self.strays.push_back(Stray { bytes, from, local, congested });
+            let local = message.local.unwrap_or(LocalAddress::new(to, 0));
+            let about = About { local: Some(local), ..About::from(&message) };
+            self.strays.push_back(Stray { about, bytes: self.buffer[..message.bytes].into() });
         }
         Ok(())
     }
 
-    /// Changes how to wait, from the next [`Receiver::receive`] on. (At first the port's setting applies.)
+    /// Changes how to wait, from the next wait on. (At first the port's setting applies.)
     pub(crate) fn set_wait(&mut self, wait: Wait) {
         // Measurements for the same setting remain valid.
-        if wait != self.wait {
-            self.wait = wait;
+        if wait != self.port.wait() {
             self.port.set_wait(wait);
         }
     }
@@ -275,11 +250,6 @@ impl Receiver {
         self.port.recycle(frame);
     }
 
-    /// Leaves it to the first socket over several queues to report the counts of their ordinary sockets.
-    pub(super) fn leave_counts_to_first(&mut self) {
-        self.counts_elsewhere = true;
-    }
-
     pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
         self.sorting.peer = Some(to);
         self.sorting.last = None;
@@ -302,7 +272,7 @@ impl Receiver {
         let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
         // The sockets ignore datagrams that a packet ring also receives: those drops are no losses.
         Ok(match self.sorting.host {
-            Host::HasThem => stats.with(sk_drops),
+            Err(ToHostError::HostHasThem { .. }) => stats.with(sk_drops),
             _ => stats.with_dropped(sk_drops),
         })
     }
@@ -404,11 +374,11 @@ impl<'half> Iterator for Batch<'half> {
             }
         }
         loop {
-            let Stray { bytes, from, local, congested } = self.strays.pop_front()?;
-            if self.sorting.is_peer(from) {
+            let Stray { about, bytes } = self.strays.pop_front()?;
+            if self.sorting.is_peer(about.from) {
                 self.sorting.received.strays += 1;
                 self.sorting.received.stray_bytes += bytes.len() as u64;
-                return Some(Datagram { from, local, congested, body: Body::Bytes(bytes) });
+                return Some(Datagram { about, body: Body::Bytes(bytes) });
             }
         }
     }
@@ -429,27 +399,26 @@ impl<'half> Batch<'half> {
         }
         let packet = self.packets.next()?;
         packet.prefetch();
-        let found = self.sorting.sort(&packet);
-        Some(found.map(|Found { from, local, congested, at, bytes }| Datagram {
-            from,
-            local,
-            congested,
-            body: Body::Packet { packet, at, bytes },
-        }))
+        Some(self.sorting.datagram(packet))
     }
 }
 
-/// A datagram for the socket: its sender, its destination, and its offset in the packet.
+/// A datagram for the socket, and its place in the packet.
 #[derive(Debug, Clone, Copy)]
 struct Found {
-    from: SocketAddr,
-    local: LocalAddress,
-    congested: bool,
+    about: About,
     at: usize,
     bytes: usize,
 }
 
 impl Sorting {
+    /// The socket's datagram in a packet in one buffer.
+    #[inline(always)]
+    fn datagram<'half>(&mut self, packet: Packet<'half>) -> Option<Datagram<'half>> {
+        let Found { about, at, bytes } = self.sort(&packet)?;
+        Some(Datagram { about, body: Body::Packet { packet, at, bytes } })
+    }
+
     /// Finds the socket's datagram in a packet, or handles a packet that is not for it.
     #[inline]
     fn sort(&mut self, packet: &[u8]) -> Option<Found> {
@@ -498,8 +467,9 @@ impl Sorting {
         {
             from.set_scope_id(self.interface_index);
         }
-        let local = LocalAddress::new(to, self.interface_index);
-        let found = Found { from, local, congested: self.tells_marks && view.is_marked(), at, bytes };
+        let local = Some(LocalAddress::new(to, self.interface_index));
+        let congested = self.tells_marks && view.is_marked();
+        let found = Found { about: About { from, local, truncated: false, congested }, at, bytes };
         self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
         Some(found)
     }
@@ -507,16 +477,13 @@ impl Sorting {
     /// As `datagram`, for a packet in possibly several buffers.
     fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
-            let packet = chain.into_iter().next()?;
-            let Found { from, local, congested, at, bytes } = self.sort(&packet)?;
-            return Some(Datagram { from, local, congested, body: Body::Packet { packet, at, bytes } });
+            return self.datagram(chain.into_iter().next()?);
         }
         let whole = chain.to_vec();
-        let Found { from, local, congested, at, bytes } = self.sort(&whole)?;
+        let Found { about, at, bytes } = self.sort(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
-        let bytes = whole[at..at + bytes].into();
-        Some(Datagram { from, local, congested, body: Body::Bytes(bytes) })
+        Some(Datagram { about, body: Body::Bytes(whole[at..at + bytes].into()) })
     }
 
     /// Whether datagrams from that address are accepted; others are counted.
@@ -540,9 +507,8 @@ impl Sorting {
     #[cold]
     fn turn_away(&mut self, packet: &[u8]) -> Option<Found> {
         let host_has_it = match &mut self.host {
-            Host::HasThem => true,
-            Host::HandOver(host) => host.hand_over(packet).is_ok(),
-            Host::Nobody => false,
+            Ok(host) => host.hand_over(packet).is_ok(),
+            Err(why) => matches!(why, ToHostError::HostHasThem { .. }),
         };
         *if host_has_it { &mut self.received.to_host } else { &mut self.received.lost } += 1;
         None
@@ -559,9 +525,7 @@ fn can_be_sender(from: IpAddr) -> bool {
 /// A received datagram. When it is dropped, its frame returns to the kernel.
 #[derive(Debug)]
 pub(crate) struct Datagram<'half> {
-    from: SocketAddr,
-    local: LocalAddress,
-    congested: bool,
+    about: About,
     body: Body<'half>,
 }
 
@@ -574,18 +538,18 @@ enum Body<'half> {
 impl Datagram<'_> {
     #[inline]
     pub(crate) fn from(&self) -> SocketAddr {
-        self.from
+        self.about.from
     }
 
     /// Whether a router on the path marked it.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.congested
+        self.about.congested
     }
 
     #[inline]
     pub(in crate::udp) fn about(&self) -> About {
-        About { from: self.from, local: Some(self.local), truncated: false, congested: self.congested }
+        self.about
     }
 
     /// Takes ownership of the payload: its frame, cut to the payload, without a copy in the AF_XDP modes.

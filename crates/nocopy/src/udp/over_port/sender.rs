@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,29 +59,18 @@ counters! {
 impl Sent {
     /// Datagrams through the kernel, for any reason.
     pub(crate) fn through_kernel(&self) -> u64 {
-        let Self {
-            unresolved,
-            confirming,
-            too_long,
-            other_interface,
-            local,
-            broadcast,
-            encapsulated,
-            strangers,
-            ..
-        } = self;
-        unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
+        let by_route = self.other_interface + self.local + self.broadcast + self.encapsulated;
+        self.unresolved + self.confirming + self.too_long + self.strangers + by_route
     }
 
-    pub(in crate::udp) fn all_through_kernel(&self) -> Counter {
-        let meaning = "Datagrams through the kernel, for all of these reasons.";
-        Counter { name: Cow::Borrowed("through_kernel"), meaning, value: self.through_kernel() }
-    }
-
-    /// What the kernel has not taken of the datagrams over the port; it has taken that many.
-    pub(in crate::udp) fn still_queued(&self, taken: u64) -> Counter {
-        let meaning = "Datagrams over the port that the kernel has not taken yet: its queue is full, or the interface down.";
-        Counter { name: Cow::Borrowed("still_queued"), meaning, value: self.over_port.saturating_sub(taken) }
+    /// All counters; the kernel has taken so many of the datagrams over the port.
+    pub(in crate::udp) fn all_counters(&self, taken: u64) -> impl Iterator<Item = Counter> + use<> {
+        let counter = |name, meaning, value| Counter { name: Cow::Borrowed(name), meaning, value };
+        let through = "Datagrams through the kernel, for all of these reasons.";
+        let through = counter("through_kernel", through, self.through_kernel());
+        let queued = "Datagrams over the port that the kernel has not taken yet: its queue is full, or the interface down.";
+        let queued = counter("still_queued", queued, self.over_port.saturating_sub(taken));
+        self.counters().chain([through, queued])
     }
 
     fn count_from_slices(&mut self, bytes: usize) {
@@ -127,7 +117,7 @@ pub(crate) struct Sender {
     port: crate::port::Sender,
     kernel: Arc<Kernel>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
-    counts_elsewhere: bool,
+    pub(in crate::udp) counts_elsewhere: bool,
     ways: Ways,
     sent: Sent,
     /// Whether nothing was queued since the last flush.
@@ -162,20 +152,14 @@ fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Resul
 }
 
 impl Sender {
-    pub(super) fn new(port: crate::port::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
-        let (sent, counts_elsewhere) = (Sent::default(), false);
-        let strangers = Strangers::default();
+    pub(super) fn new(
+        port: crate::port::Sender,
+        kernel: Arc<Kernel>,
+        ways: Ways,
+        counts_elsewhere: bool,
+    ) -> Self {
+        let (sent, strangers) = (Sent::default(), Strangers::default());
         Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false, strangers }
-    }
-
-    /// As [`Receiver::leave_counts_to_first`](super::Receiver::leave_counts_to_first).
-    pub(super) fn leave_counts_to_first(&mut self) {
-        self.counts_elsewhere = true;
-    }
-
-    /// Whether another socket reports the counts of the ordinary socket.
-    pub(in crate::udp) fn counts_elsewhere(&self) -> bool {
-        self.counts_elsewhere
     }
 
     /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next send reads the clock.
@@ -221,25 +205,11 @@ impl Sender {
 
     /// Returns the frame of a datagram that was sent through the kernel.
     #[inline]
-    fn send_either_way(
-        &mut self,
-        mut frame: Frame,
-        to: SocketAddr,
-    ) -> Result<Option<Frame>, Rejected<Frame>> {
+    fn send_either_way(&mut self, frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected<Frame>> {
         let bytes = frame.len();
         match decide(&mut self.ways, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => {
-                if let Err(reason) = put_headers(&mut frame, template) {
-                    return Err(Rejected { item: frame, reason });
-                }
-                let sent = match template.left_checksum() {
-                    None => self.port.send(frame),
-                    Some(place) => self.port.send_checksummed(frame, place),
-                };
-                if let Err(Rejected { item: mut frame, reason }) = sent {
-                    frame.trim_front(template.header_bytes());
-                    return Err(Rejected { item: frame, reason });
-                }
+                queue(&mut self.port, frame, template)?;
                 self.queued(bytes);
                 Ok(None)
             }
@@ -311,12 +281,7 @@ impl Sender {
             room[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        put_headers(&mut frame, template)?;
-        let sent = match template.left_checksum() {
-            None => self.port.send(frame),
-            Some(place) => self.port.send_checksummed(frame, place),
-        };
-        sent.map_err(|rejected| rejected.reason)?;
+        queue(&mut self.port, frame, template).map_err(|rejected| rejected.reason)?;
         self.sent.count_from_slices(bytes);
         self.queued(bytes);
         Ok(())
@@ -362,7 +327,7 @@ impl Sender {
     /// Sends to an address that may be forged: through the kernel, so that no route is looked up or remembered for it. It may
     /// overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts that may not exist that the rest is for others.
     pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
-        if !self.strangers.may_send(self.kernel.sending(), payload.len(), to) {
+        if !self.strangers.may_send(self.kernel.socket().as_fd(), payload.len(), to) {
             return Err(Reason::Full);
         }
         self.kernel.send(to, &[payload]).map_err(of_kernel)?;
@@ -495,16 +460,28 @@ fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
     chain.buffers().iter().map(|frame| &**frame).collect()
 }
 
-/// Writes the headers in front of a payload.
-#[inline]
-fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), Reason> {
+/// Writes the headers in front of a payload, and queues the packet. Returns the unchanged payload if it is refused.
+#[inline(always)]
+fn queue(
+    port: &mut crate::port::Sender,
+    mut frame: Frame,
+    template: &UdpTemplate,
+) -> Result<(), Rejected<Frame>> {
     let needed_bytes = template.header_bytes();
     if frame.prepend(needed_bytes).is_none() {
-        return Err(Reason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() });
+        let reason = Reason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() };
+        return Err(Rejected { item: frame, reason });
     }
     let (headers, payload) = frame.split_at_mut(needed_bytes);
     template.emit(headers, &[payload]).expect("its length was looked at");
-    Ok(())
+    let sent = match template.left_checksum() {
+        None => port.send(frame),
+        Some(place) => port.send_checksummed(frame, place),
+    };
+    sent.map_err(|Rejected { item: mut frame, reason }| {
+        frame.trim_front(needed_bytes);
+        Rejected { item: frame, reason }
+    })
 }
 
 /// The headers, with a checksum completed here, because ports do not complete checksums of packets in several frames.

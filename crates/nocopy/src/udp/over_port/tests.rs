@@ -143,7 +143,7 @@ fn senders_that_share_a_socket_have_one_numbering() {
 
     let mut sockets = left
         .namespace()
-        .run(|| Socket::open_queues(Port::builder(left.interface()), local, &Settings::new()).unwrap());
+        .run(|| Socket::open_queues(Port::builder(left.interface()), local, &Settings::default()).unwrap());
     let pool = crate::memory::pool::Pool::new(64, 4096).unwrap();
     let peer = ordinary(lab.right(), SocketAddr::new(lab.right().ipv4().into(), 0));
     for round in 0..2_u32 {
@@ -171,8 +171,8 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     let (local, remote) = addresses(&lab, false);
     let mut socket = left.namespace().run(|| {
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative).open().unwrap();
-        let kernel = Kernel::reserve(local, &Settings::new()).unwrap();
-        Socket::join(vec![port], kernel, &Settings::new()).unwrap().remove(0)
+        let kernel = Kernel::reserve(local, &Settings::default()).unwrap();
+        Socket::join(vec![port], kernel, &Settings::default()).unwrap().remove(0)
     });
     lab.right().set_tx_checksum(false).unwrap(); // the host checks them
     let another = ordinary(left, SocketAddr::new(local.ip(), local.port() + 5));
@@ -180,8 +180,10 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
     peer.send_to(b"for the socket", local).unwrap();
     left.namespace().run(|| {
-        let received =
-            soon(|| socket.receiver.receive_timeout(PATIENCE).unwrap().any(|it| *it == *b"for the socket"));
+        let received = soon(|| {
+            let mut batch = socket.receiver.receive_within(Some(PATIENCE)).unwrap();
+            batch.any(|it| *it == *b"for the socket")
+        });
         assert!(received);
     });
     expect(&another, remote, b"for another", "handed to the host");
@@ -195,7 +197,7 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
 fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, &Settings::new(), |port| port).unwrap();
+    let mut socket = open(lab.left(), local, &Settings::default(), |port| port).unwrap();
     let peer = ordinary(lab.right(), remote);
     lab.left().namespace().run(|| {
         let sender = &mut socket.sender;
@@ -216,7 +218,7 @@ fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
 fn a_full_ring_gives_the_payload_back() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, &Settings::new(), |port| {
+    let mut socket = open(lab.left(), local, &Settings::default(), |port| {
         port.mode(Mode::XdpCopyNative).ring_sizes(64, 16).frame_count(64, 64)
     })
     .unwrap();
@@ -276,7 +278,7 @@ fn kept_payloads_come_back_and_are_sent_again() {
         let what = format!("{mode}, ipv6 {ipv6}");
         let (local, remote) = addresses(&lab, ipv6);
         let set = |port: PortBuilder| port.mode(mode).ring_sizes(64, 16).frame_count(64, 64);
-        let mut socket = open(lab.left(), local, &Settings::new(), set).unwrap();
+        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
         let peer = ordinary(lab.right(), remote);
         let mut window: Vec<Frame> =
             (0..30).map(|number| filled(&mut socket.sender, &payload(number, 40 + number))).collect();
@@ -320,7 +322,7 @@ fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
     ip(lab.left(), "neighbour flush all nud permanent");
     ip(lab.left(), "neighbour flush all");
     let mut socket =
-        open(lab.left(), local, &Settings::new(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(lab.right(), remote);
     let frame = filled(&mut socket.sender, b"unresolved");
     let place = frame.as_ptr();
@@ -358,7 +360,7 @@ fn kept_payloads_outlive_the_socket() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
     let mut socket =
-        open(lab.left(), local, &Settings::new(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let area = socket.area().clone();
     for number in 0..20 {
         let frame = filled(&mut socket.sender, &payload(number, 100));

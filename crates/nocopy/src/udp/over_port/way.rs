@@ -90,12 +90,12 @@ pub(super) struct Ways {
 
 impl Ways {
     pub(super) fn open(
-        local: SocketAddr,
         interface: &Interface,
         port: &crate::port::Sender,
         kernel: &Kernel,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
+        let local = kernel.local();
         let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(|error| match error {
             RouteError::System { source, .. } => OpenError::Routes(source),
             other => OpenError::Routes(system(other)),
@@ -110,7 +110,7 @@ impl Ways {
             interface_index: interface.index,
             frame_bytes_max: port.packet_bytes_max(),
             congestion_marks: settings.congestion_marks,
-            checksum: settings.checksum,
+            checksum: settings.checksum.unwrap_or(UdpChecksum::Computed),
             hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
             polled_ns: now_ns,
             renewed_ns: now_ns,
@@ -284,7 +284,7 @@ mod tests {
         assert!(done.success(), "ip {route:?}");
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::new())).expect("opened");
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
         let ways = socket.sender.ways();
         ways.lookups_left = u32::MAX;
         // A tenth are hosts on the link that are not resolved, which costs two requests each.
@@ -325,7 +325,7 @@ mod tests {
         let local = SocketAddr::new(left.ipv4().into(), 0);
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::new())).expect("opened");
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
         let ways = socket.sender.ways();
         let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
         let is_looked_up =

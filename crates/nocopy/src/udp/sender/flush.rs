@@ -17,6 +17,7 @@ use crate::udp::Method;
 use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
 use crate::udp::outcome::SendError;
 use crate::udp::over_port;
+use crate::udp::peer_error::PENDING_ERRORS_MAX;
 
 const RING_SENDS: u32 = 128;
 
@@ -32,9 +33,6 @@ const ATTEMPTS: usize = 4;
 
 /// How long one wait for room lasts at most, because the completion that made room may have been read already.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-
-/// How many errors of other datagrams a call may return before it gives up.
-const PENDING_ERRORS_MAX: usize = 16;
 
 /// Equal datagrams at the front of the queue, for one destination.
 #[derive(Debug, Clone, Copy)]
@@ -157,7 +155,7 @@ impl Sender {
                 }
                 Err(source) => {
                     self.refuse(&source);
-                    let to = self.destinations.get(run.destination).to;
+                    let to = Some(self.destinations.get(run.destination).to);
                     refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
                 }
             }
@@ -347,7 +345,8 @@ impl Sender {
                 Err(error) if self.belongs_to_earlier(&error, &mut pending) => {}
                 Err(source) => {
                     self.outcome.refuse(&source);
-                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
+                    let to = Some(self.destinations.get(destination).to);
+                    return Err(SendError { to, refused: 1, source });
                 }
             }
         }
@@ -424,7 +423,7 @@ impl Sender {
             let evidence = match &done.outcome {
                 Ok(report) => {
                     let Call { datagrams, datagram_bytes, destination, method, since } = done.note();
-                    let to = || self.destinations.get(destination).to.map(|to| to.ip());
+                    let to = || Some(self.destinations.get(destination).to.ip());
                     let evidence = self.paths.evidence(destination, to, *report);
                     self.ledger.add(evidence, u64::from(datagrams), done.bytes() as u64);
                     let after = since.map(|since| since.elapsed());
@@ -454,7 +453,7 @@ impl Sender {
                     self.outcome.sent -= 1;
                     self.outcome.sent_bytes -= extent.bytes as u64;
                     self.outcome.refuse(&source);
-                    let to = self.destinations.get(call.destination).to;
+                    let to = Some(self.destinations.get(call.destination).to);
                     self.outcome.late.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
                 }
             }

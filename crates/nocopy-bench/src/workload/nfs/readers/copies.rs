@@ -157,9 +157,9 @@ fn observe(
     let traffic = Traffic {
         senders: vec![reading(elapsed, Duration::from_nanos(cpu_ns))],
         receivers: vec![reading(done.elapsed, done.cpu)],
-        sink: None,
         machine_busy: after.machine_busy_since(&before),
         stream: StreamFacts { memory_bytes: Some(done.peak_bytes), ..StreamFacts::default() },
+        ..Traffic::default()
     };
     Ok(Sample { traffic, latency: None, evidence: evidence(scene, reader, &done), wanted_share: 1.0 })
 }

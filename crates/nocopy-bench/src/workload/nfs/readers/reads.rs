@@ -160,9 +160,9 @@ fn observe(
     let traffic = Traffic {
         senders: vec![served],
         receivers: vec![read],
-        sink: None,
         machine_busy: after.machine_busy_since(&before),
         stream: StreamFacts { memory_bytes: Some(done.peak_kib << 10), ..StreamFacts::default() },
+        ..Traffic::default()
     };
     Ok(Sample { traffic, latency: None, evidence: evidence(&done), wanted_share: 1.0 })
 }

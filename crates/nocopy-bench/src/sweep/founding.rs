@@ -8,16 +8,15 @@
 
 use std::time::{Duration, Instant};
 
-use nocopy_bench::stage::Stage;
 use nocopy_lab::Lab;
+use nocopy_profile::Kernel;
+use nocopy_profile::sweep::{Cell, analysis_of};
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 
-use super::analysis;
-use super::cell::Cell;
-use super::{FIXED_BUFFER_BYTES, Plan, measure_round, play};
+use super::{FIXED_BUFFER_BYTES, Plan, amount, measure_round, play};
 use crate::Failure;
-use crate::instrument::Kernel;
+use crate::stage::Stage;
 
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
@@ -42,7 +41,7 @@ const SAMPLES_PER_SECOND: u32 = 487;
 ///
 /// # Errors
 /// An error of the lab, of the kernel's type information, of the BPF programs or of the two processes.
-pub fn founding(
+pub(crate) fn founding(
     budget: Duration,
     progress: &Progress,
     go_on: &dyn Fn() -> bool,
@@ -51,7 +50,7 @@ pub fn founding(
     let kernel = Kernel::read()?;
     let stage = Stage::of_single_segments(Lab::builder().gro_right(true))?;
     let cells: Vec<_> = BUFFERS_BYTES.map(cell).into();
-    let trial = play(&stage, cells[0].amount(TRIAL_BYTES), None)?;
+    let trial = play(&stage, amount(cells[0], TRIAL_BYTES), None)?;
     let bytes = amount_bytes(trial.elapsed, budget, cells.len());
     let mut plan = Plan { bytes, rounds: 0, samples_per_second: SAMPLES_PER_SECOND, cells };
     let mut measured = plan.samples();
@@ -62,7 +61,7 @@ pub fn founding(
         plan.rounds += 1;
         // The next round would take as long as this one.
         if !go_on() || start.elapsed() + begin.elapsed() > budget {
-            return Ok(analysis::of(&plan.result(String::new(), &measured)));
+            return Ok(analysis_of(&plan.result(String::new(), &measured)));
         }
     }
 }
@@ -92,13 +91,13 @@ mod tests {
     #[test]
     fn the_amount_follows_from_the_time_there_is() {
         let minute = Duration::from_secs(60);
-        let amount = |trial_ms| amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
+        let bytes = |trial_ms| amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
         // 42 transfers, 1.43 s each.
-        assert_eq!(amount(1), AMOUNT_BYTES);
-        assert_eq!(amount(11), AMOUNT_BYTES);
-        assert_eq!(amount(12), AMOUNT_BYTES / 2);
-        assert_eq!(amount(1_000), 2 << 20);
-        assert_eq!(amount(1_000_000), AMOUNT_BYTES_MIN);
+        assert_eq!(bytes(1), AMOUNT_BYTES);
+        assert_eq!(bytes(11), AMOUNT_BYTES);
+        assert_eq!(bytes(12), AMOUNT_BYTES / 2);
+        assert_eq!(bytes(1_000), 2 << 20);
+        assert_eq!(bytes(1_000_000), AMOUNT_BYTES_MIN);
         assert_eq!(amount_bytes(Duration::ZERO, minute, 7), AMOUNT_BYTES);
     }
 }

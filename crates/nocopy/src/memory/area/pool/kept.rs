@@ -7,7 +7,8 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Frame, KEPT, Pool};
+use super::super::{Frame, KEPT};
+use super::Pool;
 
 /// Offset and length of packets in their frames when they were sent: `start << 16 | len`, by frame number. Empty until a frame is kept.
 #[derive(Default)]

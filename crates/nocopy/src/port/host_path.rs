@@ -1,0 +1,33 @@
+//! What returning packets to the host needs that takes privileges to make.
+
+use std::sync::Arc;
+
+use super::ToHostError;
+use crate::facts::kernel::KernelVersion;
+use crate::port::xdp::{self, LIVE_FRAMES_KERNEL_MIN, Program};
+use crate::sys::interface::Inquiry;
+use crate::sys::namespace::NamespaceId;
+
+/// The program that lets a packet pass, and where.
+#[derive(Debug, Clone)]
+pub(super) struct HostPath {
+    pub(super) program: Arc<Program>,
+    pub(super) namespace: NamespaceId,
+}
+
+impl HostPath {
+    pub(super) fn prepare(interface: &str, inquiry: &Inquiry) -> Result<Self, ToHostError> {
+        if let Some(running) = KernelVersion::running()
+            && running < LIVE_FRAMES_KERNEL_MIN
+        {
+            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
+            return Err(xdp::Error::Kernel { operation, running, needed }.into());
+        }
+        let namespace = inquiry.namespace().map_err(|source| ToHostError::System {
+            interface: interface.to_owned(),
+            operation: "find out the port's network namespace",
+            source,
+        })?;
+        Ok(Self { program: Arc::new(Program::pass()?), namespace })
+    }
+}
