@@ -1,80 +1,143 @@
-//! One class of sends: the method in use, the results of other methods, and when the next of them is tried.
+//! One class of sends: the method in use, what is known of the others, and when the next of them is compared.
 
-use super::METHODS_MAX;
-use super::table::Kind;
-use super::trial::{GLANCES, Side, Step, Trial, Verdict, median, sort};
+use super::kind::Kind;
+use super::pair::{Pair, Step, epoch_calls};
+use super::{METHODS_MAX, Reason};
 
-/// Between trials, one call in this many is measured. Prime, so that it does not follow a pattern of the sender. Two
+/// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the sender. Two
 /// reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
 const SAMPLE_EVERY: u8 = 31;
 
 /// The cost of the two clock reads of a measured call (vDSO, in a virtual machine).
 const CLOCK_NS: f64 = 50.0;
 
-/// Calls measured before the first trial: the reference for later costs.
-const OPENING_CALLS: u8 = 8;
-
 /// The number of costs remembered for the method in use.
-const SAMPLES: usize = OPENING_CALLS as usize;
+const SAMPLES: usize = 8;
 
-/// Measured calls that may stay unrecorded in a row (they failed) before a trial is given up.
+/// Measured calls that may stay unrecorded in a row (they failed) before a comparison is given up.
 const UNRECORDED_MAX: u8 = 32;
 
-/// A change of the incumbent's cost by this factor, in [`SAMPLES`] samples in a row, means that the machine or the route changed.
+/// A change of the incumbent's cost by this factor, in the median of [`SAMPLES`], means that the machine or the route changed.
 const CHANGED: f32 = 1.5;
-const CHANGED_SAMPLES: i8 = 3;
+/// No machine changes by this factor: sends take another route, where the kernel may not copy.
+const OTHER_ROUTE: f32 = 3.0;
 
-/// The wait of a loser, in the class's own time: first, after being copied, and longest. It doubles each time,
-/// and is long enough that this loser's trials cost no more than [`RETRY_SHARE`].
-const RETRY_NS: f64 = 20e6;
-const RETRY_COPIED_NS: f64 = 100e6;
-const RETRY_NS_MAX: f64 = 10e9;
+/// A rival is compared again when a quarter of the class's time has passed, and at least this...
+const RETRY_NS: f64 = 100e3;
+/// ... but no later than this, ...
+const RETRY_NS_MAX: f64 = 20e6;
+/// ... except after one that cost much: then once those with one rival cost no more than this share, ...
 const RETRY_SHARE: f64 = 0.002;
+/// ... at the latest then, as it may have been a stall that cost so much.
+const RETRY_COSTLY_NS_MAX: f64 = 10e9;
+/// The wait of a rival that is copied or refused: first, and longest. It doubles each time.
+const RETRY_COPIED_NS: f64 = 100e6;
+const RETRY_COPIED_NS_MAX: f64 = 10e9;
 
-/// A challenger whose first pairs were better than this is compared at once, before the others.
-const PROMISING: f32 = 0.7;
+/// Rivals that differ by this (a logarithm: 1.3x) are compared by single calls.
+const FAR: f32 = 0.26;
+/// A rival must be better by this, so that noise does not make the choice flap.
+const MARGIN: f32 = 0.02;
+/// What is expected of chance, and the most that one pair counts, in spreads.
+const DRIFT: f32 = 0.2;
+const STEP_MAX: f32 = 2.0;
+/// A rival with this score replaces the incumbent.
+const WON: f32 = 6.0;
+/// The spread of pairs: before any was seen, and the least.
+const SPREAD: f32 = 0.3;
+const SPREAD_MIN: f32 = 0.02;
 
 /// After this many more completions with "copied" than without, a method is no longer used.
 const COPIES_MAX: u8 = 3;
 
+/// Why a method is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Why {
+    /// Not tried yet.
     Untried,
-    /// Nearly as fast in the first pairs, so it is compared after all others were tried briefly.
+    /// It may be better: to be compared again.
     Promising,
+    Challenging,
+    /// Not faster by 2 % or more.
     NoBetter,
+    /// Slower by 1.3x or more.
     MuchSlower,
+    /// Its completions report that the kernel copied, or it was refused.
     Copied,
+    /// Its calls failed, so that nothing could be measured.
     Unrecorded,
+    /// It cannot be used at all.
+    RuledOut(Reason),
 }
 
+/// What is known of a method beside the incumbent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rival {
-    pub(super) outcome: Outcome,
-    /// Its cost over that of `against`, in `pairs` pairs; meaningless without pairs.
-    pub(super) ratio: f32,
-    pub(super) pairs: u8,
-    pub(super) against: u8,
-    /// Cost of a unit when last in use or tried; 0: not known.
-    cost_ns: f32,
+    pub(super) why: Why,
+    /// Pairs compared with the incumbent, or the one before it.
+    pub(super) pairs: u32,
+    /// Natural logarithm of its cost over the incumbent's, smoothed, and how much pairs differ from that.
+    log_ratio: f32,
+    spread: f32,
+    /// How sure it is that the rival is better: a cumulative sum (Page 1954, "Continuous inspection schemes").
+    score: f32,
     /// Smoothed time until its completions; 0: not known.
     pub(super) held_ns: f32,
-    retry_at_ns: f64,
+    /// When it may be compared again, in the class's time.
+    due_ns: f64,
     doublings: u8,
     copies: u8,
 }
 
 const UNTRIED: Rival = Rival {
-    outcome: Outcome::Untried,
-    ratio: 1.0,
+    why: Why::Untried,
     pairs: 0,
-    against: 0,
-    cost_ns: 0.0,
+    log_ratio: 0.0,
+    spread: SPREAD,
+    score: 0.0,
     held_ns: 0.0,
-    retry_at_ns: 0.0,
+    due_ns: 0.0,
     doublings: 0,
     copies: 0,
 };
+
+impl Rival {
+    /// Its cost over the incumbent's.
+    pub(super) fn ratio(&self) -> f32 {
+        self.log_ratio.exp()
+    }
+
+    fn is_far(&self) -> bool {
+        self.log_ratio.abs() > FAR
+    }
+
+    /// Learns from a pair.
+    fn compare(&mut self, log_ratio: f32) {
+        let off = log_ratio - self.log_ratio;
+        match self.pairs {
+            0 => self.log_ratio = log_ratio,
+            // Either method may have been interrupted in one of the first two.
+            1 if log_ratio.abs() < self.log_ratio.abs() => self.log_ratio = log_ratio,
+            1 => {}
+            pairs => {
+                let weight = 1.0 / (pairs.min(7) + 1) as f32;
+                self.log_ratio += (off * weight).clamp(-self.spread, self.spread);
+                self.spread += (off.abs().min(4.0 * self.spread) - self.spread) / 8.0;
+                self.spread = self.spread.max(SPREAD_MIN);
+            }
+        }
+        let step = (-log_ratio - MARGIN) / self.spread - DRIFT;
+        self.score = (self.score + step.clamp(-STEP_MAX, STEP_MAX)).max(0.0);
+        self.pairs = self.pairs.saturating_add(1);
+        self.why = if self.score > 0.0 {
+            Why::Promising
+        } else if self.log_ratio > FAR {
+            Why::MuchSlower
+        } else {
+            Why::NoBetter
+        };
+    }
+}
 
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
@@ -89,21 +152,17 @@ impl Terms<'_> {
         self.available & (1 << method) != 0
     }
 
-    fn rank(&self, method: u8) -> usize {
-        self.order.iter().position(|&one| one == method).unwrap_or(usize::MAX)
-    }
-
     fn candidates(&self) -> impl Iterator<Item = u8> {
         self.order.iter().copied().filter(|&method| self.is_available(method))
     }
 }
 
 /// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for all classes, so
-/// exploring costs the same with a thousand peers as with one. Trials start while it has enough for a call.
+/// exploring costs the same with a thousand peers as with one.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     credit_ns: f64,
-    /// The most that is saved: enough for the dearest call.
+    /// The most that is saved: enough for the call that costs most.
     credit_ns_max: f64,
     /// Time spent sending: measured calls, and the estimated cost of the others.
     pub(super) sent_ns: f64,
@@ -114,7 +173,11 @@ pub(super) struct Budget {
 impl Budget {
     /// Enough to find three methods that are 60 times as slow as GSO of 44 datagrams.
     const START_NS: f64 = 300e3;
-    const SHARE: f64 = 0.01;
+    /// At least so many calls of the first method.
+    const START_CALLS: f64 = 16.0;
+    /// A call that took longer was interrupted.
+    const START_CALL_NS_MAX: f64 = 2e6;
+    const SHARE: f64 = 0.008;
 
     pub(super) fn new() -> Self {
         Self { credit_ns: Self::START_NS, credit_ns_max: Self::START_NS, sent_ns: 0.0, explored_ns: 0.0 }
@@ -125,35 +188,62 @@ impl Budget {
         self.credit_ns = (self.credit_ns + sent_ns * Self::SHARE).min(self.credit_ns_max);
     }
 
-    /// Whether there is enough for a trial by calls that cost so much; if not, it is saved for.
-    fn allows(&mut self, call_ns: f64) -> bool {
-        self.credit_ns_max = self.credit_ns_max.max(call_ns);
-        self.credit_ns >= call_ns
+    /// Whether there is enough for a comparison that costs so much; if not, it is saved for.
+    fn allows(&mut self, excess_ns: f64) -> bool {
+        self.credit_ns_max = self.credit_ns_max.max(excess_ns);
+        excess_ns <= 0.0 || self.credit_ns >= excess_ns
     }
 
+    /// Gives credit for the first class, whose calls cost so much.
+    fn open(&mut self, call_ns: f64) {
+        if self.sent_ns == 0.0 {
+            let calls_ns = call_ns.min(Self::START_CALL_NS_MAX) * Self::START_CALLS;
+            self.credit_ns_max = self.credit_ns_max.max(calls_ns);
+            self.credit_ns = self.credit_ns_max;
+        }
+    }
+
+    /// The debt is limited: a stall during a comparison must not prevent later ones.
     fn pay(&mut self, ns: f64) {
         self.explored_ns += ns;
-        self.credit_ns -= ns;
+        self.credit_ns = (self.credit_ns - ns).max(-self.credit_ns_max);
     }
 }
 
-/// Costs of a unit in the calls measured last.
+/// Costs of a unit in the calls of the incumbent measured last.
 #[derive(Debug, Clone, Default)]
 struct Samples {
     ns: [f32; SAMPLES],
     count: usize,
-    next: usize,
+    /// The median when rivals were last made due.
+    reference_ns: f32,
 }
 
 impl Samples {
     fn push(&mut self, ns: f32) {
-        self.ns[self.next] = ns;
-        self.next = (self.next + 1) % SAMPLES;
-        self.count = (self.count + 1).min(SAMPLES);
+        self.ns[self.count % SAMPLES] = ns;
+        self.count = self.count.wrapping_add(1);
     }
 
     fn median(&self) -> Option<f32> {
-        (self.count > 0).then(|| median(sort(&self.ns[..self.count], &mut [0.0; SAMPLES])))
+        let count = self.count.min(SAMPLES);
+        let mut sorted = self.ns;
+        sorted[..count].sort_unstable_by(f32::total_cmp);
+        (count > 0).then(|| (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0)
+    }
+
+    /// The factor by which the median is off the reference, if that is far: the median is the reference then. The first one is no change.
+    fn change(&mut self) -> Option<f32> {
+        if !self.count.is_multiple_of(SAMPLES) {
+            return None;
+        }
+        let median = self.median()?;
+        let factor = (median / self.reference_ns).max(self.reference_ns / median);
+        if factor < CHANGED {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.reference_ns, median);
+        (before > 0.0).then_some(factor)
     }
 }
 
@@ -164,16 +254,11 @@ pub(super) struct Class {
     now: u8,
     /// Measured calls in a row that were not recorded.
     unrecorded: u8,
-    /// Calls until trials may start.
-    opening: u8,
     /// Distinguishes records of this epoch from late ones.
     epoch: u32,
     pub(super) incumbent: u8,
-    trial: Option<Trial>,
+    pair: Option<Pair>,
     samples: Samples,
-    reference_ns: f32,
-    /// Samples in a row far above `reference_ns`, or, negative, far below.
-    off: i8,
     sent_ns: f64,
     pub(super) switches: u32,
     pub(super) rivals: [Rival; METHODS_MAX],
@@ -188,13 +273,10 @@ impl Class {
             quiet: if known { SAMPLE_EVERY - 1 } else { 0 },
             now: incumbent,
             unrecorded: 0,
-            opening: OPENING_CALLS,
             epoch: 0,
             incumbent,
-            trial: None,
+            pair: None,
             samples: Samples::default(),
-            reference_ns: 0.0,
-            off: 0,
             sent_ns: 0.0,
             switches: 0,
             rivals: [UNTRIED; METHODS_MAX],
@@ -220,13 +302,12 @@ impl Class {
     pub(super) fn measured(&mut self) -> (u8, u32) {
         self.unrecorded = self.unrecorded.saturating_add(1);
         if self.unrecorded > UNRECORDED_MAX {
-            if let Some(trial) = self.trial.take() {
-                self.lose(trial.challenger, Outcome::Unrecorded, RETRY_NS);
+            if let Some(challenger) = self.challenger() {
+                self.exclude(challenger, Why::Unrecorded);
             }
-            self.opening = 0;
             self.use_incumbent();
         }
-        if self.trial.is_none() && self.opening == 0 {
+        if self.pair.is_none() {
             self.quiet = SAMPLE_EVERY - 1;
         }
         (self.now, self.epoch)
@@ -238,28 +319,28 @@ impl Class {
             return;
         }
         self.unrecorded = 0;
-        match self.trial.take() {
-            Some(trial) => self.record_trial(terms, trial, ns, units),
-            None => self.record_incumbent(terms, ns, units),
-        }
-        if self.trial.is_none() && self.opening == 0 {
-            self.begin_trial(terms, units);
-        }
-    }
-
-    fn record_incumbent(&mut self, terms: &mut Terms<'_>, ns: f64, units: f64) {
+        terms.budget.open(ns);
         terms.budget.pay(CLOCK_NS);
-        self.samples.push((ns / units) as f32);
-        let each_ns = self.samples.median().unwrap_or(0.0);
-        self.rivals[usize::from(self.incumbent)].cost_ns = each_ns;
-        if self.opening > 0 {
-            self.opening -= 1;
-            self.reference_ns = each_ns;
-            self.spend(terms, ns);
-        } else {
+        let each_ns = (ns / units) as f32;
+        if self.now == self.incumbent {
+            self.samples.push(each_ns);
+            if let Some(factor) = self.samples.change() {
+                self.make_due(factor >= OTHER_ROUTE);
+            }
+        }
+        match self.pair.take() {
+            Some(pair) => {
+                self.spend(terms, ns);
+                self.record_pair(terms, pair, ns, units);
+            }
             // The median, so that a preempted call does not count for all of these.
-            self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * units);
-            self.look_for_change((ns / units) as f32);
+            None => {
+                let typical_ns = self.samples.median().unwrap_or(each_ns);
+                self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(typical_ns) * units);
+            }
+        }
+        if self.pair.is_none() {
+            self.begin_pair(terms, units);
         }
     }
 
@@ -268,133 +349,109 @@ impl Class {
         terms.budget.earn(ns);
     }
 
-    fn look_for_change(&mut self, each_ns: f32) {
-        let direction = match each_ns / self.reference_ns {
-            ratio if ratio > CHANGED => 1,
-            ratio if ratio < 1.0 / CHANGED => -1,
-            _ => 0,
-        };
-        self.off = if direction == self.off.signum() { self.off + direction } else { direction };
-        if self.off.abs() == CHANGED_SAMPLES {
-            self.reopen();
-        }
-    }
-
-    /// Lets earlier losers be tried again, because the machine has changed.
-    fn reopen(&mut self) {
-        self.off = 0;
-        self.opening = OPENING_CALLS;
-        self.quiet = 0;
-        self.samples = Samples::default();
-        for rival in &mut self.rivals {
-            (rival.retry_at_ns, rival.doublings) = (0.0, 0);
-            rival.outcome = Outcome::Untried;
-        }
-    }
-
-    /// Lets a candidate challenge the incumbent, if allowed: first candidates never tried, in order of preference, then the cheapest. While
-    /// the budget does not allow it, only candidates that looked better than the incumbent.
-    fn begin_trial(&mut self, terms: &mut Terms<'_>, units: f64) {
-        let rival = |method: u8| &self.rivals[usize::from(method)];
-        let each_ns = rival(self.incumbent).cost_ns;
-        let looked_better = |one: &Rival| one.outcome == Outcome::Promising && one.cost_ns < each_ns;
-        let call_ns = f64::from(each_ns) * units;
-        let is_allowed = self.ready(terms).next().is_some() && terms.budget.allows(call_ns);
-        let payable = |&method: &u8| is_allowed || looked_better(rival(method));
-        let ready = self.ready(terms).filter(payable);
-        let next = ready.min_by(|&one, &other| rival(one).cost_ns.total_cmp(&rival(other).cost_ns));
-        if let Some(challenger) = next {
-            self.trial = Some(Trial::new(challenger, call_ns));
-            self.epoch = self.epoch.wrapping_add(1);
-            self.quiet = 0;
-        }
-    }
-
-    /// Candidates that may challenge.
-    fn ready(&self, terms: &Terms<'_>) -> impl Iterator<Item = u8> {
-        let is_ready = |&method: &u8| self.rivals[usize::from(method)].retry_at_ns <= self.sent_ns;
-        terms.candidates().filter(|&method| method != self.incumbent).filter(is_ready)
-    }
-
-    /// Whether to try others first: the challenger is close, and an untried one may be far better.
-    fn is_to_be_parked(&self, terms: &Terms<'_>, trial: &Trial) -> bool {
-        let untried = |method| self.rivals[usize::from(method)].outcome == Outcome::Untried;
-        let glanced = trial.pairs() == GLANCES && trial.ratio() > PROMISING;
-        glanced && self.ready(terms).any(|one| one != trial.challenger && untried(one))
-    }
-
-    fn record_trial(&mut self, terms: &mut Terms<'_>, mut trial: Trial, ns: f64, units: f64) {
-        self.spend(terms, ns);
-        let excess_ns = trial.excess_ns;
-        let step = trial.record(ns, units);
-        terms.budget.pay(CLOCK_NS + trial.excess_ns - excess_ns);
-        if step != Step::Same {
-            self.epoch = self.epoch.wrapping_add(1);
-        }
-        let preferred = terms.rank(trial.challenger) < terms.rank(self.incumbent);
-        let verdict = if step == Step::Pair { trial.verdict(preferred) } else { Verdict::Open };
-        match verdict {
-            Verdict::Open if step == Step::Pair && self.is_to_be_parked(terms, &trial) => {
-                self.compared(trial.challenger, self.incumbent, trial.ratio(), trial.pairs());
-                self.rivals[usize::from(trial.challenger)].outcome = Outcome::Promising;
+    fn record_pair(&mut self, terms: &mut Terms<'_>, mut pair: Pair, ns: f64, units: f64) {
+        match pair.record(ns, units) {
+            Step::Same => self.pair = Some(pair),
+            Step::Turn => {
+                self.begin_epoch(pair.challenger);
+                self.pair = Some(pair);
+            }
+            Step::Done => {
+                let (log_ratio, excess_ns) = pair.result();
+                terms.budget.pay(excess_ns);
                 self.use_incumbent();
+                self.conclude(pair.challenger, log_ratio, excess_ns);
             }
-            Verdict::Open => {
-                self.now = if trial.side() == Side::Incumbent { self.incumbent } else { trial.challenger };
-                self.trial = Some(trial);
-            }
-            Verdict::Better => self.win(&trial),
-            Verdict::NoBetter => self.finish_trial(&trial, Outcome::NoBetter),
-            Verdict::MuchSlower => self.finish_trial(&trial, Outcome::MuchSlower),
         }
     }
 
-    fn win(&mut self, trial: &Trial) {
-        let loser = std::mem::replace(&mut self.incumbent, trial.challenger);
-        self.compared(loser, trial.challenger, 1.0 / trial.ratio(), trial.pairs());
-        self.lose(loser, Outcome::NoBetter, RETRY_NS);
-        self.take_over();
-    }
-
-    fn finish_trial(&mut self, trial: &Trial, outcome: Outcome) {
-        self.compared(trial.challenger, self.incumbent, trial.ratio(), trial.pairs());
-        self.lose(trial.challenger, outcome, RETRY_NS.max(trial.excess_ns / RETRY_SHARE));
-        self.use_incumbent();
-    }
-
-    fn compared(&mut self, method: u8, against: u8, ratio: f32, pairs: usize) {
-        let cost_ns = self.rivals[usize::from(against)].cost_ns * ratio;
-        let rival = &mut self.rivals[usize::from(method)];
-        (rival.against, rival.ratio, rival.pairs) = (against, ratio, pairs as u8);
-        if cost_ns > 0.0 {
-            rival.cost_ns = cost_ns;
+    /// Learns from a complete pair: the challenger wins, goes on, or waits.
+    fn conclude(&mut self, challenger: u8, log_ratio: f32, excess_ns: f64) {
+        let (sent_ns, rival) = (self.sent_ns, &mut self.rivals[usize::from(challenger)]);
+        if rival.why == Why::Unrecorded {
+            rival.doublings = 0;
+        }
+        rival.compare(log_ratio);
+        if rival.score >= WON {
+            // What was smoothed may be of an earlier mood of the machine.
+            rival.log_ratio = rival.log_ratio.min(-MARGIN);
+            self.take_over(challenger);
+        } else if rival.score == 0.0 && rival.pairs > 1 {
+            let latest_ns = (excess_ns / RETRY_SHARE).clamp(RETRY_NS_MAX, RETRY_COSTLY_NS_MAX);
+            rival.due_ns = sent_ns + (sent_ns / 4.0).clamp(RETRY_NS, latest_ns);
         }
     }
 
-    /// Makes `method`, which lost, wait.
-    fn lose(&mut self, method: u8, outcome: Outcome, wait_ns: f64) {
-        let rival = &mut self.rivals[usize::from(method)];
-        rival.outcome = outcome;
-        rival.retry_at_ns = self.sent_ns + (wait_ns * f64::from(1_u32 << rival.doublings)).min(RETRY_NS_MAX);
-        rival.doublings = (rival.doublings + 1).min(16);
+    /// Lets a rival challenge the incumbent: those never compared first, in order of preference, then the cheapest. If the budget does not
+    /// allow the first, it is saved for, and one that should cost nothing may go before.
+    fn begin_pair(&mut self, terms: &mut Terms<'_>, units: f64) {
+        let rival = |method: u8| &self.rivals[usize::from(method)];
+        let due = |one: &u8| *one != self.incumbent && rival(*one).due_ns <= self.sent_ns;
+        let order = |one: u8| if rival(one).pairs == 0 { f32::NEG_INFINITY } else { rival(one).log_ratio };
+        let by_order = |one: &u8, other: &u8| order(*one).total_cmp(&order(*other));
+        let Some(mut challenger) = terms.candidates().filter(due).min_by(by_order) else { return };
+        let Some(each_ns) = self.samples.median() else { return };
+        let call_ns = f64::from(each_ns) * units;
+        let calls = |method: u8| {
+            let is_near = rival(method).pairs > 1 && !rival(method).is_far();
+            if is_near { epoch_calls(call_ns) } else { 1 }
+        };
+        let excess_ns = |method: u8| {
+            let excess = if rival(method).pairs == 0 { 1.0 } else { f64::from(rival(method).ratio()) - 1.0 };
+            f64::from(calls(method) + 1) * (call_ns * excess + 2.0 * CLOCK_NS)
+        };
+        if !terms.budget.allows(excess_ns(challenger)) {
+            let free = terms.candidates().filter(due).filter(|&one| excess_ns(one) <= 0.0);
+            let Some(other) = free.min_by(by_order) else { return };
+            challenger = other;
+        }
+        self.pair = Some(Pair::new(challenger, calls(challenger)));
+        self.begin_epoch(self.incumbent);
+    }
+
+    fn begin_epoch(&mut self, method: u8) {
+        self.now = method;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.unrecorded = 0;
+        self.quiet = 0;
     }
 
     fn use_incumbent(&mut self) {
-        self.trial = None;
-        self.now = self.incumbent;
-        self.epoch = self.epoch.wrapping_add(1);
-        self.unrecorded = 0;
+        self.pair = None;
+        self.begin_epoch(self.incumbent);
         self.quiet = SAMPLE_EVERY - 1;
     }
 
-    /// Restarts the measurements for a new incumbent.
-    fn take_over(&mut self) {
-        self.use_incumbent();
+    /// Makes `method` the incumbent, and measures what is known of the others from its cost.
+    fn take_over(&mut self, method: u8) {
+        let Rival { log_ratio, pairs, .. } = self.rivals[usize::from(method)];
+        let base = if pairs > 0 { log_ratio } else { 0.0 };
+        for rival in &mut self.rivals {
+            rival.log_ratio -= base;
+            rival.score = 0.0;
+        }
+        let former = &mut self.rivals[usize::from(self.incumbent)];
+        *former = Rival { why: Why::NoBetter, log_ratio: -base, pairs, ..*former };
+        self.incumbent = method;
         self.switches = self.switches.wrapping_add(1);
-        self.opening = OPENING_CALLS;
-        self.quiet = 0;
-        self.off = 0;
         self.samples = Samples::default();
+        self.use_incumbent();
+        self.quiet = 0;
+    }
+
+    /// Lets rivals be compared again, because the machine has changed, or `all`, because the route has: also those that are excluded.
+    fn make_due(&mut self, all: bool) {
+        let due = self.rivals.iter_mut().filter(|rival| all || rival.doublings == 0);
+        due.for_each(|rival| rival.due_ns = 0.0);
+    }
+
+    /// Makes a method that is copied, refused or not recorded wait.
+    fn exclude(&mut self, method: u8, why: Why) {
+        let rival = &mut self.rivals[usize::from(method)];
+        let wait_ns = RETRY_COPIED_NS * f64::from(1_u32 << rival.doublings);
+        rival.due_ns = self.sent_ns + wait_ns.min(RETRY_COPIED_NS_MAX);
+        rival.doublings = (rival.doublings + 1).min(16);
+        (rival.why, rival.score) = (why, 0.0);
     }
 
     /// A completion of a zero-copy send.
@@ -405,6 +462,7 @@ impl Class {
         }
         if !copied {
             rival.copies = rival.copies.saturating_sub(1);
+            rival.doublings = 0;
             return;
         }
         rival.copies = (rival.copies + 1).min(COPIES_MAX);
@@ -422,44 +480,41 @@ impl Class {
 
     /// Removes a method whose sends are copied or refused.
     fn end_turn(&mut self, terms: &Terms<'_>, method: u8) {
-        let challenges = self.trial.as_ref().is_some_and(|trial| trial.challenger == method);
+        let challenges = self.challenger() == Some(method);
         let rival = &mut self.rivals[usize::from(method)];
-        let untried = rival.outcome == Outcome::Untried;
         // The method was ruled out while this call was in progress: that must not double the wait.
-        if !(challenges || method == self.incumbent || untried) {
+        if rival.why == Why::Copied && rival.due_ns > self.sent_ns && method != self.incumbent {
             return;
         }
         // The next completion with "copied" then suffices.
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
-        } else if method == self.incumbent && !self.give_way(terms, Outcome::Copied) {
+        } else if method == self.incumbent && !self.give_way(terms, Why::Copied) {
             return;
         }
-        self.lose(method, Outcome::Copied, RETRY_COPIED_NS);
+        self.exclude(method, Why::Copied);
     }
 
     pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
-        if self.trial.as_ref().is_some_and(|trial| !terms.is_available(trial.challenger)) {
+        if self.challenger().is_some_and(|challenger| !terms.is_available(challenger)) {
             self.use_incumbent();
         }
         if !terms.is_available(self.incumbent) {
             // A copying method is better than an unavailable one.
-            let _ = self.give_way(terms, Outcome::Copied) || self.give_way(terms, Outcome::Unrecorded);
+            let _ = self.give_way(terms, Why::Copied) || self.give_way(terms, Why::Unrecorded);
         }
     }
 
-    /// Replaces the incumbent by the method that was cheapest when last tried, except those with outcome `except`; false if there is none.
-    fn give_way(&mut self, terms: &Terms<'_>, except: Outcome) -> bool {
-        let rival = |method: u8| self.rivals[usize::from(method)];
-        let cost = |method: &u8| if rival(*method).cost_ns > 0.0 { rival(*method).cost_ns } else { f32::MAX };
-        let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).outcome != except);
-        let Some(next) = others.min_by(|a, b| cost(a).total_cmp(&cost(b))) else { return false };
-        self.incumbent = next;
-        self.take_over();
-        for rival in self.rivals.iter_mut().filter(|rival| rival.outcome != Outcome::Copied) {
-            rival.retry_at_ns = 0.0;
-        }
+    /// Replaces the incumbent by the method that was cheapest when last compared, except those that are out because of `except`; false if
+    /// there is none.
+    fn give_way(&mut self, terms: &Terms<'_>, except: Why) -> bool {
+        let rival = |method: u8| &self.rivals[usize::from(method)];
+        let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).why != except);
+        let cost = |method: u8| if rival(method).pairs > 0 { rival(method).log_ratio } else { f32::MAX };
+        let Some(next) = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b))) else { return false };
+        self.take_over(next);
+        self.make_due(false);
         true
     }
 
@@ -469,11 +524,11 @@ impl Class {
     }
 
     pub(super) fn challenger(&self) -> Option<u8> {
-        self.trial.as_ref().map(|trial| trial.challenger)
+        self.pair.as_ref().map(|pair| pair.challenger)
     }
 
-    /// Whether calls were measured and led to a choice.
+    /// Whether calls were measured, and no other method is being compared.
     pub(super) fn is_settled(&self) -> bool {
-        self.opening == 0 && self.trial.is_none()
+        self.samples.count >= SAMPLES && self.pair.is_none()
     }
 }

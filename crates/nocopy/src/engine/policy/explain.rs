@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nocopy_proto::quantity::time;
 
-use super::class::{Class, Outcome};
+use super::class::{Class, Why};
 use super::{Policy, Reason};
 
 /// The unit of a policy's work, for the words of the explanation.
@@ -70,39 +70,10 @@ pub(crate) struct Compared<M> {
     pub method: M,
     /// Why it is not used.
     pub why: Why,
-    /// Its cost over that of another method, median of pairs; `None`: it was never compared.
-    pub ratio: Option<Ratio<M>>,
+    /// Its cost over that of the method in use, smoothed, and the pairs compared; `None`: it was never compared.
+    pub ratio: Option<(f64, u32)>,
     /// Smoothed time until its completions.
     pub held: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ratio<M> {
-    /// The other method.
-    pub against: M,
-    /// Cost over the other's cost: above 1 is slower.
-    pub value: f64,
-    /// Pairs of epochs compared.
-    pub pairs: u8,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Not tried yet, or not again since the machine changed.
-    Untried,
-    /// Close at first sight; to be compared.
-    Promising,
-    Challenging,
-    /// Not faster by 3 % or more.
-    NoBetter,
-    /// So much slower that two short trials were enough.
-    MuchSlower,
-    /// Its completions report that the kernel copied, or it was refused.
-    Copied,
-    /// Its calls failed, so that nothing could be measured.
-    Unrecorded,
-    /// It cannot be used at all.
-    RuledOut(Reason),
 }
 
 pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> Explanation<M> {
@@ -143,22 +114,15 @@ fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Comp
     let methods = &policy.candidates.methods;
     let rival = &class.rivals[usize::from(method)];
     let out = policy.candidates.out[usize::from(method)].filter(|out| out.until_ns > policy.budget.sent_ns);
-    let why = match (out, rival.outcome) {
-        (Some(out), _) => Why::RuledOut(out.reason),
-        _ if class.challenger() == Some(method) => Why::Challenging,
-        (_, Outcome::Untried) => Why::Untried,
-        (_, Outcome::Promising) => Why::Promising,
-        (_, Outcome::NoBetter) => Why::NoBetter,
-        (_, Outcome::MuchSlower) => Why::MuchSlower,
-        (_, Outcome::Copied) => Why::Copied,
-        (_, Outcome::Unrecorded) => Why::Unrecorded,
+    let why = match out {
+        Some(out) => Why::RuledOut(out.reason),
+        None if class.challenger() == Some(method) => Why::Challenging,
+        None => rival.why,
     };
-    let against = methods[usize::from(rival.against)];
-    let ratio = Ratio { against, value: f64::from(rival.ratio), pairs: rival.pairs };
     Compared {
         method: methods[usize::from(method)],
         why,
-        ratio: (rival.pairs > 0).then_some(ratio),
+        ratio: (rival.pairs > 0).then(|| (f64::from(rival.ratio()), rival.pairs)),
         held: Some(Duration::from_nanos(rival.held_ns as u64)).filter(|held| !held.is_zero()),
     }
 }
@@ -216,8 +180,9 @@ impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
 impl<M: fmt::Display> fmt::Display for Compared<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.method, self.why)?;
-        if let Some(Ratio { against, value, pairs }) = &self.ratio {
-            write!(f, ", {value:.2} times the cost of {against} in {pairs} pairs")?;
+        if let Some((ratio, pairs)) = self.ratio {
+            let plural = if pairs == 1 { "" } else { "s" };
+            write!(f, ", {ratio:.2} times the cost in {pairs} pair{plural}")?;
         }
         self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {}", time(held.as_secs_f64())))
     }
@@ -227,7 +192,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Untried => write!(f, "not tried yet"),
-            Self::Promising => write!(f, "about as fast, to be compared"),
+            Self::Promising => write!(f, "perhaps better, to be compared again"),
             Self::Challenging => write!(f, "being compared"),
             Self::NoBetter => write!(f, "no better"),
             Self::MuchSlower => write!(f, "much slower"),

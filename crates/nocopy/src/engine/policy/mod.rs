@@ -5,16 +5,18 @@
 //! separately for each *class* of sends: a destination, a size in bytes, a count of units. The caller defines the unit: a datagram over
 //! UDP, a page's worth of a stream over TCP. In each class one method is the incumbent; from time to time another challenges it:
 //!
-//! * They alternate in short epochs, in pairs. The median of the pairs' ratios decides, with a confidence interval, because the
-//!   speed of a shared machine drifts by 2x. The challenger has to be better by 3 %.
-//! * First, all are tried briefly: a challenger that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three calls.
-//!   One that differs by 15 % in three longer pairs is decided then; closer ones take 9 to 47 pairs.
-//! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. Measuring that
-//!   needs no clock, stops while nothing is sent, and makes the waits a share of the cost.
-//! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending. One begins if there is enough for a
-//!   call.
-//! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
-//! * A zero-copy method whose completions report *copied* is ruled out, for this destination and size.
+//! * A comparison is a pair of short epochs, because the speed of a shared machine drifts by 2x: some calls of the one, then as many of the
+//!   other. A single call each while they differ by 1.3x or more or nothing is known, else 8 to 32.
+//! * Each pair adds to a cumulative sum (Page 1954, "Continuous inspection schemes"), which grows while the challenger is better by 2 % and
+//!   more, and is never below zero. While it is above zero the next pair follows; when it is high enough, the challenger is the incumbent.
+//! * When it is zero the challenger rests for a quarter of the *time spent sending* in this class: at most 20 ms, unless it is so slow that
+//!   a comparison costs much; then until that is 0.2 % of the time. Measuring this needs no clock, and stops while nothing is sent.
+//! * All comparisons together are paid from one budget: 0.3 ms or 16 calls at first, then 0.8 % of the time spent sending. One begins if there is
+//!   enough for it.
+//! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: no challenger rests. Excluded ones rest on, unless it
+//!   changes by 3x: that is another route.
+//! * A zero-copy method whose completions report *copied* is excluded, for this destination and size, and tried again after 0.1 s of sending,
+//!   then 0.2 s, and so on up to 10 s.
 //!
 //! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what a method is,
 //! reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost ([`Policy::record`]).
@@ -25,13 +27,17 @@ use crate::facts::evidence::{Cause, Evidence};
 
 mod class;
 mod explain;
+mod kind;
+mod pair;
+#[cfg(test)]
+mod simulation;
 mod table;
 #[cfg(test)]
 mod tests;
-mod trial;
 
 use class::{Budget, Terms};
-use table::{Kind, Table};
+use kind::Kind;
+use table::Table;
 
 pub(crate) use explain::{Explanation, Matter};
 
@@ -143,7 +149,7 @@ struct Candidates<M> {
 impl<M: Copy + Eq> Policy<M> {
     /// A policy that chooses among `methods`.
     ///
-    /// They are in order of preference: the first is used until another is measured to be faster, and wins ties. The last is used
+    /// They are in order of preference: the first is used until another is measured to be faster. The last is used
     /// if all are ruled out.
     /// Panics if the list is empty, or has more than [`METHODS_MAX`] methods.
     pub(crate) fn new(methods: &[M]) -> Self {
