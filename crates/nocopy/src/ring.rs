@@ -82,6 +82,8 @@ pub(crate) struct RingLayout {
 }
 
 fn mapped<T: Copy>(base: NonNull<u8>, layout: RingLayout, memory: Arc<dyn Any + Send + Sync>) -> Shared<T> {
+    // `slot` masks its index, which reaches every slot only if this holds. 0 is refused, too, so `- 1` below
+    // is safe.
     assert!(layout.capacity.is_power_of_two(), "the kernel only makes power-of-two rings");
     // SAFETY: the caller of `map_producer`/`map_consumer` vouches that these offsets lie inside the mapping.
     unsafe {
@@ -146,6 +148,7 @@ pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Produc
         entries: (0..capacity).map(|_| Slot::new(T::default())).collect(),
     });
     let shared = Shared {
+        // The pointers stay valid although `memory` moves below: moving an `Arc` does not move its value.
         producer: NonNull::from(&memory.producer.0),
         consumer: NonNull::from(&memory.consumer.0),
         flags: NonNull::from(&memory.flags.0),
@@ -178,6 +181,7 @@ pub(crate) struct Producer<T> {
 
 impl<T: Copy> Producer<T> {
     fn new(shared: Shared<T>) -> Self {
+        // Relaxed: this end alone writes this index.
         let head = shared.producer().load(Ordering::Relaxed);
         Self { head, published: head, consumed: head, bad_indices: 0, shared }
     }
@@ -208,6 +212,7 @@ impl<T: Copy> Producer<T> {
     pub(crate) fn pending(&self) -> impl Iterator<Item = T> + '_ {
         let consumed = self.shared.consumer().load(Ordering::Acquire);
         let is_honest = self.published.wrapping_sub(consumed) <= self.published.wrapping_sub(self.consumed);
+        // Otherwise the last honest index: slots before it may hold newer entries.
         let first = if is_honest { consumed } else { self.consumed };
         let count = self.head.wrapping_sub(first);
         // SAFETY: written by this end, which alone writes and does not while it is borrowed; the other end only reads.
@@ -228,6 +233,8 @@ impl<T: Copy> Producer<T> {
     /// Free slots, at least `wanted` if there are that many; reads the shared index only if the cached one does not suffice.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
+        // No underflow here and below: `head` advances only over free slots, and `refresh` moves `consumed`
+        // only forward.
         let known = self.capacity() - self.head.wrapping_sub(self.consumed);
         if known >= wanted {
             return known;
@@ -380,6 +387,7 @@ impl<T: Copy> Reservation<'_, T> {
 impl<T: Copy> Drop for Reservation<'_, T> {
     #[inline(always)] // a call would keep the reservation in memory
     fn drop(&mut self) {
+        // The low 32 bits are the index modulo 2^32, as the kernel counts.
         self.ring.head = self.next as u32;
         self.ring.publish();
     }
@@ -426,6 +434,8 @@ impl<T: Copy> Consumer<T> {
         // Acquire: pairs with the producer's release, so the entries behind the index are visible.
         let produced = self.shared.producer().load(Ordering::Acquire);
         let ready = produced.wrapping_sub(self.tail);
+        // An honest index is at most a ring beyond `tail` and never behind the last one; any other fails one
+        // of these.
         if ready > self.capacity() || ready < known {
             self.bad_indices += 1;
             return known;
@@ -473,6 +483,8 @@ impl<T: Copy> Peek<'_, T> {
         if ahead >= self.end.wrapping_sub(self.next) {
             return None;
         }
+        // A plain read suffices: callers only prefetch by the result, so a torn or changed entry does no
+        // harm.
         let index = self.next.wrapping_add(ahead) & self.mask;
         // SAFETY: masked and published, as in `entry`.
         Some(unsafe { self.entries.add(index as usize).cast::<T>().read() })
