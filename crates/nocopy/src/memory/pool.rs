@@ -153,6 +153,7 @@ impl Pool {
 
     /// Announces that an io_uring instance will register the memory: none of it is replaced while the result exists.
     pub(crate) fn register(&self) -> Registration {
+        // Relaxed: a number for reports and limits; the count under the lock keeps pages in place.
         REGISTRATIONS.fetch_add(1, Relaxed);
         if let Some(mut registered) = self.registered() {
             registered.instances += 1;
@@ -229,6 +230,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         REGISTRATIONS.fetch_sub(1, Relaxed);
         let Some(mut registered) = self.0.registered() else { return };
+        // No underflow: `register` added one, and in a child that cannot lock, neither runs.
         registered.instances -= 1;
         if registered.instances > 0 {
             return;

@@ -40,6 +40,7 @@ impl ReceiveBuffers {
     pub(crate) fn push(&mut self, mut buffer: Buffer) {
         buffer.resize(buffer.capacity());
         if let (false, Some(bytes)) = (self.is_full(), buffer.as_mut()) {
+            // No underflow: it is not full.
             self.call.set_slot(self.most - self.free.len() - 1, bytes);
             self.free.push(buffer);
         }
@@ -54,6 +55,7 @@ impl ReceiveBuffers {
     /// The bytes of a message that the last call received, in place, if no buffer was taken since.
     #[inline]
     pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
+        // In range: a call fills at most as many buffers as there are, the topmost first.
         &self.free[self.free.len() - 1 - index][..message.bytes]
     }
 
@@ -85,6 +87,7 @@ impl ReceiveBuffers {
     /// Receives a message into each of the buffers, as long as there are messages ([`Messages::receive`]).
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        // Slots before this one are of buffers that were taken: the kernel must not write to those.
         let first = self.most - self.free.len();
         // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free` since, where nothing reads or
         // writes it; a buffer's memory does not move with it.

@@ -42,6 +42,7 @@ impl Pool {
     ) -> Drafts<'half> {
         assert!(bytes <= self.packet_bytes_max(), "packet longer than a frame");
         let free_count = self.free_count.get();
+        // So each draft has a slot and a frame, without further checks.
         let left = slots.left().min(free_count);
         // Removed from the cache until drop puts unused ones back. So a forgotten batch loses its frames, as a
         // forgotten `Frame` does; if frames were removed one by one, queued ones would stay in the cache.
@@ -161,7 +162,9 @@ impl Draft<'_, '_> {
             self.batch.view.lend(self.frame);
             self.batch.slots.push_unchecked(descriptor);
         }
+        // No underflow: no more drafts are queued than frames were reserved.
         self.batch.free_count -= 1;
+        // No underflow: a draft can only become shorter.
         self.batch.short_bytes += u64::from(self.batch.bytes - self.bytes);
     }
 }

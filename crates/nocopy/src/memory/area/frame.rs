@@ -112,6 +112,7 @@ impl Frame {
     /// Free bytes after the packet.
     #[inline]
     pub(crate) fn tailroom_bytes(&self) -> usize {
+        // No underflow: through every edit the packet lies within its frame.
         self.shared().frame_bytes as usize - usize::from(self.start) - usize::from(self.len)
     }
 
@@ -121,6 +122,7 @@ impl Frame {
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let count = u16::try_from(bytes).ok()?;
         self.start = self.start.checked_sub(count)?;
+        // No overflow: start and length together are at most a frame, 32768 bytes.
         self.len += count;
         // SAFETY: `start` was at least `bytes`, so both lie within the frame.
         unsafe {
@@ -136,6 +138,7 @@ impl Frame {
             return None;
         }
         let old_len = usize::from(self.len);
+        // Fits: the tailroom is at most a frame, 32768 bytes.
         let count = bytes as u16;
         self.len += count;
         // SAFETY: there was that much tailroom.

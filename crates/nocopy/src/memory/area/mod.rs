@@ -223,6 +223,7 @@ impl Area {
     /// descriptor. `None` if a state word or the descriptor is wrong.
     pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
+        // No overflow: the offset is less than a frame. `locate` refuses an address outside of the area.
         let target = address - address % u64::from(to.shared.frame_bytes) + u64::from(to.shared.data_offset);
         let to_start = to.shared.locate(target, packet.len)?;
         // SAFETY: both ranges lie inside frames (`locate`) that are lent, so no half touches them; two lent
@@ -280,6 +281,7 @@ const fn home_of(state: u32) -> PoolId {
 }
 
 const fn lent_to(state: u32) -> PoolId {
+    // For a retired frame the result is larger than any pool's number.
     state as PoolId & !KEPT
 }
 
@@ -422,6 +424,7 @@ impl Shared {
     }
 
     fn balance(&self) -> Balance {
+        // Held to the end, so that no pool opens or closes while its terms are read.
         let home = self.lock_home();
         let mut balance = Balance {
             total: self.frame_count,
@@ -432,6 +435,8 @@ impl Shared {
         };
         for (record, _) in self.pools.iter().zip(&home.open).filter(|(_, open)| **open) {
             let ledger = &record.ledger;
+            // Frames on the list are free, but the pool's own account has them as the program's until it
+            // fetches them.
             let waiting = record.returns.count();
             balance.free += ledger.free.load(Relaxed) + u64::from(waiting);
             balance.yours += ledger.yours.load(Relaxed) - i64::from(waiting);
@@ -452,6 +457,7 @@ impl Shared {
 unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
     // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };
+    // Not 0: only unassigned and retired frames have no pool, and those are never given up by a caller.
     let home = home_of(area.state(frame));
     if area.record(home).returns.push(&area.links, frame).is_ok() {
         return; // `area` must not be touched any more: the pool may close and take the last count with it.
@@ -460,6 +466,8 @@ unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
         let mut guard = area.lock_home();
         area.set_state(frame, state(0, 0));
         guard.unassigned.push(frame);
+        // No underflow: the list refuses frames only after closing, which counted this one under the same
+        // lock.
         guard.away[usize::from(home) - 1] -= 1;
         guard.yours -= 1;
     }

@@ -40,6 +40,7 @@ impl<'half> Claims<'half> {
             misaligned(self.pool, faults, frame);
             return None;
         };
+        // The length fits in 16 bits: `start` found the packet within a frame.
         Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
     }
 
@@ -106,6 +107,7 @@ extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u6
 #[inline(never)]
 extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
     faults.count(Fault::Misaligned);
+    // Here, because the batch counts a descriptor with a fault as not claimed.
     pool.claimed(1);
     pool.push(frame);
 }

@@ -100,6 +100,7 @@ unsafe impl Send for Pool {}
 impl Pool {
     pub(super) fn take_from(shared: Arc<Shared>, half: Half, frames: u32) -> Result<Self, AreaError> {
         let mut home = shared.lock_home();
+        // Not a number with frames away: they would return to a pool that has no cells for them.
         let slot = (0..home.open.len())
             .find(|slot| !home.open[*slot] && home.away[*slot] == 0)
             .ok_or(AreaError::PoolsExhausted)?;
@@ -108,6 +109,7 @@ impl Pool {
             return Err(AreaError::FramesExhausted { wanted: frames, free, total: shared.frame_count });
         };
         let id = PoolId::try_from(slot + 1).expect("fewer than 2^16 pools");
+        // As many cells as frames have this pool as their home: no frame is added to it later.
         let cells: Box<[Cell<u32>]> = home.unassigned.drain(rest as usize..).map(Cell::new).collect();
         cells.iter().for_each(|frame| shared.set_state(frame.get(), state(id, 0)));
         home.open[slot] = true;
@@ -213,6 +215,7 @@ impl Pool {
     #[inline]
     pub(crate) fn fetch(&self) {
         let returns = &self.shared.record(self.id).returns;
+        // A push that this misses is found by the next call.
         if returns.count() > 0 {
             self.fetch_chain(returns.take(&self.shared.links));
         }
@@ -240,6 +243,8 @@ impl Pool {
     #[inline(always)] // twice, so that neither costs the other a register
     fn lend_free<const ERASE: bool>(&self, fill: &mut Producer<u64>) -> u32 {
         self.fetch();
+        // Before `settled` is set below, which would hide what the program took or returned since the last
+        // time.
         self.settle();
         let free = self.free_count.get();
         if free == 0 {
@@ -249,6 +254,7 @@ impl Pool {
         let mut slots = fill.reserve(free);
         let count = slots.left();
         let view = self.view;
+        // No underflow: at most `free` slots were reserved.
         let lent = &self.free[(free - count) as usize..free as usize];
         if ERASE {
             lent.iter().for_each(|frame| self.erase_hints(frame));
@@ -271,6 +277,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn claimed(&self, count: u64) {
+        // No underflow: a claimed frame was lent by this half, says its state word, and was counted then.
         self.lent.set(self.lent.get() - count);
         self.yours.set(self.yours.get() + count.cast_signed());
     }
@@ -290,6 +297,7 @@ impl Pool {
     /// free.
     #[inline]
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
+        // First: for a wrong address no frame is taken.
         let data = self.in_blocks(address, len)?;
         let frame = self.pop()?;
         self.sent(1); // as if the frame had been lent: it will be booked as claimed
@@ -300,6 +308,7 @@ impl Pool {
     #[inline]
     pub(super) fn in_blocks(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
         let blocks = self.blocks.as_ref()?;
+        // An address without that bit becomes an offset far beyond the blocks.
         let (offset, bytes) = (address ^ IN_BLOCKS, blocks.bytes() as u64);
         if offset >= bytes || u64::from(len) > bytes - offset {
             return None;
@@ -407,6 +416,8 @@ impl Pool {
         self.free_count.set(free_count);
         let reaped = free_count - before + stray_count;
         strays.send_home();
+        // No underflow with a kernel that returns only what it was given: the caller has booked all frames
+        // that it published.
         self.lent.set(self.lent.get() - u64::from(reaped));
         self.settled.set(self.free_count.get());
         self.publish();
@@ -469,6 +480,7 @@ impl Drop for Pool {
         let area = Arc::clone(&self.shared);
         let mut home = area.lock_home();
         area.record(self.id).returns.close(&area.links).for_each(|frame| self.push(frame));
+        // Before frames are taken back from the kernel: `settle` would count them as returned by the program.
         self.settle();
         let strays = self.settle_lent(&mut home);
         // Packets of forgotten batches, which the kernel returned without being counted.
@@ -488,6 +500,7 @@ impl Drop for Pool {
             // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
             unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
         }
+        // `bring_home` takes this lock.
         drop(home);
         for frame in strays {
             // SAFETY: reclaimed from the kernel above and given up here.
@@ -532,6 +545,7 @@ impl<'pool> Strays<'pool> {
             faults.count(Fault::NotLent);
             return false;
         }
+        // This also clears the mark of a kept frame, which is for one sending only.
         word.store(state(home_of(now), 0), Relaxed);
         if is_kept(now) {
             // SAFETY: the word said that it was kept and lent by this half, which has just got it back.
@@ -570,6 +584,8 @@ impl<'pool> Strays<'pool> {
         // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the area.
         let mut frame = first;
         for _ in 0..count {
+            // Before the frame is given up: its next owner may change the link. That of the last one is read,
+            // but not followed.
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);
             // SAFETY: reclaimed from the kernel by `reap` and given up here; the pool keeps the area alive.
             unsafe { bring_home(pool.area(), frame) };

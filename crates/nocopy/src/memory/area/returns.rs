@@ -25,6 +25,7 @@ pub(crate) struct ReturnList {
 }
 
 fn pack(count: u32, first: u32) -> u64 {
+    // In one word, so that one exchange keeps the count and the chain consistent.
     (u64::from(count) << 32) | u64::from(first)
 }
 
@@ -43,6 +44,7 @@ impl ReturnList {
     }
 
     pub(crate) fn open(&self) {
+        // No push comes in between: a pool's number is reused only when no frame has that pool as its home.
         self.head.store(pack(0, END), Ordering::Release);
     }
 
@@ -67,12 +69,18 @@ impl ReturnList {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let (waiting, next) = unpack(head);
+            // Relaxed suffices also for this: the caller then takes the area's lock, under which the list was
+            // closed.
             if next == CLOSED {
                 return Err(Closed);
             }
+            // Relaxed: the exchange below releases it. Until then the frames are the caller's, so nothing
+            // else reads the link.
             links[last as usize].store(next, Ordering::Relaxed);
             match self.head.compare_exchange_weak(
                 head,
+                // No overflow: a frame is on one list at most, so `count` and `waiting` are frames of one
+                // area.
                 pack(waiting + count, first),
                 Ordering::Release,
                 Ordering::Relaxed,
@@ -106,6 +114,7 @@ impl Iterator for Chain<'_> {
             return None;
         }
         let frame = self.next;
+        // Before the frame is given out: its next owner may push it again, and change the link.
         self.next = self.links[frame as usize].load(Ordering::Relaxed);
         Some(frame)
     }

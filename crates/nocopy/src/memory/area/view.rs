@@ -108,6 +108,7 @@ impl View {
     /// The kernel's address of a pointer into the area.
     #[inline]
     pub(super) fn address_of(self, data: NonNull<u8>) -> u64 {
+        // No underflow: `Pool::lend` has checked that the frame is of this area.
         (data.as_ptr().addr() - self.base.as_ptr().addr()) as u64
     }
 

@@ -133,6 +133,7 @@ impl Buffer {
     #[inline]
     pub fn resize(&mut self, bytes: usize) {
         assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        // Fits: no buffer has 4 GiB or more.
         self.len = bytes as u32;
     }
 

@@ -30,6 +30,7 @@ impl Cache {
 
     /// Counts a stream among those that share the pool, if it is shared, until the result is dropped.
     pub(crate) fn share(&self) -> Option<Arc<()>> {
+        // 0 only if the pool is shared: a pool has at least one buffer, and `new` keeps one.
         (self.free_max == 0).then(|| Arc::clone(&self.pool.0.sharers))
     }
 

@@ -56,6 +56,7 @@ impl<C> Burst<C> {
 
     /// The messages of the last call of which the kernel accepted so many.
     pub(crate) fn accepted(&self, count: usize) -> &[(Extent, C)] {
+        // The count is the kernel's, and not trusted.
         &self.calls[..count.min(self.calls.len())]
     }
 }
@@ -133,6 +134,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.check_zero_copy()?;
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
         let taken = unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, true)? };
+        // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
         let extent = self.entries.extent(extent.start, taken.min(extent.bytes));
         self.entries.open_call(extent.tickets());
         self.numbered.calls.push(OpenCall { extent, note });
@@ -143,6 +145,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     fn send_at_once(&mut self, extent: Extent, note: C) -> io::Result<usize> {
         self.check_process()?;
         let Self { entries, ring, .. } = self;
+        // Below, `end` is the number that `push` gives: nothing else adds to the table in between.
         let ring = match ring {
             Some(ring) if !ring.sender.is_broken() => ring,
             _ => return Err(io::ErrorKind::Unsupported.into()),
@@ -248,6 +251,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats them.
         let _ = sender.submit();
         sender.reap(|number, done| {
+            // A number that is not open frees nothing.
             let Some(call) = calls.take(number) else { return };
             let report = Report { copied: done.copied, is_first: true };
             self.finished.push_back((call, done.result.map(|_| report)));
@@ -273,6 +277,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         let Burst { burst, calls } = &mut *self.burst;
         let entries = &self.queue.entries;
         let pieces = extent.tickets().map(|ticket| entries.payload(ticket).buffers().len()).sum();
+        // Before `begin`, so that a message is added whole or not at all.
         if !burst.has_room(pieces) {
             return false;
         }
@@ -301,6 +306,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         // were abandoned for good.
         let sent = unsafe { burst.send(queue.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY) };
         let count = *sent.as_ref().unwrap_or(&0);
+        // In the order in which the kernel numbers the messages of a burst.
         for &(extent, note) in calls.iter().take(count) {
             queue.entries.open_call(extent.tickets());
             queue.numbered.calls.push(OpenCall { extent, note });
@@ -321,6 +327,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
             return; // it waited, or would have, for room to make the packet in
         }
         let Self { queue, burst, to } = self;
+        // Before the probe, so that the memory is held whatever becomes of that.
         queue.entries.open_call(extent.tickets());
         let failed = OpenCall { extent: Extent { bytes: 0, ..extent }, note: note.of_failed() };
         let uncertain = queue.numbered.push_uncertain(failed);

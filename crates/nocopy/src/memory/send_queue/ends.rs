@@ -20,6 +20,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let pool = self.freed.cache.pool().clone();
         let freed = Freed { cache: Cache::sharing(pool), completed: None };
         let end = self.entries.end();
+        // It makes no MSG_ZEROCOPY calls: the detached queue keeps that role, and gives it back when its
+        // calls are over.
         let next = Self::starting_at(end, Arc::clone(&self.socket), freed, None);
         let mut detached = std::mem::replace(self, next);
         std::mem::swap(&mut self.freed, &mut detached.freed);
@@ -58,6 +60,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.settle_unseen();
         // The ring has the old pages registered: it must end before they are replaced.
         drop(self.ring.take());
+        // Taken out, so that `drop`, which would leak the entries of open calls, finds none.
         let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
         entries.abandon().flat_map(Payload::into_buffers).map(Buffer::abandon).sum()
     }

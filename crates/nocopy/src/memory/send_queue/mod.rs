@@ -209,6 +209,8 @@ impl<P> Entries<P> {
     /// Moves late entries aside, so that later ones need not be kept.
     #[cold]
     fn move_to_late(&mut self) {
+        // Entries are handed over in order: if the first is still queued, all behind it are, and none is in
+        // the way.
         if self.entries.front().is_some_and(|first| first.is_handed_over)
             && let Some(first) = self.entries.pop_front()
         {
@@ -226,6 +228,8 @@ impl<P> Entries<P> {
 
     #[inline]
     fn get(&self, ticket: u64) -> &Entry<P> {
+        // A ticket below `first` is of an entry moved aside: others leave only when free, and are not asked
+        // for then.
         match ticket.checked_sub(self.first) {
             Some(place) => &self.entries[place as usize],
             None => &self.late[&ticket],
@@ -312,7 +316,10 @@ impl<P: Payload> Entries<P> {
         if bytes == 0 {
             end = Position::of(start.ticket);
         }
+        // Ends within the queue: callers ask for no more bytes than the extent that they passed to the
+        // kernel.
         while left > 0 {
+            // No underflow: a position is never past the end of its entry.
             let rest = bytes_of(self.payload(end.ticket)) - end.bytes;
             if left < rest {
                 end.bytes += left;
@@ -326,6 +333,7 @@ impl<P: Payload> Entries<P> {
 
     /// Records the end of such a call, with its evidence, if it sent anything.
     fn end_call(&mut self, tickets: Range<u64>, evidence: Option<Evidence>, freed: &mut Freed<P>) {
+        // No underflow: a call ends once, because that consumes its record.
         self.open_calls -= 1;
         for ticket in tickets {
             let entry = self.get_mut(ticket);
@@ -349,6 +357,7 @@ impl<P: Payload> Entries<P> {
             return;
         }
         let evidence = entry.evidence.unwrap_or(Evidence::Unknown);
+        // There is none if `take_front` took it out, and it was sent by other means.
         if let Some(payload) = entry.payload.take() {
             freed.put(Ticket(ticket), payload, evidence);
         }
@@ -394,6 +403,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             unknown_completions: 0,
             _sharer: sharer,
             generation: Generation::current(),
+            // Relaxed: only that the number is unique matters.
             number: NUMBERS.fetch_add(1, Relaxed),
         }
     }
@@ -416,6 +426,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Entries that were not handed over whole.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
+        // No underflow: the head moves only over entries of the queue.
         (self.entries.end() - self.head.ticket) as usize
     }
 
@@ -477,6 +488,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     #[inline]
     pub(crate) fn advance(&mut self, to: Position, evidence: Option<Evidence>) {
         let from = std::mem::replace(&mut self.head, to);
+        // Not the entry at `to`, of which some bytes are still queued.
         for ticket in from.ticket..to.ticket {
             self.entries.hand_over(ticket, evidence, &mut self.freed);
         }

@@ -90,12 +90,14 @@ impl KernelSocket {
     pub(super) fn give_back(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
+        // They are of calls of the old sender; the next one must not get them.
         queue.completions.clear();
     }
 
     /// The next completion, for the sender that made the calls; `None` if there is none now.
     pub(super) fn next_completion(&self) -> Option<CompletionReport> {
         let mut queue = self.queue()?;
+        // Ends: each round takes an entry off the kernel's queue, and the first completion is enough.
         while queue.completions.is_empty() && self.read_one(&mut queue) {}
         queue.completions.pop_front()
     }
@@ -281,9 +283,11 @@ impl<C: CallNote> NumberedCalls<C> {
             Role::GivenAway => return Err(NoZeroCopy::Shared),
             Role::NotOurs => {}
         }
+        // Before the claim: if the kernel refuses, the numbers stay free for another sender.
         option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)?;
         let first = socket.claim().ok_or(NoZeroCopy::Taken)?;
         self.role = Role::Ours { idle_bytes: option::option_memory_bytes(socket).ok() };
+        // No call is lost: without the role none was made.
         self.calls = CallTable::starting_at(first);
         Ok(())
     }
@@ -333,6 +337,8 @@ impl<C: CallNote> NumberedCalls<C> {
         let first = self.calls.number(report.first);
         let named = first..first + i64::from(report.last.wrapping_sub(report.first)) + 1;
         let mut expected = 0;
+        // `among` cuts the range to the table, so a report of 2^32 numbers costs no more rounds than there
+        // are calls.
         for number in self.calls.among(&named) {
             let Some(call) = self.calls.take(number) else { continue };
             finished.push_back((call, Ok(Report { copied: report.copied, is_first: expected == 0 })));
@@ -340,12 +346,14 @@ impl<C: CallNote> NumberedCalls<C> {
         }
         if let Some(uncertain) = &mut self.uncertain {
             let next = self.calls.end().cast_signed();
+            // The two numbers after the recorded calls belong to the failed call and its probe.
             for (number, reported) in (next..).zip(&mut uncertain.reported) {
                 if named.contains(&number) && !std::mem::replace(reported, true) {
                     expected += 1;
                 }
             }
         }
+        // Not negative: each expected number lies in the range and is counted once.
         let unknown = (named.end - named.start - expected).cast_unsigned();
         // The calls of other senders are reported here, too.
         if self.role == Role::GivenAway { 0 } else { unknown }
@@ -364,6 +372,7 @@ impl<C: CallNote> NumberedCalls<C> {
         // Without a report, the kernel may have had too little memory for the probe: then nothing is known.
         let UncertainCall { failed, reported, .. } =
             self.uncertain.take_if(|call| call.reported != [false; 2] || call.is_uncounted || was_quiet)?;
+        // Each number that was reported is skipped or pushed; otherwise all later numbers would be off.
         match reported {
             [false, false] => {}
             // Either call has the number; the other has none.
@@ -432,12 +441,15 @@ impl<C> CallTable<C> {
 
     /// The full number for the kernel's 32-bit `low`: the one nearest to the open calls, possibly below them.
     fn number(&self, low: u32) -> i64 {
+        // Right as long as fewer than 2^31 calls are open.
         let away = low.wrapping_sub(self.first as u32).cast_signed();
         self.first.cast_signed() + i64::from(away)
     }
 
     /// The part of a range that may be open.
     fn among(&self, range: &Range<i64>) -> Range<u64> {
+        // Negative numbers are before all calls. Both ends are clamped to the table, so the result may be
+        // empty.
         let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
         within(range.start)..within(range.end)
     }

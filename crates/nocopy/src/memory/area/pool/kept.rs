@@ -25,6 +25,7 @@ impl Pool {
             self.make_notes();
         }
         let (start, len) = (frame.headroom_bytes() as u32, frame.len() as u32);
+        // In range: the frame is of this area, and there is a note for each frame of it.
         self.notes.0[frame.index() as usize].set(start << 16 | len);
         let word = self.shared.word(frame.index());
         word.store(word.load(Relaxed) | u32::from(KEPT), Relaxed);
@@ -50,6 +51,7 @@ impl Pool {
     /// The kernel has returned it, it was kept, and it has no other owner.
     #[inline]
     pub(super) unsafe fn kept_frame(&self, index: u32) -> Frame {
+        // The notes exist: only `keep`, which makes them, sets the flag in a state word.
         let note = self.notes.0[index as usize].get();
         let (start, len) = ((note >> 16) as u16, note as u16);
         let data = self.view.data(self.view.address(index, start));

@@ -36,6 +36,7 @@ impl Pool {
     /// Erases old notes in a free frame, so that a note found later belongs to the packet it precedes.
     pub(super) fn erase_hints(&self, frame: &Cell<u32>) {
         const MARK_BYTES: u16 = size_of::<u64>() as u16;
+        // No underflow: packets start at least `PACKET_HEADROOM_BYTES` into a frame.
         let first = self.shared.data_offset - MARK_BYTES;
         let bytes = u32::from(MARK_BYTES + SHIFT_BYTES_MAX).min(self.frame_bytes() - u32::from(first));
         // SAFETY: inside the frame, which is free: it has no owner.
@@ -60,6 +61,7 @@ impl Pool {
         // SAFETY: the pool keeps the area alive.
         let (_, word) = unsafe { self.view.frame_at(address) }?;
         (lent_to(word.load(Relaxed)) == self.id).then(|| {
+            // The address is one that was sent with a request, so there is room for it in front.
             let request = self.view.data(address - u64::from(SEND_METADATA_BYTES)).cast::<SendMetadata>();
             // SAFETY: a request was written there (`lend_with`), the frame lies in the area (`frame_at`), and the kernel no longer writes
             // it: it is on the completion ring, read with acquire.
