@@ -63,6 +63,8 @@ impl Wire {
             if let Some(dropped) = refusal {
                 *dropped += 1;
             }
+            // All pushes have room: no more is peeked than fits the completion ring, and `takes` covers the
+            // other two.
             for piece in waiting.by_ref().take(more as usize + 1) {
                 let _ = self.completion.push(piece.address);
                 let Some(address) = takes.then(|| self.fill.peek(1).next()).flatten() else { continue };
@@ -99,6 +101,7 @@ impl Endpoint {
     /// Delivers the packets of the tx ring and wakes the peer.
     #[inline(never)] // the instruction count of `nocopy-loops` leaves it out by name
     fn transmit(&self) -> io::Result<TxKick> {
+        // The event after `run` has published, so that the peer that it wakes finds the packets.
         if lock(&self.outgoing).run() > 0 {
             rustix::io::write(&self.peer_event, &1_u64.to_ne_bytes())?;
         }
@@ -113,6 +116,7 @@ impl Backend for Endpoint {
 
     /// Makes the event unreadable until something arrives.
     fn kick_rx(&self) -> io::Result<()> {
+        // No wake-up is lost: callers look at the rx ring after this.
         match rustix::io::read(&self.event, &mut [0_u8; 8]) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -120,6 +124,7 @@ impl Backend for Endpoint {
     }
 
     fn statistics(&self) -> io::Result<Statistics> {
+        // One lock at a time: the peer's endpoint takes the same two in the other order.
         let tx_invalid_descs = lock(&self.outgoing).sent.tx_invalid_descs;
         Ok(Statistics { tx_invalid_descs, ..lock(&self.incoming).received })
     }

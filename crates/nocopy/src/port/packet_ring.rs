@@ -79,6 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sending {
     /// Passes packets of the tx ring to the kernel, as many as it accepts.
     fn run(&mut self) -> io::Result<TxKick> {
+        // Ends: each round completes at least one of the packets that wait, or returns.
         loop {
             self.gather();
             if self.counts.is_empty() {
@@ -135,6 +136,7 @@ impl Sending {
     }
 
     fn complete(&mut self, packets: usize) {
+        // In range: at most the batch was sent, or its first packet refused, and there is a count for each.
         let frames = self.counts[..packets].iter().sum();
         for descriptor in self.tx.peek(frames) {
             let _ = self.completion.push(descriptor.address); // there is room (`gather`)

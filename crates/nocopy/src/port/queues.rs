@@ -391,6 +391,7 @@ impl Waiting for Queues {
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         let wakeup = wait_readable(self.poll.as_fd(), timeout)?;
+        // The wake is consumed here, or it would end the next wait, too.
         Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::hear) {
             Wakeup::Interrupted
         } else {

@@ -158,6 +158,7 @@ impl Receiver {
     /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block has a free frame.
     #[cold]
     fn whole_packets(&mut self) -> u32 {
+        // Taken out while it runs, because that needs the rest of `self`; it is put back at the end.
         if let Some(filter) = self.filter.take() {
             return self.matching_packets(filter);
         }
@@ -185,6 +186,7 @@ impl Receiver {
     ///
     /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of rejected packets.
     fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
+        // An announcer adds to the ring only when this thread asks it to, so the loop ends by itself.
         let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
         let words = loop {
             let limits = (self.room(), self.batch);
@@ -197,6 +199,7 @@ impl Receiver {
                 break 0;
             }
             patience = patience.saturating_sub(unmatched);
+            // None was taken, so all are still there for the batch.
             drop(words);
             let Counts { packets, bytes, .. } = self.counts;
             let (mut to_host, mut lost) = (0, 0);
@@ -295,6 +298,8 @@ impl Receiver {
             return Ok(true);
         }
         self.go_on()?;
+        // Again: the call may have announced packets (packet ring), or consumed the event of their arrival
+        // (memory port).
         if self.is_ready() {
             return Ok(true);
         }
@@ -565,6 +570,7 @@ impl<'half> Batch<'half> {
             }
             let count = chain.buffers().len() as u64;
             if is_whole {
+                // No underflow: a packet that is whole has at least one buffer.
                 self.pieces += count - 1;
                 self.counts.bytes += chain.len() as u64;
                 return Some(chain);
@@ -601,8 +607,10 @@ impl Drop for Batch<'_> {
     #[inline(always)] // a call would keep the batch in memory, and every packet would write to it
     fn drop(&mut self) {
         let read = self.packets.position().wrapping_sub(self.first);
+        // No underflow: each new fault is of a descriptor that this batch read.
         let claimed = u64::from(read) - (self.counts.faults.total - self.faults_before);
         self.claims.pool().claimed(claimed);
+        // No underflow: each of `pieces` is a claimed buffer.
         self.counts.packets += claimed - self.pieces;
         self.claims.pool().refill(self.fill);
     }

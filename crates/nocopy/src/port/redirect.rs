@@ -69,6 +69,7 @@ impl Redirect {
         let namespace = NamespaceId::of_thread()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
         let key = Key { namespace, interface_index: interface.index };
+        // Locked while attaching, so that two threads do not attach a program each.
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         let attached = attached.get_or_insert_default();
         if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)

@@ -195,6 +195,8 @@ impl Sender {
             self.departures.completed(address, &self.pool);
             count += 1;
         }
+        // None was taken. Below, no more are reaped than were looked at: of later ones the time was not read
+        // yet.
         drop(completed);
         self.pool.reap(&mut self.completion, count, &mut self.faults, &mut self.kept)
     }

@@ -214,6 +214,7 @@ impl Sender {
     /// Sends a frame that was checked.
     #[inline]
     pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
+        // The slot first: a frame that is lent could not be returned to the caller.
         let Some(slot) = self.tx.vacant() else {
             return Err(Rejected { item: frame, reason: Reason::Full });
         };
@@ -298,6 +299,7 @@ impl Sender {
 
     /// Queues the frames of a packet that was checked.
     fn put_chain(&mut self, chain: Chain<Frame>) {
+        // No underflow: callers pass at least one frame.
         let last = chain.buffers().len() - 1;
         chain.buffers().iter().for_each(|frame| self.correct_bytes(frame.len()));
         self.counts.pieces += last as u64;
@@ -394,6 +396,8 @@ impl Sender {
         let mut queued = self.tx.in_flight();
         self.counts.flushes += u64::from(counts && queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
+        // Ends: in each round the kernel takes some of what is queued, or one of a few silent kicks is used
+        // up.
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
             let kick = self.inner.kick_tx()?;
             self.counts.dropped += u64::from(kick == TxKick::Busy && self.inner.mode != Mode::XdpZeroCopy);
@@ -522,6 +526,7 @@ impl Sender {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.hand_over(false)?;
         let queued = self.tx.in_flight();
+        // No underflow: `hand_over` has booked all that is still queued.
         let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
         if std::mem::replace(&mut self.moved_before, moved) != moved {
             return Ok(true);
