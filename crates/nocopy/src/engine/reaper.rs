@@ -163,6 +163,7 @@ fn reaper() -> MutexGuard<'static, Reaper> {
 fn adopt(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts) {
     let mut reaper = reaper();
     reaper.detached.push(Detached::new(queue, timeouts, Instant::now()));
+    // `run` clears the flag under this lock, and only if nothing is left, so it sees what was just pushed.
     if !reaper.is_running {
         reaper.is_running = thread::Builder::new().name("nocopy-reaper".into()).spawn(run).is_ok();
     }
@@ -178,6 +179,7 @@ fn run() {
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
+        // The lock is not held below: a value of the program that is dropped there may call `adopt`.
         let mut detached = std::mem::take(&mut reaper().detached);
         hurry(&mut detached, count_max(), BYTES_MAX);
         // A panic here costs one socket only: the memory being dropped then is leaked.

@@ -141,6 +141,7 @@ fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<boo
 }
 
 fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()> {
+    // No arrival is lost: one after `arm` makes the descriptor readable.
     while !waiting.arm()? {
         let left = time_left(deadline);
         if left.is_zero() || waiting.is_woken() {
@@ -215,6 +216,7 @@ pub(crate) fn look_until_done<S, T, E>(
         if let Look::Done(done) = found {
             return Ok(Some(done));
         }
+        // Also after `Moved`, so that steady progress does not outlast the deadline.
         let left = time_left(deadline);
         if left.is_zero() {
             return Ok(None);
@@ -252,6 +254,7 @@ impl Coalescer {
         if self.last > Duration::ZERO {
             sleep = sleep.min(self.last * 2);
         }
+        // Not zero, from which doubling would not lead away.
         self.last = sleep.max(Duration::from_micros(1));
         sleep
     }

@@ -295,6 +295,7 @@ impl Class {
 
     /// Returns those that were not made.
     pub(super) fn return_quiet(&mut self, left: u8) {
+        // No overflow: they were taken out of this class, and it gets new ones only when none are out.
         self.quiet += left;
     }
 
@@ -448,6 +449,7 @@ impl Class {
     /// Makes a method that is copied, refused or not recorded wait.
     fn exclude(&mut self, method: u8, why: Why) {
         let rival = &mut self.rivals[usize::from(method)];
+        // The shift is at most 16 (below).
         let wait_ns = RETRY_COPIED_NS * f64::from(1_u32 << rival.doublings);
         rival.due_ns = self.sent_ns + wait_ns.min(RETRY_COPIED_NS_MAX);
         rival.doublings = (rival.doublings + 1).min(16);

@@ -284,6 +284,7 @@ impl<M: Copy + Eq> Policy<M> {
         let class = self.table.class(self.last.class).expect("found for the last work");
         let (method, epoch) = class.measured();
         let method = self.candidates.methods[usize::from(method)];
+        // The class fits in 16 bits (`Table::find`).
         Choice { method, measured: true, class: self.last.class as u16, epoch }
     }
 
@@ -426,6 +427,7 @@ impl<M: Copy + Eq> Candidates<M> {
 
     /// A bit for each of `order` that is not ruled out.
     fn allowed(&self, order: &[u8], sent_ns: f64) -> u8 {
+        // There is a bit for each method: `add` allows no more than `METHODS_MAX`.
         let is_out = |method: u8| self.out[usize::from(method)].is_some_and(|out| out.until_ns > sent_ns);
         order.iter().filter(|&&method| !is_out(method)).fold(0, |bits, &method| bits | 1 << method)
     }

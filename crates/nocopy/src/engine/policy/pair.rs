@@ -72,6 +72,7 @@ impl Pair {
         if self.left <= self.calls {
             self.epoch += cost;
         }
+        // No underflow: each epoch begins with one call or more, and a complete pair is not recorded again.
         self.left -= 1;
         match (self.left, self.incumbent) {
             (1.., _) => Step::Same,
