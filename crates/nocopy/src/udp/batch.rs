@@ -72,6 +72,7 @@ impl<'half> Batch<'half> {
             && let Some(run) = runs.next()
         {
             let run: &'half Run = run;
+            // In range: if all of its datagrams had been given, the run would count as given.
             left = &run.bytes()[given.datagrams * run.segment_bytes()..];
             begun = Some(run);
         }
@@ -135,7 +136,10 @@ impl Drop for Runs<'_> {
         *self.given = match self.begun.filter(|_| !self.left.is_empty()) {
             None => Given { runs, datagrams: 0 },
             Some(run) => {
+                // A multiple of the segments' length: something is left, so all datagrams given were whole
+                // ones.
                 let given_bytes = run.bytes().len() - self.left.len();
+                // No underflow: the begun run was taken from the iterator.
                 Given { runs: runs - 1, datagrams: given_bytes / run.segment_bytes() }
             }
         };

@@ -27,6 +27,7 @@ impl Drops {
 
 /// What a count has grown to, of which the kernel reports the lower 32 bits.
 fn grown(count: u64, now: u32) -> u64 {
+    // Right if fewer than 2^32 were dropped since the last call.
     count + u64::from(now.wrapping_sub(count as u32))
 }
 

@@ -51,6 +51,7 @@ impl Outcome {
 
     /// `network_errors`: those read at the socket so far, `None` if another sender reports them.
     pub(super) fn stats(&self, network_errors: Option<u64>, strange_completions: u64) -> Stats {
+        // No underflow: the count at the socket only grows.
         let peer_errors = network_errors.map_or(0, |errors| errors - self.errors_before);
         let counters = Counters { peer_errors, strange_completions, ..self.counters };
         let by_error = self.by_error.by_name().into_iter().map(|(name, value)| {

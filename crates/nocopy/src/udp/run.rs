@@ -108,6 +108,7 @@ impl Run {
 
     #[inline]
     pub(super) fn place(&self, datagram: &[u8]) -> Range<usize> {
+        // No underflow: the datagram is a part of the run's bytes.
         let start = datagram.as_ptr().addr() - self.bytes().as_ptr().addr();
         start..start + datagram.len()
     }

@@ -192,6 +192,8 @@ impl Sender {
     /// Forgets destinations without messages queued or in flight.
     #[cold]
     fn forget_destinations(&mut self) {
+        // Destinations of calls in flight stay, too: the entries that a call reads are held until it is
+        // settled.
         self.destinations.forget(self.queue.entries().held().map(|held| held.destination));
         self.paths.forget();
         self.policy.forget_all();

@@ -128,6 +128,7 @@ impl Receiver {
     /// The runs as a batch of datagrams. Datagrams that are not read are in the next batch.
     #[inline]
     fn give(&mut self) -> Batch<'_> {
+        // After a call it is `ALL`. After `has_left`, only `datagrams` counts: those given of the first run.
         if self.given.runs > 0 {
             self.given = Given::NOTHING;
         }

@@ -178,6 +178,7 @@ impl Receiver {
         if self.unlooked == UNLOOKED_MAX || !Waiting::is_ready(&mut self.port) {
             self.look_now_and_then()?;
         }
+        // At most `UNLOOKED_MAX`: a look sets it to 0.
         self.unlooked += 1;
         self.batch()
     }
@@ -283,6 +284,7 @@ impl Receiver {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
             self.sorting.received;
         let mut ledger = Ledger::default();
+        // No underflow: datagrams that were gathered are among those over the port.
         ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
         ledger.add(Evidence::Copied(Cause::Gathered), gathered, gathered_bytes);
         ledger.add(Evidence::Copied(Cause::SocketCall), strays, stray_bytes);

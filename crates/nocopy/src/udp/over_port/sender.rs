@@ -389,6 +389,7 @@ impl Sender {
         let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
             self.sent;
         let mut ledger = Ledger::default();
+        // No underflow: datagrams from slices are among those over the port.
         ledger.add(self.port.evidence(), over_port - from_slices, over_port_bytes - from_slices_bytes);
         ledger.add(Evidence::Copied(Cause::Slice), from_slices, from_slices_bytes);
         ledger.add(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel(), through_kernel_bytes);

@@ -152,6 +152,7 @@ impl Ways {
 
     /// Forgets all routes but keeps the memory, because probably as many will be needed again.
     fn clear(&mut self) {
+        // Both together: `places` has indices of `known`.
         self.known.clear();
         self.places.clear();
     }
@@ -159,6 +160,7 @@ impl Ways {
     /// The path to a destination.
     #[inline]
     pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
+        // `last` may be older than the last `clear`, so its address is compared.
         if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
             let Some(place) = self.place_of(to)? else { return Ok(&mut self.not_looked_up) };
             self.last = place;

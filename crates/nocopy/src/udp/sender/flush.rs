@@ -135,6 +135,7 @@ impl Sender {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
         self.awaits_completions = false;
+        // Ends: each round hands over a run, refuses a datagram, or leaves the loop.
         while let Some(run) = Run::first(self.queue.entries(), self.queue.head()) {
             let choice = self.policy.choose(&run);
             let since = choice.measured.then(Instant::now);
@@ -450,6 +451,7 @@ impl Sender {
             match self.send_again(extent, call) {
                 Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
                 Err(source) => {
+                    // No underflow: it was counted when it was passed to the ring.
                     self.outcome.sent -= 1;
                     self.outcome.sent_bytes -= extent.bytes as u64;
                     self.outcome.refuse(&source);
@@ -527,6 +529,7 @@ impl Cut {
     #[inline]
     fn one(entries: &Entries<Outgoing>, from: Position) -> Self {
         let message = &entries.payload(from.ticket).message;
+        // No underflow: a position lies within its message.
         let bytes = message.datagram_bytes.min(message.bytes - from.bytes);
         Self { extent: within(from, bytes, message), datagrams: 1 }
     }
@@ -560,6 +563,7 @@ impl Cut {
 
     /// Into datagrams of how many bytes the kernel has to cut it; `None` if it is one.
     fn segment_bytes(self, run: &Run) -> Option<u16> {
+        // Fits in 16 bits: `Sender::queue` refuses longer datagrams.
         (self.datagrams > 1).then_some(run.datagram_bytes as u16)
     }
 }
