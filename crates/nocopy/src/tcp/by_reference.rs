@@ -109,6 +109,8 @@ impl Transfer {
 
     /// Bytes that were not sent.
     pub(super) fn left(&self) -> u64 {
+        // No underflow: `at` only grows by what was accepted of a piece, which is never longer than what is
+        // left.
         self.range.end - self.at
     }
 

@@ -78,6 +78,7 @@ impl Mapper {
     #[inline]
     pub(super) fn unused(&mut self) {
         if self.window.is_some() {
+            // No overflow: it is reset below.
             self.unused_calls += 1;
             if self.unused_calls == UNUSED_CALLS {
                 self.unused_calls = 0;

@@ -38,6 +38,7 @@ pub(super) struct Outcome {
 impl Outcome {
     /// `handed_over`: items that left the queue.
     pub(super) fn stats(&self, handed_over: u64, counters: Counters) -> Stats {
+        // No underflow: items that were taken back also count as having left the queue.
         let mut stats = Stats::moved(handed_over - self.unsent + self.slices, self.bytes);
         stats.flushes = self.flushes;
         stats.with_sender(counters.counters())

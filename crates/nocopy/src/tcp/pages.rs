@@ -230,6 +230,7 @@ impl Drop for Pages {
         let Some(pipe) = self.pipe.take().filter(|_| !pipes.generation.is_past()) else { return };
         let mut state = pipes.lock();
         if self.bytes > 0 {
+            // As many as `open` added: a pipe keeps its size.
             state.pages -= pipe.bytes() / PAGE_BYTES;
             state.count -= 1;
         } else if pipe.bytes() > SMALL_BYTES {

@@ -235,6 +235,7 @@ impl Receiver {
     }
 
     fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ReceiveError> {
+        // No other part of the library sets the socket's timeout, so this is what it has.
         if timeout != self.timeout {
             option::set_receive_timeout(&self.socket, timeout).map_err(ReceiveError::Socket)?;
             self.timeout = timeout;

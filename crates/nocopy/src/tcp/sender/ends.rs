@@ -52,6 +52,7 @@ impl Sender {
         if self.queued_bytes.all() > 0 && self.end == End::Open {
             self.end = End::Cut;
         }
+        // Below, everything is removed that was not handed over.
         self.queued_bytes = QueuedBytes::default();
         self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
     }
@@ -134,6 +135,7 @@ impl Drop for Sender {
     /// continues.
     fn drop(&mut self) {
         if !self.queue.is_inherited() {
+            // First: whether something is still queued decides between an end and a reset.
             self.end_stream();
             drop(self.drop_unsent());
         }

@@ -118,6 +118,7 @@ impl Sender {
     }
 
     fn hand_over_all(&mut self, limits: Limits) -> io::Result<bool> {
+        // Ends: each round hands over bytes, passes entries without any, or returns.
         while self.queue.queued() > 0 {
             if self.left(limits) == 0 {
                 return Ok(false);
@@ -141,6 +142,7 @@ impl Sender {
         let stop = entries.end().min(start.ticket + RUN_PIECES_MAX);
         while end.ticket < stop {
             let Item::Buffer(buffer) = entries.payload(end.ticket) else { break };
+            // No underflow: only the first position may be inside of an entry, and none is at its end.
             let left = buffer.len() - end.bytes;
             if left > bytes_max - bytes {
                 end.bytes += bytes_max - bytes;
@@ -271,6 +273,7 @@ impl Sender {
         let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, how)? };
         let end = if sent == extent.bytes { extent.end } else { self.next(sent).end };
         self.queue.advance(end, how.evidence);
+        // No underflow: these bytes were added when their buffers were queued.
         self.queued_bytes.buffered -= sent as u64;
         self.outcome.bytes += sent as u64;
         if let Some(evidence) = how.evidence {
