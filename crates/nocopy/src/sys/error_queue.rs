@@ -114,6 +114,8 @@ fn read_entry(mut control: &[u8], to: &[u8]) -> Option<QueueEntry> {
                 _ => None,
             };
         }
+        // At least a header further, so the loop ends; no overflow, because `length` was found to be within
+        // `control`.
         control = control.get(length.next_multiple_of(8).max(HEADER)..)?;
     }
     None

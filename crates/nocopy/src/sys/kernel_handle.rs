@@ -41,6 +41,7 @@ impl KernelHandle {
         if done != 0 {
             return Err(io::Error::last_os_error());
         }
+        // In range: the kernel returns no more than it was told that there is room for.
         let bytes = &raw.bytes[..raw.head.handle_bytes as usize];
         Ok(Self([&raw.head.handle_type.to_ne_bytes(), bytes].concat().into()))
     }

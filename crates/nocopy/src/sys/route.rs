@@ -140,6 +140,7 @@ pub(crate) fn next_changes(
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
             return Ok(Changes::Lost);
         };
+        // At least four bytes further, so the loop ends.
         let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
         rest = &rest[length..];
         if let NetlinkPayload::InnerMessage(change) = message.payload {

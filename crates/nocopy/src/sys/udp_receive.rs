@@ -172,6 +172,7 @@ impl Messages {
         socket: BorrowedFd<'_>,
         wait: bool,
     ) -> io::Result<usize> {
+        // Empty until the call has succeeded, so that `message` refuses reports of an earlier one.
         let written = std::mem::replace(&mut self.received, 0..0);
         self.rearm(written);
         let headers = &mut self.headers[first..];

@@ -180,6 +180,7 @@ impl Burst {
         let number = self.message_count;
         let message = &mut self.messages[number];
         let header = &mut message.msg_hdr;
+        // If all pieces are used, a message of none may still begin: nothing is read there.
         header.msg_iov = &raw mut self.pieces[self.piece_count.min(PIECES_MAX - 1)];
         header.msg_iovlen = 0;
         (header.msg_name, header.msg_namelen) = match to {
@@ -191,6 +192,7 @@ impl Burst {
         };
         (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
         self.message_count += 1;
+        // So that its first piece is not joined to the last one of the message before.
         self.end = std::ptr::null();
         if segment_bytes > 0 {
             self.cut_into(segment_bytes);

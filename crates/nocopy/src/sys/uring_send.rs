@@ -381,8 +381,11 @@ impl UringSender {
 
     /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is submitted any more.
     fn break_off(&mut self, place: usize) {
+        // The kernel has not taken the entry, and nothing is submitted from now on: it never reads this
+        // memory.
         self.is_broken = true;
         self.flights[place].result = Some(-libc::EIO);
+        // No underflow: it had no result until now.
         self.undecided -= 1;
         self.over.push(place as u32);
     }
@@ -408,6 +411,7 @@ impl UringSender {
         segment_bytes: Option<u16>,
         message_flags: i32,
     ) -> Result<usize, Full> {
+        // Taken off the list below, when the entry is in the queue.
         let place = *self.free.last().ok_or(Full)?;
         let arguments = &mut self.arguments[place as usize];
         arguments.pieces.clear();
@@ -504,6 +508,8 @@ impl UringSender {
     /// Reads completions; finished sends wait to be reported.
     fn collect(&mut self) {
         for entry in self.uring.completion() {
+            // The lower half. The upper one is compared below: it tells a late completion from one of the
+            // send that has the place now.
             let place = entry.user_data() as u32;
             let flight = self.flights.get_mut(place as usize);
             let known = flight.filter(|flight| flight.is_open && flight.key(place) == entry.user_data());
@@ -513,6 +519,7 @@ impl UringSender {
             };
             let (was_undecided, was_done) = (flight.result.is_none(), flight.done().is_some());
             self.faults += u64::from(!note(flight, &entry));
+            // Once for each send: only its first result counts.
             self.undecided -= usize::from(was_undecided && flight.result.is_some());
             if !was_done && flight.done().is_some() {
                 self.over.push(place);

@@ -77,6 +77,7 @@ impl Blocks {
             Some((_, next)) => (next, packets - 1),
             None => (0, 0),
         };
+        // A sum that is too large lies outside of the block, where `read` finds no header.
         self.cursor = Some(Contents { header: header.saturating_add(next), packets: left });
         Some(read.map(|(arrival, _)| arrival).ok_or(Incredible { packets }))
     }
@@ -156,6 +157,7 @@ impl Announcer {
                 Err(Incredible { packets }) => {
                     // The first packet is counted when its address turns out to be invalid.
                     let announced = u64::from(self.rx.push(NOWHERE).is_ok());
+                    // No underflow: at least one packet is lost with the header.
                     self.unannounced.fetch_add(u64::from(packets) - announced, Ordering::Relaxed);
                     break;
                 }
@@ -177,6 +179,8 @@ impl Announcer {
 
     /// Announces the address of a packet, piece by piece; the ring has room.
     fn announce(&mut self, Arrival { mut offset, mut header_bytes, mut len }: Arrival) {
+        // Ends: `new` has refused pieces of no bytes. The offset stays in the block, as the packet does
+        // (`first_byte`).
         loop {
             let piece = len.min(self.pieces.bytes_max);
             let continues = if piece < len { PACKET_CONTINUES } else { 0 };

@@ -22,6 +22,7 @@ pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last
     if header_bytes < BYTES || first.checked_add(len)? > end {
         return None;
     }
+    // No overflow: the sum compared with `end` is no smaller.
     (is_last || header.tp_next_offset >= header_bytes + len).then_some(first)
 }
 

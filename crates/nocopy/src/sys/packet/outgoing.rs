@@ -41,6 +41,8 @@ impl Outgoing {
             return false;
         }
         let first = self.pieces.len();
+        // No more than `count`, whatever the iterator has: beyond its capacity the vector would move, and
+        // packets point to it.
         self.pieces.extend(
             pieces
                 .take(count)

@@ -153,6 +153,7 @@ impl Drop for Block {
         if !self.returns {
             return;
         }
+        // Before `away` is cleared: otherwise the old status could be taken for that of a new block.
         self.ring.memory.give_back(self.block);
         self.ring.away_count.fetch_sub(1, Ordering::Relaxed);
         // Release: pairs with the acquire in `OwnedBlocks::take`.
@@ -196,6 +197,7 @@ impl<'block> Iterator for Packets<'block> {
             self.left = 0;
             return None;
         };
+        // In range, here and below: `first_byte` found the packet in front of the next header, or of the end.
         let (packet, rest) = rest.split_at_mut(next);
         (self.rest, self.left) = (rest, left);
         Some(Captured { bytes: &packet[first..first + len], original_bytes, time_ns, vlan, outgoing })
