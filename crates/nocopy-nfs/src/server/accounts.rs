@@ -71,6 +71,7 @@ impl Counts {
     }
 
     pub(crate) fn since(&self, before: &Self) -> Self {
+        // No underflow: counts only grow.
         Self {
             connections: self.connections - before.connections,
             calls: self.calls - before.calls,

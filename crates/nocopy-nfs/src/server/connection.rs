@@ -141,7 +141,9 @@ impl Connection {
     }
 
     pub(super) fn done(&mut self, Step { done, call_bytes }: Step) {
+        // No underflow: the bytes of a call were added when it was taken, and come back with one step only.
         self.work_bytes -= call_bytes;
+        // A call in progress keeps its job: its reply, or that it was superseded, comes as another step.
         self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_) | Done::InProgress));
         match done {
             Done::Reply(reply) | Done::ReplyAndMore(reply) => self.output.push(reply),
@@ -195,6 +197,7 @@ impl Connection {
     /// Reads calls and writes replies, as far as possible without waiting. Returns the cost, in bytes moved. Errors: the connection ends.
     pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<usize, End> {
         let (mut moved, mut all_calls) = (0, 0);
+        // Ends: each round moves bytes or takes calls, and both are limited (`is_cut`).
         loop {
             let read = self.receive(shared, buffer)?;
             let calls = self.take_calls(shared)?;
@@ -255,6 +258,7 @@ impl Connection {
             let Some((record, moved)) = taken else { break };
             self.incoming.partial = None;
             calls += 1;
+            // What cannot be parsed counts as quick, so the workers get only calls that can.
             let answer = match shared.core.is_quick(&record) {
                 true => without_waiting(|| shared.core.answer_to(&record, self.address, self.asker)),
                 false => None,

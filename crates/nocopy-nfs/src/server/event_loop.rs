@@ -248,6 +248,7 @@ impl EventLoop {
     fn turn(&mut self, id: u64, is_readable: bool, now: Instant) -> usize {
         let Some(connection) = self.connections.get_mut(&id) else { return 0 };
         self.shared.turns.note(&*connection.socket, now);
+        // Not `||`: this also clears `is_queued`, because the connection is off the queue now.
         if is_readable | std::mem::take(&mut connection.ready).is_readable {
             connection.go_on_writing(now);
         }
@@ -277,6 +278,8 @@ impl EventLoop {
     }
 
     fn remove(&mut self, id: u64) {
+        // Its number may still be in `ready` or in events of this round. It finds nothing: numbers are not
+        // used again.
         let Some(connection) = self.connections.remove(&id) else { return };
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         // A worker may still read from it. It is closed or broken already, or soon will be.

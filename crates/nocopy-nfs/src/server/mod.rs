@@ -216,6 +216,7 @@ impl Server {
                 shared: &shared,
                 is_failed: &|| threads.iter().any(|thread| thread.is_finished()),
             });
+            // Relaxed: a loop that does not see it when it wakes up sees it after its next tick.
             shared.is_over.store(true, Ordering::Relaxed);
             wakers.iter().for_each(|waker| waker.wake());
             let ended = threads
@@ -302,5 +303,6 @@ fn raise_descriptors() -> usize {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
     let others = OTHER_DESCRIPTORS.min(most / 4 * 3);
+    // No underflow: `others` is at most three quarters of `most`.
     ((most - others) / 3).clamp(LOOPS_MAX, CONNECTIONS_MAX)
 }

@@ -97,6 +97,8 @@ impl Member {
         let is_granted = of_network <= CALLS_BYTES_MAX.saturating_sub(of_all);
         self.bytes += more;
         if !is_granted {
+            // Frees `more` again, and goes no deeper: `bytes - more` is `OWN_BYTES` and what the connection
+            // had.
             self.reserve(bytes - more);
         }
         is_granted

@@ -181,6 +181,7 @@ impl Output {
 
     fn pop(&mut self) -> Option<Outgoing> {
         let first = self.queue.pop_front()?;
+        // As much as was added when it was queued: the memory of a queued reply does not change.
         let bytes = first.memory_bytes();
         self.memory_bytes -= bytes;
         self.queued.remove(bytes);

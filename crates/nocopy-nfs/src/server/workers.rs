@@ -88,6 +88,8 @@ impl Inbox {
     }
 
     pub(super) fn take(&self) -> Vec<(u64, Step)> {
+        // No wake-up is lost: the event is cleared first, so a result that comes after the list was taken
+        // sets it again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
     }
@@ -149,6 +151,7 @@ impl Workers {
     pub(super) fn give(&self, job: Job) {
         let mut queue = self.lock();
         queue.waiting.push(job.network, job);
+        // A busy thread looks for jobs, under this lock, before it waits.
         if queue.idle > 0 {
             self.changed.notify_one();
         }

@@ -97,6 +97,7 @@ impl LongWrite {
     ) -> Option<Self> {
         let Begun { begin, bytes } = records.begun()?;
         let (call, data_at) = shared.core.parse_long_write(begin, bytes, address)?;
+        // No underflow: a long write is only parsed if head, data and padding are exactly the record.
         let (left, padding) = (call.bytes(), bytes - data_at - call.bytes());
         let (begin, at) = records.give_up();
         client.note_call();
