@@ -94,6 +94,7 @@ pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
 /// joined, because a signal handler may have interfered.
 #[inline]
 pub(crate) fn add(guard: &Guard, word: Word, head: &Head, parts: &[libc::iovec]) -> bool {
+    // Before the word: a handler that interrupts here finds the burst without this datagram.
     copy(word.count() * head.shape.bytes, parts);
     let joined = word.one_more();
     if !word.replace(joined) {
@@ -166,6 +167,7 @@ impl Handover {
         }
         // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not write the head.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
+        // No underflow: `first` counts datagrams of this burst.
         let rest = word.count() - word.first();
         if rest == 0 {
             // The interrupted code has sent it, and has not noted that it is over.
@@ -252,6 +254,7 @@ impl Handover {
     /// Sends the next datagrams that the kernel does not have yet, in one call.
     #[inline]
     fn send(&self, head: &Head, word: Word, datagrams: usize) -> Sent {
+        // Fits in 16 bits below: bursts are of datagrams of which two fit into `BURST_BYTES_MAX`.
         let bytes = head.shape.bytes;
         let payload = payload(word.first() * bytes, datagrams * bytes);
         // SAFETY: the lock is held, so that only signal handlers use it meanwhile, as described above; or it is the handler's own.
@@ -259,6 +262,7 @@ impl Handover {
         // A handler that comes before this point is noticed below, and one that comes after it finds a complete message.
         compiler_fence(Ordering::SeqCst);
         if self.is_ours {
+            // Relaxed: only signal handlers of this thread act on it.
             SHARED.sending.store(word.bits(), Relaxed);
         }
         if Word::load() != word {

@@ -141,6 +141,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn one_more(self) -> Self {
+        // No overflow into `first`: a burst has at most `SEGMENTS_MAX` datagrams.
         Self::with(self.number(), self.first(), self.count() + 1)
     }
 

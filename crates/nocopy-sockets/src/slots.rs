@@ -108,6 +108,7 @@ impl Slot {
         if kind != ALONE || remaining <= 1 || self.owed.load(Relaxed) != 0 {
             return false;
         }
+        // Two threads may count two datagrams as one, which only lengthens the time alone.
         self.remaining.store(remaining - 1, Relaxed);
         self.record().alone(Plain::Alone);
         true

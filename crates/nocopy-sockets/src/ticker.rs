@@ -254,6 +254,7 @@ fn look(word: Word, deadline_ns: u64) {
 
 /// Whether the thread may end: from then on the next burst starts another.
 fn retire() -> bool {
+    // Under the lock, so that no burst begins between the look and the note.
     let is_idle = SHARED.lock.try_with_for_ticker(|_| {
         let is_idle = Word::load().count() == 0;
         if is_idle {
