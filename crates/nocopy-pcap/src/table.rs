@@ -65,6 +65,7 @@ impl Segment {
     fn find(&self, key: *mut Pcap) -> Option<&Slot> {
         // Acquire: pairs with the exchange in `take`: a handle that is then read from the slot is at least as new as the key.
         let keys = self.slots_for(key).map(|slot| (slot, slot.key.load(Ordering::Acquire)));
+        // Nothing lies behind an empty slot: a key takes the first free one, and no slot becomes empty again.
         keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
     }
 
@@ -214,6 +215,7 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
 /// are left out.
 pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
     for slot in segments().flat_map(|segment| &segment.slots) {
+        // Relaxed: only to pass over empty slots; it is loaded again with the claim.
         if slot.handle.load(Ordering::Relaxed).is_null() || !slot.claim.take(place) {
             continue;
         }

@@ -59,6 +59,7 @@ fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc:
     if name.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
+    // The name is shorter than the field, as checked, so a zero remains behind it.
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
         // Signed on x86-64, unsigned on arm64.
         *to = c_char::from_ne_bytes(from.to_ne_bytes());

@@ -117,6 +117,7 @@ impl Passive {
         if self.reading.take().is_some()
             && let Some(UserFilter { blocks: Some(blocks), .. }) = &mut self.filter
         {
+            // No underflow: it begins at 2 at least, and the filter is removed at 0.
             *blocks -= 1;
             if *blocks == 0 {
                 self.filter = None;
@@ -132,6 +133,7 @@ impl Passive {
                 self.refresh();
             }
             let block = self.reading.as_mut()?;
+            // `pause` gives the block back behind its last packet.
             let stays = block.left() > 1;
             let Some(captured) = block.next_packet() else {
                 self.shared.unreadable.fetch_add(block.unreadable().into(), Ordering::Relaxed);
@@ -288,6 +290,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
             // The builder never asks for less than its minimum.
             Err(OpenError::Memory { bytes, .. }) if count > 2 && refused_bytes != Some(bytes) => {
                 refused_bytes = Some(bytes);
+                // Ends: `count` is above 2 here, and falls by 1 at least, but not below 2.
                 count -= (count / 20).max(1);
             }
             opened => return opened,
@@ -298,6 +301,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
 impl Shared {
     /// Whether a packet has the direction that the program asked for. Packets that the loopback interface sends, it also receives.
     fn wants(&self, outgoing: bool) -> bool {
+        // Relaxed: it guards no other memory.
         let direction = self.direction.load(Ordering::Relaxed);
         match outgoing {
             true => !self.is_loopback && direction != Direction::In as u8,

@@ -31,6 +31,7 @@ impl Stop {
 
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
+        // Relaxed: who acts on it calls `take`, which acquires.
         self.asked.load(Ordering::Relaxed)
     }
 

@@ -140,6 +140,7 @@ impl Take {
 
     #[cold]
     fn claim(&mut self) -> bool {
+        // `is_ready` calls this only when no claimed packet is left.
         self.filtering.forget_claimed();
         self.filtering.update(&self.shared.posted);
         if let Err(error) = self.filtering.apply(self.reading.queues()) {
@@ -204,6 +205,8 @@ impl Take {
     pub(super) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
         let Some(slept) = slept else { return self.begin_wait(waiting) };
         if slept.is_stop() {
+            // Before the request is looked at below: one that comes later makes the descriptor readable
+            // again.
             waiting.stop.forget_wakeups();
         }
         match slept.is_readable() {

@@ -167,6 +167,8 @@ impl Live {
         let is_loop = call.reads == Reads::Loop;
         let goes_on = read == 0 && self.waits_for_packets && !call.nonblocking;
         if is_loop && call.left > 0 {
+            // `count` never exceeds `left` (`is_done`), so this ends at 0, and does not become "any number"
+            // below it.
             call.left -= read;
             if call.left == 0 {
                 return Step::End(0);

@@ -105,6 +105,7 @@ impl Batches {
         self.is_lone = false;
         self.sender.try_flush()?;
         let dropped = self.sender.dropped();
+        // No underflow: the sender's count only grows.
         Ok(dropped - std::mem::replace(&mut self.dropped, dropped))
     }
 

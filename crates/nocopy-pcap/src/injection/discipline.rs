@@ -16,6 +16,7 @@ pub(super) fn find(index: u32) -> io::Result<Option<String>> {
     // SAFETY: the pointer and length are the request's.
     check(unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) })?;
     let (mut buffer, mut found) = (vec![0; BUFFER_BYTES], None);
+    // Ends: the kernel ends the list by `Done`, or refuses.
     loop {
         for entry in entries(receive(&socket, &mut buffer)?) {
             match entry {

@@ -39,6 +39,7 @@ fn run(injector: &Weak<Injector>, epoch: u64) {
     let mut seen = Seen { frames: 0, flushes: 0, active: now, examined: now };
     loop {
         std::thread::sleep(TICK);
+        // Upgraded for one tick: the thread does not keep the batches of a closed handle.
         let Some(injector) = injector.upgrade() else { return };
         if injector.is_stuck.load(Relaxed) {
             std::thread::sleep(LOOK_AGAIN);

@@ -109,6 +109,7 @@ impl Owed {
 
     #[cold]
     fn pay_one(&mut self) -> io::Error {
+        // `pay` has seen that there is one, and `add` adds no counts of 0.
         let (errno, count) = &mut self.frames[0];
         let error = io::Error::from_raw_os_error(*errno);
         *count -= 1;
@@ -223,6 +224,7 @@ impl Injector {
     /// it would wait for ever.
     #[inline]
     fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
+        // First, so that a handler that interrupts this thread with the lock held does not wait for it.
         let sending = Sending::begin()?;
         Some((sending, self.state()?))
     }
@@ -332,6 +334,8 @@ impl State {
         let begun = injector.examine().map_err(|objection| (objection, LOOK_AGAIN)).and_then(|interface| {
             injector.check_discipline()?;
             let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
+            // The thread compares the epoch under the state's lock, which the caller holds until it is
+            // increased below.
             let flusher = flusher::start(injector, self.epoch + 1);
             flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;
             Ok(batches)

@@ -129,6 +129,7 @@ fn end_fork(look: impl Fn(&mut State)) {
                 injector.state.let_go();
             }
         }
+        // Last: a fork of another thread would take locks in `held` for its own.
         INJECTORS.let_go();
     }
 }

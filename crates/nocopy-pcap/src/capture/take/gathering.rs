@@ -138,6 +138,7 @@ impl Gathering {
             return None;
         }
         let wanted = (self.aim - f64::from(waiting)) / rate_per_s;
+        // At a rate of 0 this is infinite, which is no `Duration`.
         let wanted = Duration::try_from_secs_f64(wanted).unwrap_or(self.longest);
         Some(wanted.min(self.longest).min(left))
     }

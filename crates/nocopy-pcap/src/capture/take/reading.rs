@@ -57,6 +57,7 @@ impl Reading {
     /// How many claimed packets are left.
     #[inline]
     pub(super) fn left(&self) -> usize {
+        // No underflow: `next` only goes past packets that are there.
         self.held.len() - self.next
     }
 
