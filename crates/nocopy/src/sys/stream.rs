@@ -8,6 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
+/// The flag of a call that copies nothing (`MSG_ZEROCOPY`).
+pub(crate) const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned());
+
 /// Sends as many bytes as the socket accepts, and returns how many; if it accepts none, waits or returns `WouldBlock`. Raises no signal.
 /// Errors are the kernel's.
 ///
@@ -17,11 +20,10 @@ pub(crate) unsafe fn send(
     socket: BorrowedFd<'_>,
     pieces: &[io::IoSlice<'_>],
     waits: bool,
-    zero_copy: bool,
+    more_flags: SendFlags,
 ) -> io::Result<usize> {
-    let mut flags = flags(waits);
-    flags.set(SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned()), zero_copy);
-    Ok(sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
+    let mut control = SendAncillaryBuffer::default();
+    Ok(sendmsg(socket, pieces, &mut control, flags(waits) | more_flags)?)
 }
 
 /// As [`send`], for bytes in one piece, which the kernel copies; it waits only if the socket is set to.

@@ -187,7 +187,8 @@ impl Sender {
     }
 
     /// Queues a range of published data, in bytes, which is sent by reference to its pages if that is faster. The same data may be sent to any
-    /// number of peers. No completion is reported, and none is needed, because the data never changes.
+    /// number of peers. No completion is reported, and none is needed, because the data never changes. A buffer of up to 1 KiB queued in
+    /// front of it, such as a header, shares its first segment.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -209,7 +210,8 @@ impl Sender {
         self.refer(Transfer::published(data, range)?)
     }
 
-    /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)).
+    /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)). A buffer of up to 1 KiB queued in
+    /// front of it, such as a header, shares its first segment.
     ///
     /// The kernel never reports when it no longer reads the pages: a program that writes to the file in place changes the bytes that the
     /// peer receives, until the peer has read them. ([`Published`] data never changes.)

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::net::SendFlags;
 use smallvec::SmallVec;
 
 use super::numbering::{CallTable, NoZeroCopy, OpenCall, Report};
@@ -37,8 +38,14 @@ pub(crate) fn is_of_method(error: &io::Error) -> bool {
 /// How a stream is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendMode {
-    Copied { waits: bool },
-    ZeroCopy { waits: bool },
+    /// `more`: other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`).
+    Copied {
+        waits: bool,
+        more: bool,
+    },
+    ZeroCopy {
+        waits: bool,
+    },
     Ring,
 }
 
@@ -122,8 +129,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn send(&mut self, extent: Extent, mode: SendMode, note: C) -> io::Result<usize> {
         match mode {
             // SAFETY: the entries are borrowed for the call, which copies.
-            SendMode::Copied { waits } => unsafe {
-                stream::send(self.socket.as_fd(), &self.slices(extent), waits, false)
+            SendMode::Copied { waits, more } => unsafe {
+                let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+                stream::send(self.socket.as_fd(), &self.slices(extent), waits, flags)
             },
             SendMode::ZeroCopy { waits } => self.send_numbered(extent, waits, note),
             SendMode::Ring => self.send_at_once(extent, note),
@@ -133,7 +141,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     fn send_numbered(&mut self, extent: Extent, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
-        let taken = unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, true)? };
+        let taken =
+            unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, stream::ZERO_COPY)? };
         // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
         let extent = self.entries.extent(extent.start, taken.min(extent.bytes));
         self.entries.open_call(extent.tickets());

@@ -35,6 +35,10 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 /// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while the next call is made.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
+/// The most bytes in front of ones sent by reference that wait for them. So few that the smallest send buffer has room for both: otherwise
+/// the kernel would hold them back for 200 ms.
+pub(super) const HEAD_BYTES_MAX: usize = 1 << 10;
+
 const RUN_PIECES_MAX: u64 = 64;
 
 const RINGS_MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
@@ -287,7 +291,9 @@ impl Sender {
         let call = Call { run_bytes, method, may_share: false, since };
         let may_share = self.ring.has_open_packet;
         match method {
-            Method::Plain => self.queue.send(extent, SendMode::Copied { waits }, call),
+            Method::Plain => {
+                self.queue.send(extent, SendMode::Copied { waits, more: self.is_head(extent) }, call)
+            }
             Method::ZeroCopy => self.queue.send(extent, SendMode::ZeroCopy { waits }, call),
             Method::UringZeroCopy => {
                 let sent = self.queue.send(extent, SendMode::Ring, Call { may_share, ..call })?;
@@ -295,6 +301,16 @@ impl Sender {
                 Ok(sent)
             }
         }
+    }
+
+    /// Whether these are few bytes in front of others sent by reference, which can share their segment.
+    #[inline]
+    fn is_head(&self, extent: Extent) -> bool {
+        let (entries, next) = (self.queue.entries(), extent.end);
+        extent.bytes <= HEAD_BYTES_MAX
+            && next.bytes == 0
+            && next.ticket < entries.end()
+            && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.left() > 0)
     }
 
     /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings already, only if asked for.

@@ -1,11 +1,15 @@
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use nocopy_lab::patience::wait_until;
 
 use super::ends::reset;
+use super::flush::HEAD_BYTES_MAX;
 use crate::memory::pool::Pool;
+use crate::sys::tcp_receive::information;
 use crate::tcp::Method;
-use crate::tcp::Stream;
+use crate::tcp::{Published, Stream};
 
 /// The peer does not read, so most of the data stays in the kernel.
 #[test]
@@ -30,5 +34,36 @@ fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
             sender.reap();
             sender.in_flight() == 0 && sender.queue.cache().available() == pool.total()
         });
+    }
+}
+
+#[test]
+fn a_short_head_shares_a_segment_with_the_bytes_by_reference_behind_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let body = Published::written(1000, |memory| memory.fill(7)).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[7; 1000]).unwrap();
+    let file = Arc::new(file);
+    for (head, behind, segments) in [(132, 1000, 1), (HEAD_BYTES_MAX + 1, 1000, 2), (132, 0, 1)] {
+        for is_file in [false, true] {
+            let mut stream = Stream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut peer = listener.accept().unwrap().0;
+            let sender = stream.sender();
+            sender.send(vec![1; head]).unwrap();
+            let queued = match is_file {
+                false => sender.send_published(&body, 0..behind),
+                true => sender.send_file(Arc::clone(&file), 0..behind),
+            };
+            queued.unwrap();
+            sender.flush().unwrap();
+            let sent = information(&sender.queue.socket()).unwrap().tcpi_data_segs_out;
+            assert_eq!(sent, segments, "{head} B in front of {behind} B");
+            let mut received = vec![0; head + behind as usize];
+            peer.read_exact(&mut received).unwrap();
+            assert!(
+                received[..head].iter().all(|&byte| byte == 1)
+                    && received[head..].iter().all(|&byte| byte == 7)
+            );
+        }
     }
 }
