@@ -39,6 +39,7 @@ use nocopy::tcp::PagePool;
 use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -212,20 +213,19 @@ impl Server {
             }
             let keeper = scope.spawn(|| shared.tidy());
             let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
-            wait(&Progress {
-                shared: &shared,
-                is_failed: &|| threads.iter().any(|thread| thread.is_finished()),
-            });
+            let is_failed = || threads.iter().any(|thread| thread.is_finished());
+            // A panic ends all threads, too, and goes on then: the scope waits for them.
+            let waited =
+                catch_unwind(AssertUnwindSafe(|| wait(&Progress { shared: &shared, is_failed: &is_failed })));
             // Relaxed: a loop that does not see it when it wakes up sees it after its next tick.
             shared.is_over.store(true, Ordering::Relaxed);
             wakers.iter().for_each(|waker| waker.wake());
-            let ended = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            let done = ended.collect::<Vec<_>>().into_iter().collect();
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             shared.workers.end();
             keeper.thread().unpark();
-            done
+            waited.unwrap_or_else(|panic| resume_unwind(panic));
+            let ended = ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Vec<_>>().into_iter().collect()
         });
         drop(wakers);
         let shared = Arc::into_inner(shared).expect("all threads have ended");

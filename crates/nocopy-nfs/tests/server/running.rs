@@ -45,7 +45,7 @@ impl Scene {
         self.serve_with(|_| {})
     }
 
-    pub(crate) fn serve_with(&self, change: impl FnOnce(&mut Settings)) -> Running {
+    pub(crate) fn server(&self, change: impl FnOnce(&mut Settings)) -> Server {
         let export = Export::open(&self.path(""), Some(&self.around.path().join("state"))).unwrap();
         let mut settings = Settings {
             addresses: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
@@ -57,7 +57,11 @@ impl Scene {
             connections_max: 2048,
         };
         change(&mut settings);
-        let server = Server::bind(Arc::new(export), settings).unwrap();
+        Server::bind(Arc::new(export), settings).unwrap()
+    }
+
+    pub(crate) fn serve_with(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        let server = self.server(change);
         let address = server.address();
         let (stop, is_stopped) = mpsc::channel();
         let (ask, is_asked) = mpsc::channel::<mpsc::Sender<(Counts, usize)>>();

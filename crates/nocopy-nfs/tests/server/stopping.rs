@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::Shutdown;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nocopy_lab::patience::wait_until;
 use nocopy_nfs::wire::nfs3::{
@@ -190,4 +191,12 @@ fn attributes_that_are_none_are_refused_before_anything_is_made() {
         let made = create(&mut client, entry(root, "new"), HowToCreate::Guarded(new));
         assert_eq!((made, scene.path("new").exists()), (Err(Status::Invalid), false));
     }
+}
+
+#[test]
+fn a_panic_while_it_runs_ends_the_server() {
+    let scene = Scene::new();
+    let server = scene.server(|_| {});
+    let ended = catch_unwind(AssertUnwindSafe(|| server.run(|_| panic!("by the test"))));
+    assert_eq!(ended.unwrap_err().downcast_ref::<&str>(), Some(&"by the test"));
 }

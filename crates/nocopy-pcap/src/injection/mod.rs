@@ -184,7 +184,11 @@ impl Injector {
             match batches.put(frame, nonblocking) {
                 Ok(Put::Queued) => return Ok(None),
                 Ok(Put::Full) => return self.flush_full(state).map(|()| None),
-                Ok(Put::Unfit) => state.settle(),
+                Ok(Put::Unfit) => {
+                    let given_up = state.settle();
+                    drop(state);
+                    drop(given_up);
+                }
                 Err(error) => return Err(error),
             }
         } else {
@@ -378,22 +382,25 @@ impl State {
     }
 
     /// Waits for [`batches::LOOKS`] naps at most until the kernel has accepted the queued frames, so that frames sent by a packet socket do
-    /// not overtake them.
-    fn settle(&mut self) {
+    /// not overtake them. Returns as [`State::flush`].
+    fn settle(&mut self) -> Option<Sender> {
         for _ in 0..batches::LOOKS {
-            drop(self.flush());
-            let Way::Batches(batches) = &mut self.way else { return };
+            let given_up = self.flush();
+            let Way::Batches(batches) = &mut self.way else { return given_up };
             if batches.queued() == 0 {
-                return;
+                break;
             }
             std::thread::sleep(batches::NAP);
         }
+        None
     }
 
     /// Ends the batches for some time, after their frames were sent if possible; returns as [`State::flush`].
     fn give_up(&mut self, pause: Duration) -> Option<Sender> {
-        self.settle();
-        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
+        let given_up = self.settle();
+        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else {
+            return given_up;
+        };
         self.batched += batches.frames;
         self.owed.add(libc::ENOBUFS, batches.queued());
         let now = Instant::now();

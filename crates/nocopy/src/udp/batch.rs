@@ -76,6 +76,8 @@ impl<'half> Batch<'half> {
             left = &run.bytes()[given.datagrams * run.segment_bytes()..];
             begun = Some(run);
         }
+        // A batch that is forgotten (`mem::forget`) does not come again: buffers of it may have been taken.
+        *given = Given::ALL;
         Self(Source::Kernel(Runs { runs, count, begun, left, given }))
     }
 

@@ -496,3 +496,18 @@ fn closed_senders_are_empty_and_refuse() {
     assert!(matches!(refused.reason, Reason::Finished), "{refused}");
     assert_eq!((sender.stats().unwrap().moved, streaming.stats().unwrap().moved), (3, 1));
 }
+
+#[test]
+fn a_batch_that_is_forgotten_does_not_come_again() {
+    let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = socket.local_address().unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"first", to).unwrap();
+    let mut batch = socket.receiver().receive_timeout(PATIENCE).unwrap();
+    assert_eq!(&batch.next().unwrap().take()[..], b"first");
+    std::mem::forget(batch);
+    sender.send_to(b"second", to).unwrap();
+    let batch = socket.receiver().receive_timeout(PATIENCE).unwrap();
+    let all: Vec<Vec<u8>> = batch.map(|datagram| datagram.take().to_vec()).collect();
+    assert_eq!(all, [b"second"]);
+}

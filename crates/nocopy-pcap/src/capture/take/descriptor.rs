@@ -33,8 +33,9 @@ impl Descriptor {
     }
 
     pub(super) fn watch(&self) -> BorrowedFd<'_> {
-        let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
-        if is_first && self.is_left.load(Ordering::Relaxed) {
+        // Here and below `SeqCst`: one of two threads, one of which asks while the other reads, sees the other's flag.
+        let is_first = !self.is_watched.swap(true, Ordering::SeqCst);
+        if is_first && self.is_left.load(Ordering::SeqCst) {
             self.wake();
         }
         self.as_fd()
@@ -42,17 +43,19 @@ impl Descriptor {
 
     /// Notes whether claimed packets are left. When none are, the descriptor is no longer readable because of them.
     pub(super) fn set_left(&self, is_left: bool) {
-        self.is_left.store(is_left, Ordering::Relaxed);
-        if is_left && self.is_watched.load(Ordering::Relaxed) {
+        self.is_left.store(is_left, Ordering::SeqCst);
+        if is_left && self.is_watched.load(Ordering::SeqCst) {
             self.wake();
-        } else if !is_left && self.is_woken.swap(false, Ordering::Relaxed) {
+        } else if !is_left && self.is_woken.swap(false, Ordering::SeqCst) {
             self.waker.hear();
         }
     }
 
     fn wake(&self) {
-        if !self.is_woken.swap(true, Ordering::Relaxed) {
+        if !self.is_woken.load(Ordering::SeqCst) {
             self.waker.wake();
+            // Afterwards: if the wake-up is heard too early, the next read hears it again.
+            self.is_woken.store(true, Ordering::SeqCst);
         }
     }
 }
