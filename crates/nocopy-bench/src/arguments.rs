@@ -14,7 +14,7 @@ use crate::workload::{Workload, list};
 pub struct BenchArguments {
     /// What to measure (default: the main jobs in one table, in less than a minute).
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
-    pub(crate) workloads: Vec<&'static dyn Workload>,
+    pub(crate) workloads: Vec<&'static Workload>,
     /// Measure everything, which takes about 18 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
@@ -61,10 +61,10 @@ fn window(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("less than {}: write more", quantity::time(WINDOW_MIN.as_secs_f64())))
 }
 
-fn workload_parser() -> impl TypedValueParser<Value = &'static dyn Workload> {
-    let names = list::ALL.map(|workload| PossibleValue::new(workload.name()).help(workload.about()));
+fn workload_parser() -> impl TypedValueParser<Value = &'static Workload> {
+    let names = list::ALL.map(|workload| PossibleValue::new(workload.name).help(workload.about));
     PossibleValuesParser::new(names).map(|name| {
-        let found = list::ALL.into_iter().find(|workload| workload.name() == name);
+        let found = list::ALL.into_iter().find(|workload| workload.name == name);
         found.expect("clap lets through the names of workloads alone")
     })
 }

@@ -30,13 +30,13 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Choice<'a> {
     arguments: &'a BenchArguments,
-    workloads: Vec<&'static dyn Workload>,
+    workloads: Vec<&'static Workload>,
     pub kind: Kind,
 }
 
 impl<'a> Choice<'a> {
     pub(crate) fn new(arguments: &'a BenchArguments) -> Self {
-        let named = |name| arguments.workloads.iter().any(|workload| workload.name() == name);
+        let named = |name| arguments.workloads.iter().any(|workload| workload.name == name);
         let is_unnamed = arguments.workloads.is_empty();
         let kind = match arguments {
             BenchArguments { founding: true, .. } => Kind::Founding,
@@ -48,7 +48,7 @@ impl<'a> Choice<'a> {
             Kind::Founding => founding::ALL.into(),
             Kind::Workloads => {
                 let all = list::ALL.into_iter();
-                all.filter(|workload| is_unnamed || named(workload.name())).collect()
+                all.filter(|workload| is_unnamed || named(workload.name)).collect()
             }
         };
         Self { arguments, workloads, kind }
@@ -76,21 +76,21 @@ impl<'a> Choice<'a> {
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let Self { workloads, .. } = self;
         if !workloads.iter().any(|workload| workload.can_play(plan)) {
-            let names: Vec<_> = workloads.iter().map(|workload| workload.name()).collect();
+            let names: Vec<_> = workloads.iter().map(|workload| workload.name).collect();
             return Err(Failure::Loopback { workload: names.join(", ") });
         }
-        let mut methods = workloads.iter().flat_map(|workload| workload.methods());
+        let mut methods = workloads.iter().flat_map(|workload| workload.methods);
         methods.any(|(name, _)| plan.wants(name)).then_some(()).ok_or(Failure::NothingToMeasure)
     }
 
-    pub(crate) fn capabilities(&self, plan: &Plan) -> CapabilitySet {
-        let all = self.workloads.iter().map(|workload| workload.capabilities(plan));
+    pub(crate) fn capabilities(&self) -> CapabilitySet {
+        let all = self.workloads.iter().map(|workload| workload.capabilities);
         all.fold(capability::NETWORK, CapabilitySet::union)
     }
 
     pub(crate) fn header(&self, plan: &Plan) -> Header {
         let arguments = Arguments {
-            workloads: self.workloads.iter().map(|workload| workload.name().to_owned()).collect(),
+            workloads: self.workloads.iter().map(|workload| workload.name.to_owned()).collect(),
             methods: plan.methods.clone(),
             rounds: plan.rounds,
         };
@@ -101,7 +101,7 @@ impl<'a> Choice<'a> {
     fn command(&self) -> String {
         let BenchArguments { all, founding, quick, rounds, interface, peer, methods, .. } = self.arguments;
         let mut words = vec!["nocopy bench".to_owned()];
-        words.extend(self.arguments.workloads.iter().map(|workload| workload.name().to_owned()));
+        words.extend(self.arguments.workloads.iter().map(|workload| workload.name.to_owned()));
         words.extend(all.then(|| "--all".into()));
         words.extend(founding.then(|| "--founding".into()));
         words.extend(quick.then(|| "--quick".into()));
@@ -131,7 +131,7 @@ impl<'a> Choice<'a> {
     /// Measurements that were not possible, and other remarks for the reader.
     pub(crate) fn notes(&self, plan: &Plan) -> Vec<String> {
         let mut notes: Vec<_> =
-            self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();
+            self.workloads.iter().flat_map(|workload| self.skips(workload, plan)).collect();
         notes.extend(self.skip_of_io_uring(plan));
         if !plan.is_between_interfaces() {
             notes.push(headline_table::OF_VETH.into());
@@ -142,31 +142,31 @@ impl<'a> Choice<'a> {
     /// Methods that are named explicitly are tried all the same, and fail.
     fn skip_of_io_uring(&self, plan: &Plan) -> Option<String> {
         let cause = plan.without_io_uring.as_ref().filter(|_| plan.methods.is_empty())?;
-        let mut methods = self.workloads.iter().flat_map(|workload| workload.methods());
+        let mut methods = self.workloads.iter().flat_map(|workload| workload.methods);
         let is_left_out = self.kind != Kind::Headline && methods.any(|(name, _)| is_of_io_uring(name));
         is_left_out.then(|| format!("SKIP: uring-*: {cause}."))
     }
 
-    fn skips(&self, workload: &dyn Workload, plan: &Plan) -> Vec<String> {
-        match workload.lab_only() {
+    fn skips(&self, workload: &Workload, plan: &Plan) -> Vec<String> {
+        match workload.lab_only {
             Some(why) if plan.is_between_interfaces() => {
-                vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name())]
+                vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name)]
             }
             // In the headline, other omissions have no line.
             _ if self.kind == Kind::Headline => Vec::new(),
-            _ => workload.skips(plan),
+            _ => (workload.skips)(plan),
         }
     }
 }
 
-fn measure(workload: &dyn Workload, bench: &mut Bench<'_>) -> Result<(), Failure> {
+fn measure(workload: &Workload, bench: &mut Bench<'_>) -> Result<(), Failure> {
     if !workload.can_play(bench.plan) {
         return Ok(()); // a note says so
     }
     let (start, before) = (Instant::now(), bench.rows.len());
-    workload.measure(bench)?;
+    (workload.measure)(bench)?;
     let (rows, seconds) = (bench.rows.len() - before, start.elapsed().as_secs_f64());
-    bench.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name()));
+    bench.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name));
     Ok(())
 }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn names(choice: &Choice<'_>) -> Vec<&'static str> {
-        choice.workloads.iter().map(|workload| workload.name()).collect()
+        choice.workloads.iter().map(|workload| workload.name).collect()
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         }
         chosen("--founding", |choice, plan| {
             assert_eq!((choice.kind, plan.rounds), (Kind::Founding, founding::ROUNDS));
-            assert_eq!(names(choice), founding::ALL.map(|workload| workload.name()));
+            assert_eq!(names(choice), founding::ALL.map(|workload| workload.name));
         });
         assert_eq!(chosen("udp-send capture", |choice, _| names(choice)), ["capture", "udp-send"]);
     }

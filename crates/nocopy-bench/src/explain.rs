@@ -18,7 +18,7 @@ const HEADLINE: &str = "Without a workload, the main jobs are measured, a line f
     TCP gathered copies many messages into one buffer and writes it by one call.";
 
 /// The text for these workloads; if there are none, for all, with a common introduction.
-pub(crate) fn text(workloads: &[&'static dyn Workload]) -> String {
+pub(crate) fn text(workloads: &[&'static Workload]) -> String {
     if !workloads.is_empty() {
         return workloads.iter().copied().map(one).collect::<Vec<_>>().join("\n");
     }
@@ -28,11 +28,11 @@ pub(crate) fn text(workloads: &[&'static dyn Workload]) -> String {
     std::iter::once(general).chain(all).collect::<Vec<_>>().join("\n")
 }
 
-fn one(workload: &dyn Workload) -> String {
-    let mut text = format!("{}: {}\n", workload.name(), workload.about());
-    let methods = workload.methods().iter().map(|(name, about)| vec![(*name).into(), (*about).into()]);
+fn one(workload: &Workload) -> String {
+    let mut text = format!("{}: {}\n", workload.name, workload.about);
+    let methods = workload.methods.iter().map(|(name, about)| vec![(*name).into(), (*about).into()]);
     text.push_str(&Table::new(&[], 0..0, methods.collect()).text());
-    for note in workload.notes() {
+    for note in workload.notes {
         let _ = writeln!(text, "{}", wrapped(note));
     }
     text
@@ -50,7 +50,7 @@ mod tests {
             let alone = text(&[workload]);
             assert!(all.contains(&alone), "{alone}");
             assert!(
-                workload.methods().iter().all(|(name, about)| alone.contains(name) && alone.contains(about))
+                workload.methods.iter().all(|(name, about)| alone.contains(name) && alone.contains(about))
             );
         }
     }

@@ -29,7 +29,7 @@ const TIME: Duration = Duration::from_secs(52);
 
 /// How a job is measured.
 struct Measurement {
-    workload: &'static dyn Workload,
+    workload: &'static Workload,
     /// Makes the stage, and plays the job's series on it.
     play: fn(&mut Bench<'_>, &Job, Rounds) -> Result<(), Failure>,
 }
@@ -37,76 +37,76 @@ struct Measurement {
 /// One for each job, in their order.
 const MEASUREMENTS: [Measurement; JOBS.len()] = [
     Measurement {
-        workload: &udp_send::UdpSend,
+        workload: &udp_send::UDP_SEND,
         play: |bench, job, rounds| {
             let place = udp_send::delivered(USUAL_MTU_BYTES)?;
             bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(64)), rounds)
         },
     },
     Measurement {
-        workload: &udp_send::UdpSend,
+        workload: &udp_send::UDP_SEND,
         play: |bench, job, rounds| {
             let place = udp_send::delivered(USUAL_MTU_BYTES)?;
             bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(1400)), rounds)
         },
     },
     Measurement {
-        workload: &udp_send::UdpSend,
+        workload: &udp_send::UDP_SEND,
         play: |bench, job, rounds| {
             let place = udp_send::segmented(USUAL_MTU_BYTES)?;
             bench.play_job(job, udp_send::singly(&place, Datagrams::singly(1400)), rounds)
         },
     },
     Measurement {
-        workload: &udp_send::UdpReceive,
+        workload: &udp_send::UDP_RECEIVE,
         play: |bench, job, rounds| {
             let place = udp_send::pair(USUAL_MTU_BYTES)?;
             bench.play_job(job, udp_send::reception(&place, 1400), rounds)
         },
     },
     Measurement {
-        workload: &tcp::send::TcpSend,
+        workload: &tcp::send::TCP_SEND,
         play: |bench, job, rounds| bench.play_job(job, tcp::send::of_owned(&tcp::Place::loopback()?), rounds),
     },
     Measurement {
-        workload: &tcp::send::TcpSend,
+        workload: &tcp::send::TCP_SEND,
         play: |bench, job, rounds| {
             bench.play_job(job, tcp::send::of_published(&tcp::Place::loopback()?), rounds)
         },
     },
     Measurement {
-        workload: &tcp::receive::TcpReceive,
+        workload: &tcp::receive::TCP_RECEIVE,
         play: |bench, job, rounds| {
             bench.play_job(job, tcp::receive::of_any(&tcp::Place::loopback()?), rounds)
         },
     },
     Measurement {
-        workload: &tcp::proxy::TcpProxy,
+        workload: &tcp::proxy::TCP_PROXY,
         play: |bench, job, rounds| bench.play_job(job, tcp::proxy::series(&tcp::Place::loopback()?), rounds),
     },
     Measurement {
-        workload: &messages::latency::MessageLatency,
+        workload: &messages::latency::MESSAGE_LATENCY,
         play: |bench, job, rounds| {
             let stage = messages::stage(Lab::builder())?;
             bench.play_job(job, messages::latency::of_length(&stage, 64), rounds)
         },
     },
     Measurement {
-        workload: &messages::stream::MessageStream,
+        workload: &messages::stream::MESSAGE_STREAM,
         play: |bench, job, rounds| {
             let stage = messages::stage(Lab::builder())?;
             bench.play_job(job, messages::stream::of_length(&stage, 64), rounds)
         },
     },
     Measurement {
-        workload: &messages::stream::MessageStream,
+        workload: &messages::stream::MESSAGE_STREAM,
         play: |bench, job, rounds| {
             let stage = messages::stage(Lab::builder())?;
             bench.play_job(job, messages::stream::of_length(&stage, 1 << 20), rounds)
         },
     },
     Measurement {
-        workload: &packet_send::PacketSend,
+        workload: &packet_send::PACKET_SEND,
         play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder())?;
             let sink = packet_send::Sink::open(&stage)?;
@@ -114,14 +114,14 @@ const MEASUREMENTS: [Measurement; JOBS.len()] = [
         },
     },
     Measurement {
-        workload: &capture::Capture,
+        workload: &capture::CAPTURE,
         play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
             bench.play_job(job, capture::generated(&stage, 64, Load::Full), rounds)
         },
     },
     Measurement {
-        workload: &capture::Capture,
+        workload: &capture::CAPTURE,
         play: |bench, job, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
             bench.play_job(job, capture::generated(&stage, 64, capture::PACE), rounds)
@@ -130,15 +130,15 @@ const MEASUREMENTS: [Measurement; JOBS.len()] = [
 ];
 
 /// The workloads that have a job, in the order of the jobs.
-pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
-    let mut all: Vec<&'static dyn Workload> =
+pub(crate) fn workloads() -> Vec<&'static Workload> {
+    let mut all: Vec<&'static Workload> =
         MEASUREMENTS.iter().map(|measurement| measurement.workload).collect();
-    all.dedup_by_key(|workload| workload.name());
+    all.dedup_by_key(|workload| workload.name);
     all
 }
 
 pub(crate) fn more() -> String {
-    let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
+    let names: Vec<_> = list::ALL.iter().map(|workload| workload.name).collect();
     let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
     format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
 }

@@ -72,7 +72,7 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let choice = Choice::new(arguments);
     let plan = choice.plan();
     // Only now, because writing to the directory of the files may need another capability.
-    capability::drop_all_but(choice.capabilities(&plan))?;
+    capability::drop_all_but(choice.capabilities())?;
     choice.check(&plan)?;
     // Impossible settings fail now, not after the first workload, and before a warning is printed.
     drop(plan.stage(Lab::builder())?);

@@ -12,7 +12,7 @@ use crate::message::Carrier;
 use crate::series::Series;
 use crate::stage::Stage;
 use crate::workload::latency::Asked;
-use crate::workload::{LOOPBACK, Method, Workload, messages};
+use crate::workload::{LOOPBACK, Workload, messages};
 
 const NAME: &str = "communication-area";
 
@@ -21,44 +21,28 @@ const ROUND_TRIP_BYTES: usize = 64;
 const MESSAGE_BYTES: usize = 1 << 10;
 
 /// Messages over rings that the program and the kernel share.
-#[derive(Debug)]
-pub(crate) struct Area;
+pub(crate) const AREA: Workload = Workload {
+    name: NAME,
+    about: "1997: messages over rings that the program and the kernel share",
+    methods: &[
+        ("tcp-blocking", "one connection with TCP_NODELAY, a write for each message; waits in the kernel"),
+        ("tcp-spinning", "the same, and both ends spin"),
+        ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
+        ("udp-spinning", "the same, and both ends spin"),
+        ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
+        ("xdp-spinning", "the same, and both ends spin"),
+        (
+            "message-xdp",
+            "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+        ),
+    ],
+    lab_only: Some(LOOPBACK),
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Area {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "1997: messages over rings that the program and the kernel share"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            (
-                "tcp-blocking",
-                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
-            ),
-            ("tcp-spinning", "the same, and both ends spin"),
-            ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
-            ("udp-spinning", "the same, and both ends spin"),
-            ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
-            ("xdp-spinning", "the same, and both ends spin"),
-            (
-                "message-xdp",
-                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
-            ),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let stage = Stage::private(Lab::builder())?;
-        play(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let stage = Stage::private(Lab::builder())?;
+    play(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
 }
 
 fn round_trip(stage: &Stage) -> Series<'_> {

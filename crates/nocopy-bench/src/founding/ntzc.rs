@@ -9,7 +9,7 @@ use crate::bench::Bench;
 use crate::generator::Load;
 use crate::series::Series;
 use crate::stage::{FRAME_BYTES_MAX, Stage};
-use crate::workload::{Method, Workload, capture, packet_send};
+use crate::workload::{Workload, capture, packet_send};
 
 const NAME: &str = "ntzc";
 
@@ -24,55 +24,39 @@ const GIGABIT_FRAME_BYTES_MIN: usize = 256;
 const WIRE_BYTES: usize = 4 + 8 + 12;
 
 /// Frames from the card's memory to the program's.
-#[derive(Debug)]
-pub(crate) struct Ntzc;
+pub(crate) const NTZC: Workload = Workload {
+    name: NAME,
+    about: "2010: frames of every length received by a program and dropped by the driver, two queues, and sending",
+    methods: &[
+        ("xdp", "a port over AF_XDP, in copy mode on veth; coalesced: it sleeps between looks"),
+        ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
+        ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
+        ("packet-ring-fanout", "two TPACKET_V3 sockets, each with the packets of one processor; two queues"),
+    ],
+    lab_only: Some("two queues need a lab's interfaces"),
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Ntzc {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "2010: frames of every length received by a program and dropped by the driver, two queues, and sending"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("xdp", "a port over AF_XDP, in copy mode on veth; coalesced: it sleeps between looks"),
-            ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
-            ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
-            (
-                "packet-ring-fanout",
-                "two TPACKET_V3 sockets, each with the packets of one processor; two queues",
-            ),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some("two queues need a lab's interfaces")
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
-        let at_full_rate = FRAMES_BYTES.map(|bytes| received(&stage, bytes, Load::Full));
-        play(NAME, bench, at_full_rate.into(), 26)?;
-        let gigabit = FRAMES_BYTES.into_iter().filter(|&bytes| bytes >= GIGABIT_FRAME_BYTES_MIN);
-        let gigabit = gigabit.map(|bytes| received(&stage, bytes, gigabit_of(bytes)));
-        play(NAME, bench, gigabit.collect(), 10)?;
-        drop(stage);
-        let two_queues = Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
-        let named = [("xdp", None), ("packet-ring-fanout", None)];
-        let queues = capture::on_two_queues(&two_queues).into_iter().map(|series| only(series, &named));
-        play(NAME, bench, queues.collect(), 8)?;
-        drop(two_queues);
-        let stage = Stage::private(Lab::builder())?;
-        let sink = packet_send::Sink::open(&stage)?;
-        let sent = FRAMES_BYTES.map(|bytes| {
-            let series = packet_send::of_length(&stage, &sink, bytes);
-            only(series, &[("packet-send", None), ("xdp", None)])
-        });
-        play(NAME, bench, sent.into(), 24)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
+    let at_full_rate = FRAMES_BYTES.map(|bytes| received(&stage, bytes, Load::Full));
+    play(NAME, bench, at_full_rate.into(), 26)?;
+    let gigabit = FRAMES_BYTES.into_iter().filter(|&bytes| bytes >= GIGABIT_FRAME_BYTES_MIN);
+    let gigabit = gigabit.map(|bytes| received(&stage, bytes, gigabit_of(bytes)));
+    play(NAME, bench, gigabit.collect(), 10)?;
+    drop(stage);
+    let two_queues = Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
+    let named = [("xdp", None), ("packet-ring-fanout", None)];
+    let queues = capture::on_two_queues(&two_queues).into_iter().map(|series| only(series, &named));
+    play(NAME, bench, queues.collect(), 8)?;
+    drop(two_queues);
+    let stage = Stage::private(Lab::builder())?;
+    let sink = packet_send::Sink::open(&stage)?;
+    let sent = FRAMES_BYTES.map(|bytes| {
+        let series = packet_send::of_length(&stage, &sink, bytes);
+        only(series, &[("packet-send", None), ("xdp", None)])
+    });
+    play(NAME, bench, sent.into(), 24)
 }
 
 /// Receives by a port that sleeps between polls; at full rate also by an XDP program that drops everything.

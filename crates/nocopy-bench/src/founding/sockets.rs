@@ -2,68 +2,47 @@
 //! and files checked, where they arrive.
 
 use nocopy_report::capability;
-use rustix::thread::CapabilitySet;
 
 use super::{only, play};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
-use crate::plan::Plan;
 use crate::stage::LONG_MTU_BYTES;
-use crate::workload::{LOOPBACK, Method, Workload, nfs, tcp, udp_send};
+use crate::workload::{LOOPBACK, Workload, nfs, tcp, udp_send};
 
 const NAME: &str = "zero-copy-sockets";
 
 const DATAGRAM_BYTES: usize = 8 << 10;
 
 /// TCP and UDP from prepared memory of the program, NFS from the file cache.
-#[derive(Debug)]
-pub(crate) struct Sockets;
+pub(crate) const SOCKETS: Workload = Workload {
+    name: NAME,
+    about: "2000: TCP and UDP from the pages that the program has filled, NFS from those of the file cache",
+    methods: &[
+        ("plain", "send() of a stream"),
+        ("zerocopy", "the library's socket or stream with MSG_ZEROCOPY"),
+        ("socket", "send() of a datagram a call"),
+        ("zerocopy-gso", "the library's socket with MSG_ZEROCOPY, a burst of datagrams a call"),
+        ("auto", "the library's socket or stream, which chooses the method by measurement"),
+        ("pread-writev", "files by NFS, by hand: pread() into a buffer, writev() of header and buffer"),
+        ("ganesha", "files by Debian's nfs-ganesha with its VFS module"),
+        ("nocopy", "files by nocopy serve nfs"),
+    ],
+    lab_only: Some(LOOPBACK),
+    capabilities: capability::FILE_SERVERS,
+    skips: |_| nfs::skip_of_ganesha().into_iter().collect(),
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Sockets {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "2000: TCP and UDP from the pages that the program has filled, NFS from those of the file cache"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("plain", "send() of a stream"),
-            ("zerocopy", "the library's socket or stream with MSG_ZEROCOPY"),
-            ("socket", "send() of a datagram a call"),
-            ("zerocopy-gso", "the library's socket with MSG_ZEROCOPY, a burst of datagrams a call"),
-            ("auto", "the library's socket or stream, which chooses the method by measurement"),
-            ("pread-writev", "files by NFS, by hand: pread() into a buffer, writev() of header and buffer"),
-            ("ganesha", "files by Debian's nfs-ganesha with its VFS module"),
-            ("nocopy", "files by nocopy serve nfs"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::FILE_SERVERS
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        nfs::skip_of_ganesha().into_iter().collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let pair = tcp::Place::pair(LONG_MTU_BYTES)?;
-        let methods = ["plain", "zerocopy", "auto"].map(|method| (method, None));
-        play(NAME, bench, vec![only(tcp::send::of_owned(&pair), &methods)], 12)?;
-        let checked = udp_send::checked(LONG_MTU_BYTES)?;
-        let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
-        let datagrams = udp_send::in_bursts(&checked, Datagrams::in_bursts(DATAGRAM_BYTES));
-        play(NAME, bench, vec![only(datagrams, &methods)], 12)?;
-        let files = nfs::Place::new(LONG_MTU_BYTES, nfs::Contents::FILE)?;
-        let methods = ["pread-writev", "ganesha", "nocopy"].map(|method| (method, None));
-        play(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let pair = tcp::Place::pair(LONG_MTU_BYTES)?;
+    let methods = ["plain", "zerocopy", "auto"].map(|method| (method, None));
+    play(NAME, bench, vec![only(tcp::send::of_owned(&pair), &methods)], 12)?;
+    let checked = udp_send::checked(LONG_MTU_BYTES)?;
+    let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
+    let datagrams = udp_send::in_bursts(&checked, Datagrams::in_bursts(DATAGRAM_BYTES));
+    play(NAME, bench, vec![only(datagrams, &methods)], 12)?;
+    let files = nfs::Place::new(LONG_MTU_BYTES, nfs::Contents::FILE)?;
+    let methods = ["pread-writev", "ganesha", "nocopy"].map(|method| (method, None));
+    play(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
 }

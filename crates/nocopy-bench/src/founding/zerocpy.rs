@@ -13,7 +13,7 @@ use crate::datagram::Datagrams;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 use crate::workload::udp_send::{self, Context, Place, Way};
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "zerocpy";
 
@@ -30,53 +30,34 @@ const RUN: Duration = Duration::from_millis(400);
 const RUN_MAX: Duration = Duration::from_secs(30);
 
 /// Datagrams handed to a card without a copy.
-#[derive(Debug)]
-pub(crate) struct Zerocpy;
+pub(crate) const ZEROCPY: Workload = Workload {
+    name: NAME,
+    about: "2001: 10,000 datagrams handed to a card without a copy, and with one",
+    methods: &[
+        ("socket", "send() of a datagram a call; the kernel copies it and leaves the checksum to the device"),
+        ("xdp-copy", "UDP over a port of AF_XDP, with payloads copied into its frames: the control"),
+        ("xdp-udp", "the same, from frames that the payloads lie in"),
+        ("zerocopy", "the library's socket with MSG_ZEROCOPY, from memory of the program's own"),
+        ("uring-zerocopy", "the same with io_uring (IORING_OP_SEND_ZC)"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[
+        "zerocpy: the variant is who computes the UDP checksum: the sender (computed), nobody (omitted), the device (offloaded).",
+    ],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Zerocpy {
-    fn name(&self) -> &'static str {
-        NAME
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    for (bytes, mtu_bytes) in DATAGRAMS {
+        let place = udp_send::delivered(mtu_bytes)?;
+        let series = series(&place, bytes);
+        let window = bench.plan.window.unwrap_or(bench.plan.halved(RUN));
+        let time = RUN_MAX * RUNS * series.trials.len() as u32;
+        let rounds = Rounds { count: bench.plan.rounds.min(RUNS), window, time };
+        bench.progress.expect(u64::from(rounds.count) * series.trials.len() as u64);
+        bench.play_rounds(&[series], rounds, |_| {})?;
     }
-
-    fn about(&self) -> &'static str {
-        "2001: 10,000 datagrams handed to a card without a copy, and with one"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            (
-                "socket",
-                "send() of a datagram a call; the kernel copies it and leaves the checksum to the device",
-            ),
-            ("xdp-copy", "UDP over a port of AF_XDP, with payloads copied into its frames: the control"),
-            ("xdp-udp", "the same, from frames that the payloads lie in"),
-            ("zerocopy", "the library's socket with MSG_ZEROCOPY, from memory of the program's own"),
-            ("uring-zerocopy", "the same with io_uring (IORING_OP_SEND_ZC)"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[
-            "zerocpy: the variant is who computes the UDP checksum: the sender (computed), nobody (omitted), the device (offloaded).",
-        ]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        for (bytes, mtu_bytes) in DATAGRAMS {
-            let place = udp_send::delivered(mtu_bytes)?;
-            let series = series(&place, bytes);
-            let window = bench.plan.window.unwrap_or(bench.plan.halved(RUN));
-            let time = RUN_MAX * RUNS * series.trials.len() as u32;
-            let rounds = Rounds { count: bench.plan.rounds.min(RUNS), window, time };
-            bench.progress.expect(u64::from(rounds.count) * series.trials.len() as u64);
-            bench.play_rounds(&[series], rounds, |_| {})?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn series(place: &Place, bytes: usize) -> Series<'_> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Method, Workload};
+use super::Workload;
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
@@ -22,38 +22,29 @@ const PAYLOAD_BYTES: usize = 64;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 
-#[derive(Debug)]
-pub(crate) struct RoundTrip;
+pub(crate) const ROUND_TRIP: Workload = Workload {
+    name: NAME,
+    about: "Round trips of 64 bytes",
+    methods: &[
+        ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
+        ("udp-spinning", "the same, and both ends spin"),
+        ("tcp-blocking", "one connection with TCP_NODELAY; waits in the kernel"),
+        ("tcp-spinning", "the same, and both ends spin"),
+        ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
+        ("xdp-spinning", "the same, and both ends spin"),
+    ],
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for RoundTrip {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(plan: &Plan) -> Vec<String> {
+    let skip = "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; leave out \
+                --interface for them.";
+    plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Round trips of 64 bytes"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
-            ("udp-spinning", "the same, and both ends spin"),
-            ("tcp-blocking", "one connection with TCP_NODELAY; waits in the kernel"),
-            ("tcp-spinning", "the same, and both ends spin"),
-            ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
-            ("xdp-spinning", "the same, and both ends spin"),
-        ]
-    }
-
-    fn skips(&self, plan: &Plan) -> Vec<String> {
-        let skip = "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; leave out \
-                    --interface for them.";
-        plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&bench.stage(Lab::builder())?), 22)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.play(series(&bench.stage(Lab::builder())?), 22)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

@@ -7,28 +7,28 @@ use super::{
 };
 
 /// All workloads, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 16] = [
-    &packet_send::PacketSend,
-    &capture::Capture,
-    &record::Record,
-    &udp_send::UdpSend,
-    &udp_send::UdpReceive,
-    &tcp::send::TcpSend,
-    &tcp::receive::TcpReceive,
-    &tcp::proxy::TcpProxy,
-    &nfs::Nfs,
-    &nfs::NfsRead,
-    &libpcap::Libpcap,
-    &run_udp::RunUdp,
-    &latency::RoundTrip,
-    &messages::latency::MessageLatency,
-    &messages::stream::MessageStream,
-    &messages::beside::MessageBeside,
+pub(crate) const ALL: [&Workload; 16] = [
+    &packet_send::PACKET_SEND,
+    &capture::CAPTURE,
+    &record::RECORD,
+    &udp_send::UDP_SEND,
+    &udp_send::UDP_RECEIVE,
+    &tcp::send::TCP_SEND,
+    &tcp::receive::TCP_RECEIVE,
+    &tcp::proxy::TCP_PROXY,
+    &nfs::NFS,
+    &nfs::NFS_READ,
+    &libpcap::LIBPCAP,
+    &run_udp::RUN_UDP,
+    &latency::ROUND_TRIP,
+    &messages::latency::MESSAGE_LATENCY,
+    &messages::stream::MESSAGE_STREAM,
+    &messages::beside::MESSAGE_BESIDE,
 ];
 
 pub(crate) fn method_names() -> Vec<&'static str> {
     let mut names = Vec::new();
-    for (name, _) in ALL.iter().flat_map(|workload| workload.methods()) {
+    for (name, _) in ALL.iter().flat_map(|workload| workload.methods) {
         if !names.contains(name) {
             names.push(*name);
         }
@@ -37,8 +37,8 @@ pub(crate) fn method_names() -> Vec<&'static str> {
 }
 
 pub(crate) fn has_method(workload: &str, method: &str) -> bool {
-    let named = ALL.into_iter().chain(founding::ALL).find(|known| known.name() == workload);
-    named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
+    let named = ALL.into_iter().chain(founding::ALL).find(|known| known.name == workload);
+    named.is_some_and(|workload| workload.methods.iter().any(|(name, _)| *name == method))
 }
 
 #[cfg(test)]
@@ -51,19 +51,22 @@ mod tests {
     fn the_documentation_has_every_workload_and_method() {
         let page = include_str!("../../../../docs/bench.md");
         for workload in ALL {
-            let names = workload.methods().iter().map(|(name, _)| *name).chain([workload.name()]);
+            let names = workload.methods.iter().map(|(name, _)| *name).chain([workload.name]);
             let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
-            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name());
+            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name);
         }
     }
 
     #[test]
     fn names_are_unique() {
-        let names: HashSet<_> = ALL.iter().map(|workload| workload.name()).collect();
+        let names: HashSet<_> = ALL.iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), ALL.len());
+        for Workload { name, about, methods, .. } in ALL.into_iter().chain(founding::ALL) {
+            assert!(!name.is_empty() && !about.is_empty() && !methods.is_empty(), "{name}");
+        }
         for workload in ALL {
-            let methods: HashSet<_> = workload.methods().iter().map(|(name, _)| name).collect();
-            assert_eq!(methods.len(), workload.methods().len(), "{}", workload.name());
+            let methods: HashSet<_> = workload.methods.iter().map(|(name, _)| name).collect();
+            assert_eq!(methods.len(), workload.methods.len(), "{}", workload.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The workloads: their trait, and a file each.
+//! The workloads: what each has, and a file each.
 
 pub(crate) mod capture;
 pub(crate) mod latency;
@@ -12,7 +12,6 @@ pub(crate) mod run_udp;
 pub(crate) mod tcp;
 pub(crate) mod udp_send;
 
-use std::fmt::Debug;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -37,41 +36,43 @@ fn has_loaded(process: u32, library: &Path) -> io::Result<bool> {
 }
 
 /// Work that can be done by several methods, which are measured against each other.
-pub(crate) trait Workload: Debug + Sync {
-    fn name(&self) -> &'static str;
-
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub name: &'static str,
     /// The measurement, in one line.
-    fn about(&self) -> &'static str;
-
+    pub about: &'static str,
     /// All methods, in the order of the tables.
-    fn methods(&self) -> &'static [Method];
-
+    pub methods: &'static [Method],
     /// Why it is measured in a private lab only, if it is.
-    fn lab_only(&self) -> Option<&'static str> {
-        None
-    }
-
+    pub lab_only: Option<&'static str>,
     /// The capabilities of its programs besides those for the network.
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::NONE
-    }
-
+    pub capabilities: CapabilitySet,
     /// Paragraphs of the report that explain the workload's tables.
-    fn notes(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn can_play(&self, plan: &Plan) -> bool {
-        !plan.is_between_interfaces() || self.lab_only().is_none()
-    }
-
+    pub notes: &'static [&'static str],
     /// Parts that cannot be measured here, and why.
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        Vec::new()
+    pub skips: fn(&Plan) -> Vec<String>,
+    /// Makes each stage, and plays its series there.
+    pub measure: fn(&mut Bench<'_>) -> Result<(), Failure>,
+}
+
+impl Workload {
+    /// What workloads have that do not say otherwise; the name, the description and the methods must be given.
+    pub(crate) const fn measured_by(measure: fn(&mut Bench<'_>) -> Result<(), Failure>) -> Self {
+        Self {
+            name: "",
+            about: "",
+            methods: &[],
+            lab_only: None,
+            capabilities: capability::NONE,
+            notes: &[],
+            skips: |_| Vec::new(),
+            measure,
+        }
     }
 
-    /// Makes each stage, and plays its series there.
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure>;
+    pub(crate) fn can_play(&self, plan: &Plan) -> bool {
+        !plan.is_between_interfaces() || self.lab_only.is_none()
+    }
 }
 
 /// A method's name, as on the command line and in results, and its description.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nocopy::integration::xdp::{Attach, Attachment, Counter, Program};
 use nocopy::port::Purpose;
 
-use super::{FRAME_BYTES, Method, Workload};
+use super::{FRAME_BYTES, Workload};
 use crate::Failure;
 use crate::baseline::packet_socket;
 use crate::baseline::packet_tx_ring::PacketTxRing;
@@ -34,43 +34,33 @@ const TX_RING_CAUSE: &str =
 const SOCKET_CAUSE: &str = "socket call: the kernel copies each frame into a socket buffer";
 
 /// Frames sent from user space to a sink that drops them.
-#[derive(Debug)]
-pub(crate) struct PacketSend;
+pub(crate) const PACKET_SEND: Workload = Workload {
+    name: NAME,
+    about: "Frames sent from user space to a sink that drops them",
+    methods: &[
+        ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
+        ("sendmmsg", "sendmmsg() on a packet socket, 64 frames a call"),
+        ("packet-tx-ring", "PACKET_TX_RING of a packet socket"),
+        ("ring", "a port in packet ring mode (PACKET_MMAP)"),
+        ("xdp", "a port over AF_XDP, in copy mode on veth"),
+        ("default", "a port opened with nothing set but its purpose; long frames only"),
+        (
+            "kernel-generator",
+            "a template that the kernel sends again and again; no program writes these frames, so there is no ratio",
+        ),
+    ],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for PacketSend {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Frames sent from user space to a sink that drops them"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
-            ("sendmmsg", "sendmmsg() on a packet socket, 64 frames a call"),
-            ("packet-tx-ring", "PACKET_TX_RING of a packet socket"),
-            ("ring", "a port in packet ring mode (PACKET_MMAP)"),
-            ("xdp", "a port over AF_XDP, in copy mode on veth"),
-            ("default", "a port opened with nothing set but its purpose; long frames only"),
-            (
-                "kernel-generator",
-                "a template that the kernel sends again and again; no program writes these frames, so there is no ratio",
-            ),
-        ]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let stage = bench.stage(Lab::builder())?;
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let stage = bench.stage(Lab::builder())?;
+    let sink = Sink::open(&stage)?;
+    bench.play(series(&stage, &sink), 30)?;
+    if let Some(stage) = bench.plan.long_stage()? {
         let sink = Sink::open(&stage)?;
-        bench.play(series(&stage, &sink), 30)?;
-        if let Some(stage) = bench.plan.long_stage()? {
-            let sink = Sink::open(&stage)?;
-            bench.play(series_of_long_frames(&stage, &sink), 18)?;
-        }
-        Ok(())
+        bench.play(series_of_long_frames(&stage, &sink), 18)?;
     }
+    Ok(())
 }
 
 #[derive(Debug)]

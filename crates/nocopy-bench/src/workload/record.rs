@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use nocopy::integration::xdp::Generator;
 use rustix::fs::statfs;
-use rustix::thread::CapabilitySet;
 
-use super::{Method, Workload, capture};
+use super::{Workload, capture};
 use crate::Failure;
 use crate::baseline::recorder::Recorder;
 use crate::bench::Bench;
@@ -54,38 +53,22 @@ const ROOM_BYTES: u64 = 6 << 30;
 const DISK: &str = "disk";
 const TMPFS_NAME: &str = "tmpfs";
 
-#[derive(Debug)]
-pub(crate) struct Record;
+pub(crate) const RECORD: Workload = Workload {
+    name: NAME,
+    about: "Frames made by the kernel, recorded into files",
+    methods: &[
+        ("tcpdump", "tcpdump -w, with a buffer of 64 MiB"),
+        ("dumpcap", "dumpcap -P, with a buffer of 64 MiB"),
+        ("record", "nocopy record, with a buffer of 64 MiB"),
+    ],
+    capabilities: capability::RECORDERS,
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Record {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Frames made by the kernel, recorded into files"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("tcpdump", "tcpdump -w, with a buffer of 64 MiB"),
-            ("dumpcap", "dumpcap -P, with a buffer of 64 MiB"),
-            ("record", "nocopy record, with a buffer of 64 MiB"),
-        ]
-    }
-
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::RECORDERS
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        skips()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let stage = bench.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        bench.play(series(&stage), 200)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let stage = bench.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+    bench.play(series(&stage), 200)
 }
 
 #[derive(Debug, Clone)]
@@ -112,7 +95,7 @@ fn places() -> Vec<Place> {
 }
 
 /// Parts that cannot be measured here, and why.
-fn skips() -> Vec<String> {
+fn skips(_plan: &Plan) -> Vec<String> {
     let programs =
         [Recorder::Tcpdump, Recorder::Dumpcap].into_iter().filter(|program| !program.is_installed());
     let programs = programs.map(|program| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nocopy::Cause;
 
 use super::udp_send::{Place, delivered, pair};
-use super::{LOOPBACK, Method, Workload, has_loaded};
+use super::{LOOPBACK, Workload, has_loaded};
 use crate::Failure;
 use crate::baseline::datagram_program::{Program, Running};
 use crate::baseline::datagram_sender::PORT;
@@ -40,57 +40,45 @@ const LIMIT: &str = "by-hand-first";
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Programs that send, with and without `nocopy run --batch-udp`.
-#[derive(Debug)]
-pub(crate) struct RunUdp;
+pub(crate) const RUN_UDP: Workload = Workload {
+    name: NAME,
+    about: "Unchanged programs that send datagrams one by one, with 'nocopy run --batch-udp' and without",
+    methods: &[
+        ("unchanged", "the program as it is"),
+        ("batch-udp", "the same with the library that joins its datagrams to bursts"),
+        ("by-hand", "the same with bursts of which nothing takes care: the ceiling"),
+        ("by-hand-first", "the same, but the first datagram of each burst goes alone, as with batch-udp"),
+    ],
+    lab_only: Some(LOOPBACK),
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for RunUdp {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(_plan: &Plan) -> Vec<String> {
+    let library = Preloaded::Sockets.name().err().map(|error| format!("SKIP: {NAME}: {error}"));
+    let skip = |name: &str, packages: &str| {
+        format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
+    };
+    let missing = Program::ALL.into_iter().filter(|program| !program.is_installed());
+    let missing = missing.map(|program| skip(program.name(), program.package()));
+    let servers = Server::ALL.into_iter().filter(|server| !server.is_installed());
+    let servers = servers.map(|server| skip(server.name(), server.packages()));
+    library.into_iter().chain(missing).chain(servers).collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Unchanged programs that send datagrams one by one, with 'nocopy run --batch-udp' and without"
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let Ok(library) = &Preloaded::Sockets.name() else { return Ok(()) }; // a note says so
+    let places = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
+    let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
+    let mut all = Vec::new();
+    for program in programs {
+        // What gains nothing says as much with one receiver as with two.
+        let places = if program.sends_runs() { &places[..] } else { &places[..1] };
+        all.extend(places.iter().map(|place| of_sender(place, program, library)));
     }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("unchanged", "the program as it is"),
-            ("batch-udp", "the same with the library that joins its datagrams to bursts"),
-            ("by-hand", "the same with bursts of which nothing takes care: the ceiling"),
-            ("by-hand-first", "the same, but the first datagram of each burst goes alone, as with batch-udp"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        let library = Preloaded::Sockets.name().err().map(|error| format!("SKIP: {NAME}: {error}"));
-        let skip = |name: &str, packages: &str| {
-            format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
-        };
-        let missing = Program::ALL.into_iter().filter(|program| !program.is_installed());
-        let missing = missing.map(|program| skip(program.name(), program.package()));
-        let servers = Server::ALL.into_iter().filter(|server| !server.is_installed());
-        let servers = servers.map(|server| skip(server.name(), server.packages()));
-        library.into_iter().chain(missing).chain(servers).collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let Ok(library) = &Preloaded::Sockets.name() else { return Ok(()) }; // a note says so
-        let places = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
-        let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
-        let mut all = Vec::new();
-        for program in programs {
-            // What gains nothing says as much with one receiver as with two.
-            let places = if program.sends_runs() { &places[..] } else { &places[..1] };
-            all.extend(places.iter().map(|place| of_sender(place, program, library)));
-        }
-        let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
-        all.extend(servers.map(|server| of_server(&places[0].stage, server, library)));
-        bench.play(all, 75)
-    }
+    let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
+    all.extend(servers.map(|server| of_server(&places[0].stage, server, library)));
+    bench.play(all, 75)
 }
 
 fn of_sender<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'a> {

@@ -10,7 +10,7 @@ mod queues;
 
 use nocopy::integration::xdp::{Attach, Attachment, Program};
 
-use super::{FRAME_BYTES, Method, Workload};
+use super::{FRAME_BYTES, Workload};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::generator::Load;
@@ -39,58 +39,46 @@ pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
 const LONG_FRAME_BYTES: usize = 9000;
 
 /// Packets for another host, to a program that reads every byte.
-#[derive(Debug)]
-pub(crate) struct Capture;
+pub(crate) const CAPTURE: Workload = Workload {
+    name: NAME,
+    about: "Frames made by the kernel, received in user space",
+    methods: &[
+        ("packet-ring", "TPACKET_V3 of a packet socket, by hand"),
+        ("ring", "a port in packet ring mode (PACKET_MMAP)"),
+        (
+            "xdp",
+            "a port over AF_XDP, in copy mode on veth; 'poll', 'spinning' or 'coalesced' says how it waits",
+        ),
+        ("recvmmsg", "recvmmsg() on a packet socket"),
+        ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
+        ("default", "a port opened with nothing set but its purpose; packets from sockets"),
+        ("xdp-filter", "the same port as 'xdp', with a filter that 1 % of the packets pass"),
+        ("ring-filter", "the same port as 'ring', with that filter"),
+        ("packet-ring-fanout", "two TPACKET_V3 sockets, each with the packets of one processor; two queues"),
+        ("ring-fanout", "two ports in packet ring mode; two queues"),
+    ],
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Capture {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(plan: &Plan) -> Vec<String> {
+    let skip = "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.";
+    plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Frames made by the kernel, received in user space"
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let stage = bench.stage(Lab::builder().gro_right(WITH_GRO))?;
+    bench.play(series(&stage), 64)?;
+    let stage = bench.stage(Lab::builder())?;
+    bench.play(series_from_sockets(&stage), 38)?;
+    if let Some(stage) = bench.plan.long_stage()? {
+        bench.play(series_of_long_frames(&stage), 16)?;
     }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("packet-ring", "TPACKET_V3 of a packet socket, by hand"),
-            ("ring", "a port in packet ring mode (PACKET_MMAP)"),
-            (
-                "xdp",
-                "a port over AF_XDP, in copy mode on veth; 'poll', 'spinning' or 'coalesced' says how it waits",
-            ),
-            ("recvmmsg", "recvmmsg() on a packet socket"),
-            ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
-            ("default", "a port opened with nothing set but its purpose; packets from sockets"),
-            ("xdp-filter", "the same port as 'xdp', with a filter that 1 % of the packets pass"),
-            ("ring-filter", "the same port as 'ring', with that filter"),
-            (
-                "packet-ring-fanout",
-                "two TPACKET_V3 sockets, each with the packets of one processor; two queues",
-            ),
-            ("ring-fanout", "two ports in packet ring mode; two queues"),
-        ]
+    if !bench.plan.is_between_interfaces() {
+        let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
+        bench.play(on_two_queues(&stage), 16)?;
     }
-
-    fn skips(&self, plan: &Plan) -> Vec<String> {
-        let skip = "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.";
-        plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let stage = bench.stage(Lab::builder().gro_right(WITH_GRO))?;
-        bench.play(series(&stage), 64)?;
-        let stage = bench.stage(Lab::builder())?;
-        bench.play(series_from_sockets(&stage), 38)?;
-        if let Some(stage) = bench.plan.long_stage()? {
-            bench.play(series_of_long_frames(&stage), 16)?;
-        }
-        if !bench.plan.is_between_interfaces() {
-            let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
-            bench.play(on_two_queues(&stage), 16)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,8 @@ use std::process::Command;
 
 use nocopy_lab::{Lab, Preloaded};
 use nocopy_report::capability;
-use rustix::thread::CapabilitySet;
 
-use super::{Method, Workload, capture as packets};
+use super::{Workload, capture as packets};
 use crate::Failure;
 use crate::baseline::recorder::Recorder;
 use crate::bench::Bench;
@@ -26,53 +25,38 @@ const PASSIVE: &str = "nocopy-passive";
 const TAKE: &str = "nocopy-take";
 
 /// Programs that use libpcap, with either library.
-#[derive(Debug)]
-pub(crate) struct Libpcap;
+pub(crate) const LIBPCAP: Workload = Workload {
+    name: NAME,
+    about: "Programs that use libpcap, with the system's library and with nocopy's: tcpdump, and one that injects",
+    methods: &[
+        ("libpcap", "the system's library"),
+        ("nocopy-passive", "nocopy's library in front of it, which leaves the host its traffic"),
+        ("nocopy-take", "the same, and packets are taken from the host"),
+    ],
+    lab_only: Some("it starts programs on the interfaces"),
+    capabilities: capability::RECORDERS,
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Libpcap {
-    fn name(&self) -> &'static str {
-        NAME
+fn skips(_plan: &Plan) -> Vec<String> {
+    let mut skips = Vec::new();
+    if let Err(error) = Preloaded::Pcap.name() {
+        skips.push(format!("SKIP: {NAME}: {error}"));
     }
+    if !Recorder::Tcpdump.is_installed() {
+        skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
+    }
+    skips.extend(inject::skip());
+    skips
+}
 
-    fn about(&self) -> &'static str {
-        "Programs that use libpcap, with the system's library and with nocopy's: tcpdump, and one that injects"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("libpcap", "the system's library"),
-            ("nocopy-passive", "nocopy's library in front of it, which leaves the host its traffic"),
-            ("nocopy-take", "the same, and packets are taken from the host"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some("it starts programs on the interfaces")
-    }
-
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::RECORDERS
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        let mut skips = Vec::new();
-        if let Err(error) = Preloaded::Pcap.name() {
-            skips.push(format!("SKIP: {NAME}: {error}"));
-        }
-        if !Recorder::Tcpdump.is_installed() {
-            skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
-        }
-        skips.extend(inject::skip());
-        skips
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let Ok(library) = &Preloaded::Pcap.name() else { return Ok(()) }; // a note says so
-        let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
-        bench.play(capture::series(&stage, library), 140)?;
-        drop(stage);
-        bench.play(inject::series(&inject::places()?, library), 40)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let Ok(library) = &Preloaded::Pcap.name() else { return Ok(()) }; // a note says so
+    let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
+    bench.play(capture::series(&stage, library), 140)?;
+    drop(stage);
+    bench.play(inject::series(&inject::places()?, library), 40)
 }
 
 /// The library of a program, and its method of capturing.

@@ -12,7 +12,7 @@ use crate::message::{Carrier, open};
 use crate::series::Series;
 use crate::stage::Stage;
 use crate::workload::latency::Asked;
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 use nocopy::message::{Endpoint, Event, Peer, Region};
 use nocopy::{Buffer, Ledger, Pool, Reason};
 use nocopy_lab::Lab;
@@ -29,42 +29,26 @@ const LOAD_BYTES: usize = 1 << 20;
 const LOADS_MAX: usize = 4;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
-pub(crate) struct MessageBeside;
+pub(crate) const MESSAGE_BESIDE: Workload = Workload {
+    name: NAME,
+    about: "Round trips of 64 bytes while 1 MiB messages flow to the same peer",
+    methods: &[
+        ("tcp-behind", "one connection with TCP_NODELAY for both: short messages wait behind long ones"),
+        (
+            "message-puts",
+            "the library's message protocol over UDP sockets; the long ones are puts, which go by a TCP connection beside",
+        ),
+        ("message-puts-udp", "the same without TCP connections: puts go by datagrams, too"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[
+        "message-beside: the asking end keeps 4 long messages on their way, each of which is answered; a short one is sent behind them.",
+    ],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for MessageBeside {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Round trips of 64 bytes while 1 MiB messages flow to the same peer"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("tcp-behind", "one connection with TCP_NODELAY for both: short messages wait behind long ones"),
-            (
-                "message-puts",
-                "the library's message protocol over UDP sockets; the long ones are puts, which go by a TCP connection beside",
-            ),
-            ("message-puts-udp", "the same without TCP connections: puts go by datagrams, too"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[
-            "message-beside: the asking end keeps 4 long messages on their way, each of which is answered; a short one is sent behind them.",
-        ]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&stage(Lab::builder())?), 4)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.play(series(&stage(Lab::builder())?), 4)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

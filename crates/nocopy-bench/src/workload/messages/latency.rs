@@ -10,7 +10,7 @@ use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
 use crate::traffic::Traffic;
 use crate::workload::latency::Asked;
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
@@ -22,68 +22,50 @@ const NAME: &str = "message-latency";
 
 const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 8 << 10, 64 << 10];
 
-#[derive(Debug)]
-pub(crate) struct MessageLatency;
+pub(crate) const MESSAGE_LATENCY: Workload = Workload {
+    name: NAME,
+    about: "Round trips of messages of several lengths",
+    methods: &[
+        ("tcp-blocking", "one connection with TCP_NODELAY, a write for each message; waits in the kernel"),
+        ("tcp-spinning", "the same, and both ends spin"),
+        (
+            "udp-spinning",
+            "a datagram for each message, by send() and recv(); both ends spin; nothing is sent again",
+        ),
+        (
+            "xdp-spinning",
+            "a frame for each message, over two ports of AF_XDP; both ends spin; nothing is sent again",
+        ),
+        (
+            "message-xdp",
+            "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+        ),
+        ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
+        (
+            "message-auto",
+            "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
+        ),
+        (
+            "fi_pingpong",
+            "libfabric's program with its tcp provider; it prints a mean only, so there is no ratio",
+        ),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[NOTE],
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for MessageLatency {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(_plan: &Plan) -> Vec<String> {
+    let name = fi_pingpong::NAME;
+    let missing = format!(
+        "SKIP: {NAME} {name}: not installed: 'apt install libfabric-bin' or what your system calls it."
+    );
+    (!fi_pingpong::is_installed()).then_some(missing).into_iter().collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Round trips of messages of several lengths"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            (
-                "tcp-blocking",
-                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
-            ),
-            ("tcp-spinning", "the same, and both ends spin"),
-            (
-                "udp-spinning",
-                "a datagram for each message, by send() and recv(); both ends spin; nothing is sent again",
-            ),
-            (
-                "xdp-spinning",
-                "a frame for each message, over two ports of AF_XDP; both ends spin; nothing is sent again",
-            ),
-            (
-                "message-xdp",
-                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
-            ),
-            ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
-            (
-                "message-auto",
-                "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
-            ),
-            (
-                "fi_pingpong",
-                "libfabric's program with its tcp provider; it prints a mean only, so there is no ratio",
-            ),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[NOTE]
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        let name = fi_pingpong::NAME;
-        let missing = format!(
-            "SKIP: {NAME} {name}: not installed: 'apt install libfabric-bin' or what your system calls it."
-        );
-        (!fi_pingpong::is_installed()).then_some(missing).into_iter().collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&stage(Lab::builder())?), 64)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.play(series(&stage(Lab::builder())?), 64)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

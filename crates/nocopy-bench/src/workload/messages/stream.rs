@@ -16,7 +16,7 @@ use crate::series::{Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, Stage};
 use crate::traffic::{Work, conduct};
 use crate::window::Gauge;
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 use crate::xdp::{self, Wanted};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
@@ -55,70 +55,48 @@ const LAST_MAX: Duration = Duration::from_secs(60);
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 const ACTION: &str = "check that both interfaces are still up";
 
-#[derive(Debug)]
-pub(crate) struct MessageStream;
+pub(crate) const MESSAGE_STREAM: Workload = Workload {
+    name: NAME,
+    about: "Messages of several lengths one way",
+    methods: &[
+        ("tcp-blocking", "one connection with TCP_NODELAY, a write for each message; waits in the kernel"),
+        ("tcp-batched", "the same, with one writev() for a batch of messages"),
+        ("tcp-gathered", "the same, with one write() of a buffer that a batch of messages is copied into"),
+        ("tcp-spinning", "one connection with TCP_NODELAY; both ends spin"),
+        (
+            "message-xdp",
+            "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+        ),
+        ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
+        (
+            "message-auto",
+            "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
+        ),
+        (
+            "message-published",
+            "the same, with the prepared part of each message published once: the TCP connection sends it by reference to its pages",
+        ),
+        (
+            "message-posted",
+            "as message-auto; the receiver posts buffers of 4 MiB in all, into which the library reads messages from the TCP connection",
+        ),
+        ("message-posted-udp", "the same without TCP connections: messages are copied into the buffers"),
+        ("udp-spinning", "a datagram for each message; nothing is sent again"),
+        ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[NOTE],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for MessageStream {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Messages of several lengths one way"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            (
-                "tcp-blocking",
-                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
-            ),
-            ("tcp-batched", "the same, with one writev() for a batch of messages"),
-            (
-                "tcp-gathered",
-                "the same, with one write() of a buffer that a batch of messages is copied into",
-            ),
-            ("tcp-spinning", "one connection with TCP_NODELAY; both ends spin"),
-            (
-                "message-xdp",
-                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
-            ),
-            ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
-            (
-                "message-auto",
-                "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
-            ),
-            (
-                "message-published",
-                "the same, with the prepared part of each message published once: the TCP connection sends it by reference to its pages",
-            ),
-            (
-                "message-posted",
-                "as message-auto; the receiver posts buffers of 4 MiB in all, into which the library reads messages from the TCP connection",
-            ),
-            ("message-posted-udp", "the same without TCP connections: messages are copied into the buffers"),
-            ("udp-spinning", "a datagram for each message; nothing is sent again"),
-            ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[NOTE]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let usual = stage(Lab::builder())?;
-        bench.play(series(&usual, &PAYLOADS_BYTES), 60)?;
-        let mut carriers = series(&usual, &PAYLOADS_BYTES_CARRIERS);
-        carriers.iter_mut().for_each(|series| series.trials.retain(|trial| CARRIERS.contains(&trial.method)));
-        bench.play(carriers, 40)?;
-        let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
-        bench.play(series(&long, &PAYLOADS_BYTES_LONG), 14)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let usual = stage(Lab::builder())?;
+    bench.play(series(&usual, &PAYLOADS_BYTES), 60)?;
+    let mut carriers = series(&usual, &PAYLOADS_BYTES_CARRIERS);
+    carriers.iter_mut().for_each(|series| series.trials.retain(|trial| CARRIERS.contains(&trial.method)));
+    bench.play(carriers, 40)?;
+    let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
+    bench.play(series(&long, &PAYLOADS_BYTES_LONG), 14)
 }
 
 fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {

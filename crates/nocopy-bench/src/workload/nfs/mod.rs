@@ -19,16 +19,15 @@ use nocopy_lab::Lab;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::{Link, Row};
-use rustix::thread::CapabilitySet;
 
-use super::{LOOPBACK, Method, Workload};
+use super::{LOOPBACK, Workload};
 use crate::Failure;
 use crate::baseline::nfs_server;
 use crate::bench::Bench;
 use crate::plan::Plan;
 use crate::stage::{Stage, USUAL_MTU_BYTES};
 use files::Files;
-pub(crate) use readers::NfsRead;
+pub(crate) use readers::NFS_READ;
 pub(crate) use reads::{LONGEST_BYTES, of_length};
 
 const NAME: &str = "nfs";
@@ -45,59 +44,41 @@ const SKIP_DISK: &str =
     "SKIP: nfs, beside a reader of a cold file: no directory on a disk with 2 GiB free was found.";
 
 /// Files served to a client that reads them.
-#[derive(Debug)]
-pub(crate) struct Nfs;
+pub(crate) const NFS: Workload = Workload {
+    name: NAME,
+    about: "Files served by NFS version 3 to a client that discards what it reads, and writes files",
+    methods: &[
+        ("pread-writev", "by hand: pread() into a buffer, writev() of header and buffer"),
+        ("sendfile", "by hand: the header by send(), the file by sendfile()"),
+        ("recv-pwrite", "by hand: recv() into a buffer, pwrite() from there into the file"),
+        ("ganesha", "Debian's nfs-ganesha with its VFS module"),
+        ("nocopy-stable", "nocopy serve nfs --stable, which copies what is read"),
+        ("nocopy", "nocopy serve nfs"),
+    ],
+    lab_only: Some(LOOPBACK),
+    capabilities: capability::FILE_SERVERS,
+    notes: &[
+        "nfs: sender is the process that serves: its CPU us per megabyte, or ns per reply (of 'ls -l': per file); receiver is the client's \
+         thread, which keeps eight calls under way.",
+    ],
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for Nfs {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(_plan: &Plan) -> Vec<String> {
+    let disk = (!files::is_on_disk()).then(|| SKIP_DISK.to_owned());
+    let memory = files::memory().is_none().then(|| SKIP_MEMORY.to_owned());
+    skip_of_ganesha().into_iter().chain(disk).chain(memory).collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Files served by NFS version 3 to a client that discards what it reads, and writes files"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("pread-writev", "by hand: pread() into a buffer, writev() of header and buffer"),
-            ("sendfile", "by hand: the header by send(), the file by sendfile()"),
-            ("recv-pwrite", "by hand: recv() into a buffer, pwrite() from there into the file"),
-            ("ganesha", "Debian's nfs-ganesha with its VFS module"),
-            ("nocopy-stable", "nocopy serve nfs --stable, which copies what is read"),
-            ("nocopy", "nocopy serve nfs"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::FILE_SERVERS
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[
-            "nfs: sender is the process that serves: its CPU us per megabyte, or ns per reply (of 'ls -l': per file); receiver is the client's \
-             thread, which keeps eight calls under way.",
-        ]
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        let disk = (!files::is_on_disk()).then(|| SKIP_DISK.to_owned());
-        let memory = files::memory().is_none().then(|| SKIP_MEMORY.to_owned());
-        skip_of_ganesha().into_iter().chain(disk).chain(memory).collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
-        let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-        bench.play_figures(reads::series(&place), &by, 60, |_: &mut Row| {})?;
-        bench.play_figures(writes::series(&place), &by, 25, |_: &mut Row| {})?;
-        bench.play(calls::series(&place), 40)?;
-        bench.play(made::series(&place), 15)?;
-        bench.play(beside::series(&place), 30)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
+    let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
+    bench.play_figures(reads::series(&place), &by, 60, |_: &mut Row| {})?;
+    bench.play_figures(writes::series(&place), &by, 25, |_: &mut Row| {})?;
+    bench.play(calls::series(&place), 40)?;
+    bench.play(made::series(&place), 15)?;
+    bench.play(beside::series(&place), 30)
 }
 
 pub(crate) fn skip_of_ganesha() -> Option<String> {

@@ -8,43 +8,27 @@ use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_READ_WRITE, Series, Trial};
 use crate::stream::{Cast, ProxyWay, ReceiveWay, SOURCE_BYTES, SendWay, Side};
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-proxy";
 
 /// `splice` is compared with the better of them.
 const BUFFERS_BYTES: [usize; 2] = [BUFFER_BYTES, 256 << 10];
 
-#[derive(Debug)]
-pub(crate) struct TcpProxy;
+pub(crate) const TCP_PROXY: Workload = Workload {
+    name: NAME,
+    about: "A TCP stream forwarded from one connection to another",
+    methods: &[
+        ("read-write", "recv() and send() through a buffer, whose length is the variant"),
+        ("splice", "the library's pages in a pipe, by splice()"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[NOTE],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for TcpProxy {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "A TCP stream forwarded from one connection to another"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("read-write", "recv() and send() through a buffer, whose length is the variant"),
-            ("splice", "the library's pages in a pipe, by splice()"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[NOTE]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(vec![series(&Place::loopback()?)], 30)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.play(vec![series(&Place::loopback()?)], 30)
 }
 
 pub(crate) fn series(place: &Place) -> Series<'_> {

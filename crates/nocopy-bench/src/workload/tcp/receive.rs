@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_RECV, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SendWay, Side};
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-receive";
 
@@ -17,41 +17,25 @@ const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256
 /// With 4148 and 8244 a segment has exactly one or two pages beside 52 bytes of headers; with the others it does not.
 const MTUS_BYTES: [u32; 4] = [1500, 4148, 8244, 9000];
 
-#[derive(Debug)]
-pub(crate) struct TcpReceive;
+pub(crate) const TCP_RECEIVE: Workload = Workload {
+    name: NAME,
+    about: "A TCP stream received in every way there is, and read",
+    methods: &[
+        ("recv", "recv() into one buffer, whose length is the variant"),
+        (
+            "mapped",
+            "the library's stream, with pages that the kernel maps (TCP_ZEROCOPY_RECEIVE); what does not map is copied",
+        ),
+        ("auto", "the library's stream, which chooses how long chunks are, and whether they are mapped"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[NOTE],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for TcpReceive {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "A TCP stream received in every way there is, and read"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("recv", "recv() into one buffer, whose length is the variant"),
-            (
-                "mapped",
-                "the library's stream, with pages that the kernel maps (TCP_ZEROCOPY_RECEIVE); what does not map is copied",
-            ),
-            ("auto", "the library's stream, which chooses how long chunks are, and whether they are mapped"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[NOTE]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Place::both()?), 40)?;
-        bench.play(series_of_pages(&page_places()?), 28)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.play(series(&Place::both()?), 40)?;
+    bench.play(series_of_pages(&page_places()?), 28)
 }
 
 fn page_places() -> Result<Vec<Place>, Failure> {

@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_FOR_OWNED, BEST_METHOD, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay, Side};
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::{Link, Row};
 
@@ -13,42 +13,26 @@ const NAME: &str = "tcp-send";
 
 const BASELINE: &str = "plain";
 
-#[derive(Debug)]
-pub(crate) struct TcpSend;
+pub(crate) const TCP_SEND: Workload = Workload {
+    name: NAME,
+    about: "A TCP stream sent in every way there is",
+    methods: &[
+        ("plain", "send() of a stream"),
+        ("zerocopy", "the library's stream, owned buffers of 64 KiB with MSG_ZEROCOPY"),
+        ("uring-zerocopy", "the same with io_uring (IORING_OP_SENDMSG_ZC)"),
+        ("auto", "the same, and the library chooses the method by measurement"),
+        ("published", "the library's stream, sealed data sent by reference to its pages"),
+        ("sendfile", "sendfile() from a file in memory"),
+        ("vmsplice", "vmsplice() into a pipe, and splice() from there"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[NOTE],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for TcpSend {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "A TCP stream sent in every way there is"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("plain", "send() of a stream"),
-            ("zerocopy", "the library's stream, owned buffers of 64 KiB with MSG_ZEROCOPY"),
-            ("uring-zerocopy", "the same with io_uring (IORING_OP_SENDMSG_ZC)"),
-            ("auto", "the same, and the library chooses the method by measurement"),
-            ("published", "the library's stream, sealed data sent by reference to its pages"),
-            ("sendfile", "sendfile() from a file in memory"),
-            ("vmsplice", "vmsplice() into a pipe, and splice() from there"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[NOTE]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-        bench.play_figures(series(&Place::both()?), &by, 64, |_: &mut Row| {})
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
+    bench.play_figures(series(&Place::both()?), &by, 64, |_: &mut Row| {})
 }
 
 fn series(places: &[Place]) -> Vec<Series<'_>> {

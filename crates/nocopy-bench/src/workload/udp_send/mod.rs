@@ -9,7 +9,7 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use reception::{UdpReceive, series as reception};
+pub(crate) use reception::{UDP_RECEIVE, series as reception};
 pub(crate) use sink::{Place, checked, delivered, has_offload, pair, segmented};
 use sink::{Sink, Taker};
 
@@ -18,13 +18,11 @@ use crate::Failure;
 use crate::baseline::datagram_sender;
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
-use crate::plan::Plan;
 use crate::series::{BEST_METHOD, Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 use crate::traffic::{self, Work, conduct};
 use crate::udp::{self, SharedLedger};
 use crate::udp_over_port;
-use crate::workload;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
@@ -43,54 +41,35 @@ const TO_RECVMMSG: &str = "to-recvmmsg";
 const NO_CHECKSUM: &str = "no-checksum";
 pub(crate) const ONE_A_CALL: &str = "one-a-call";
 
-#[derive(Debug)]
-pub(crate) struct UdpSend;
+pub(crate) const UDP_SEND: Workload = Workload {
+    name: NAME,
+    about: "Datagrams sent in every way there is, to sinks that drop or read them",
+    methods: &[
+        ("socket", "send() of a datagram a call"),
+        ("sendmmsg", "sendmmsg(), 64 datagrams a call"),
+        ("gso", "send() of a burst that the kernel or the card cuts (UDP_SEGMENT)"),
+        ("zerocopy", "the library's socket with MSG_ZEROCOPY"),
+        ("zerocopy-gso", "the same, a burst a call"),
+        ("uring-zerocopy", "the library's socket with io_uring (IORING_OP_SEND_ZC)"),
+        ("uring-zerocopy-gso", "the same, a burst a call"),
+        ("auto", "the library's socket, which chooses the method by measurement"),
+        ("xdp-udp", "UDP over a port of AF_XDP, from frames that the payloads lie in"),
+        ("xdp-copy", "the same, with payloads copied into the frames"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &[sink::NOTE],
+    skips: |_| sink::skip().into_iter().collect(),
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for UdpSend {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Datagrams sent in every way there is, to sinks that drop or read them"
-    }
-
-    fn methods(&self) -> &'static [workload::Method] {
-        &[
-            ("socket", "send() of a datagram a call"),
-            ("sendmmsg", "sendmmsg(), 64 datagrams a call"),
-            ("gso", "send() of a burst that the kernel or the card cuts (UDP_SEGMENT)"),
-            ("zerocopy", "the library's socket with MSG_ZEROCOPY"),
-            ("zerocopy-gso", "the same, a burst a call"),
-            ("uring-zerocopy", "the library's socket with io_uring (IORING_OP_SEND_ZC)"),
-            ("uring-zerocopy-gso", "the same, a burst a call"),
-            ("auto", "the library's socket, which chooses the method by measurement"),
-            ("xdp-udp", "UDP over a port of AF_XDP, from frames that the payloads lie in"),
-            ("xdp-copy", "the same, with payloads copied into the frames"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[sink::NOTE]
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        sink::skip().into_iter().collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let places = sink::places(USUAL_MTU_BYTES)?;
-        let mut all = series(&places, &PAYLOAD_BYTES);
-        all.extend(series_of_single_datagrams(&places, &PAYLOAD_BYTES));
-        bench.play(all, 50)?;
-        drop(places);
-        let places = sink::places(LONG_MTU_BYTES)?;
-        bench.play(series(&places, &PAYLOAD_BYTES_LONG), 25)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let places = sink::places(USUAL_MTU_BYTES)?;
+    let mut all = series(&places, &PAYLOAD_BYTES);
+    all.extend(series_of_single_datagrams(&places, &PAYLOAD_BYTES));
+    bench.play(all, 50)?;
+    drop(places);
+    let places = sink::places(LONG_MTU_BYTES)?;
+    bench.play(series(&places, &PAYLOAD_BYTES_LONG), 25)
 }
 
 /// All methods with bursts, separately for each sink and length.

@@ -7,7 +7,7 @@ use crate::datagram::Datagrams;
 use crate::series::{Series, Trial};
 use crate::stage::USUAL_MTU_BYTES;
 use crate::workload::udp_send::sink::Taker;
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
 
 const NAME: &str = "udp-receive";
@@ -16,38 +16,22 @@ const SINK: &str = "a program that reads every byte";
 const BASELINE: &str = "recvmmsg";
 const BY_HAND: &str = "gro";
 
-#[derive(Debug)]
-pub(crate) struct UdpReceive;
+pub(crate) const UDP_RECEIVE: Workload = Workload {
+    name: NAME,
+    about: "Datagrams received, and read",
+    methods: &[
+        ("recvmmsg", "recvmmsg(), 64 datagrams a call"),
+        ("gro", "recvmsg() of datagrams as the kernel joined them (UDP_GRO)"),
+        ("auto", "the library's socket, which takes datagrams as the kernel joined them, too"),
+    ],
+    lab_only: Some(LOOPBACK),
+    notes: &["udp-receive: the sender hands over bursts of datagrams (UDP_SEGMENT), in one call each."],
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for UdpReceive {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "Datagrams received, and read"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("recvmmsg", "recvmmsg(), 64 datagrams a call"),
-            ("gro", "recvmsg() of datagrams as the kernel joined them (UDP_GRO)"),
-            ("auto", "the library's socket, which takes datagrams as the kernel joined them, too"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &["udp-receive: the sender hands over bursts of datagrams (UDP_SEGMENT), in one call each."]
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let place = sink::pair(USUAL_MTU_BYTES)?;
-        bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 12)
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let place = sink::pair(USUAL_MTU_BYTES)?;
+    bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 12)
 }
 
 pub(crate) fn series(place: &Place, bytes: usize) -> Series<'_> {

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::{Evidence, Row};
-use rustix::thread::CapabilitySet;
 
 use super::server::Server;
 use super::{CACHED_BYTES, Contents, Place, files};
@@ -20,7 +19,7 @@ use crate::baseline::nfs_client::libnfs;
 use crate::bench::Bench;
 use crate::plan::Plan;
 use crate::stage::USUAL_MTU_BYTES;
-use crate::workload::{LOOPBACK, Method, Workload};
+use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "nfs-read";
 
@@ -33,61 +32,42 @@ const SKIP_MEMORY: &str =
     "SKIP: nfs-read, copies of small files: no directory in memory (tmpfs) with 1 GiB free was found.";
 const SKIP_DISK: &str = "SKIP: nfs-read, a long copy: no directory on a disk with 6 GiB free was found.";
 
-#[derive(Debug)]
-pub(crate) struct NfsRead;
+pub(crate) const NFS_READ: Workload = Workload {
+    name: NAME,
+    about: "Programs that read files by NFS: this library's client, one on libnfs, and a loop of recv()",
+    methods: &[
+        ("recv", "the limit: a loop of recv() of recorded replies, which are sent from memory"),
+        (
+            "by-hand",
+            "the limit of this server: calls made beforehand, and a loop of recv() that only counts what comes",
+        ),
+        ("libnfs", "a C program on the asynchronous calls of Debian's libnfs"),
+        ("nocopy", "nocopy_nfs::client; of copies 'nocopy cp'"),
+    ],
+    lab_only: Some(LOOPBACK),
+    capabilities: capability::FILE_SERVERS, // to start the server as another user, as root
+    notes: &[
+        "nfs-read: sender is the server's process, 'nocopy serve nfs'; receiver is that of the program, with all that the kernel does in its name. \
+         MiB: the most memory that the program had. 16 reads are in flight, of all connections together.",
+    ],
+    skips,
+    ..Workload::measured_by(measure)
+};
 
-impl Workload for NfsRead {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+fn skips(_plan: &Plan) -> Vec<String> {
+    let libnfs = (!libnfs::is_installed()).then_some(SKIP_LIBNFS);
+    let memory = files::memory().is_none().then_some(SKIP_MEMORY);
+    let disk = (!files::has_disk_room(copies::ROOM_BYTES)).then_some(SKIP_DISK);
+    [libnfs, memory, disk].into_iter().flatten().map(str::to_owned).collect()
+}
 
-    fn about(&self) -> &'static str {
-        "Programs that read files by NFS: this library's client, one on libnfs, and a loop of recv()"
-    }
-
-    fn methods(&self) -> &'static [Method] {
-        &[
-            ("recv", "the limit: a loop of recv() of recorded replies, which are sent from memory"),
-            (
-                "by-hand",
-                "the limit of this server: calls made beforehand, and a loop of recv() that only counts what comes",
-            ),
-            ("libnfs", "a C program on the asynchronous calls of Debian's libnfs"),
-            ("nocopy", "nocopy_nfs::client; of copies 'nocopy cp'"),
-        ]
-    }
-
-    fn lab_only(&self) -> Option<&'static str> {
-        Some(LOOPBACK)
-    }
-
-    /// To start the server as another user, as root.
-    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
-        capability::FILE_SERVERS
-    }
-
-    fn notes(&self) -> &'static [&'static str] {
-        &[
-            "nfs-read: sender is the server's process, 'nocopy serve nfs'; receiver is that of the program, with all that the kernel does in its name. \
-             MiB: the most memory that the program had. 16 reads are in flight, of all connections together.",
-        ]
-    }
-
-    fn skips(&self, _plan: &Plan) -> Vec<String> {
-        let libnfs = (!libnfs::is_installed()).then_some(SKIP_LIBNFS);
-        let memory = files::memory().is_none().then_some(SKIP_MEMORY);
-        let disk = (!files::has_disk_room(copies::ROOM_BYTES)).then_some(SKIP_DISK);
-        [libnfs, memory, disk].into_iter().flatten().map(str::to_owned).collect()
-    }
-
-    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let place = Place::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
-        let scene = Scene::new(&place)?;
-        bench.play_figures(reads::series(&scene), &BY, 60, |_: &mut Row| {})?;
-        bench.play(copies::small(&scene), 20)?;
-        // One round suffices for the memory it needs.
-        bench.play_figures(copies::long(&scene), &BY, 1, |_: &mut Row| {})
-    }
+fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let place = Place::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
+    let scene = Scene::new(&place)?;
+    bench.play_figures(reads::series(&scene), &BY, 60, |_: &mut Row| {})?;
+    bench.play(copies::small(&scene), 20)?;
+    // One round suffices for the memory it needs.
+    bench.play_figures(copies::long(&scene), &BY, 1, |_: &mut Row| {})
 }
 
 fn contents(is_quick: bool) -> Contents {
