@@ -34,32 +34,25 @@ pub enum Figure {
 
 impl Figure {
     pub fn name(self) -> &'static str {
-        match self {
-            Figure::PacketsPerSecond => "packets/s",
-            Figure::MessagesPerSecond => "messages/s",
-            Figure::BytesPerSecond => "bytes/s",
-            Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
-            Figure::MachineCpuPerPacket => "machine CPU per packet",
-            Figure::ReceiverCpu => "receiver CPU",
-            Figure::SenderCpuPerMegabyte => "sender CPU per megabyte",
-            Figure::ReceiverCpuPerMegabyte => "receiver CPU per megabyte",
-            Figure::MedianLatency => "p50",
-            Figure::TailLatency => "p99",
-        }
+        self.name_and_unit()[0]
     }
 
     pub fn unit(self) -> &'static str {
+        self.name_and_unit()[1]
+    }
+
+    fn name_and_unit(self) -> [&'static str; 2] {
         match self {
-            Figure::PacketsPerSecond => "packets/s",
-            Figure::MessagesPerSecond => "messages/s",
-            Figure::BytesPerSecond => "Gbit/s",
-            Figure::ReceiverCpuPerPacket => "receiver CPU, ns per packet",
-            Figure::MachineCpuPerPacket => "CPU of the machine, ns per packet",
-            Figure::ReceiverCpu => "receiver CPU, % of a processor",
-            Figure::SenderCpuPerMegabyte => "sender CPU, us per megabyte",
-            Figure::ReceiverCpuPerMegabyte => "receiver CPU, us per megabyte",
-            Figure::MedianLatency => "p50 of the round trip, us",
-            Figure::TailLatency => "p99 of the round trip, us",
+            Figure::PacketsPerSecond => ["packets/s", "packets/s"],
+            Figure::MessagesPerSecond => ["messages/s", "messages/s"],
+            Figure::BytesPerSecond => ["bytes/s", "Gbit/s"],
+            Figure::ReceiverCpuPerPacket => ["receiver CPU per packet", "receiver CPU, ns per packet"],
+            Figure::MachineCpuPerPacket => ["machine CPU per packet", "CPU of the machine, ns per packet"],
+            Figure::ReceiverCpu => ["receiver CPU", "receiver CPU, % of a processor"],
+            Figure::SenderCpuPerMegabyte => ["sender CPU per megabyte", "sender CPU, us per megabyte"],
+            Figure::ReceiverCpuPerMegabyte => ["receiver CPU per megabyte", "receiver CPU, us per megabyte"],
+            Figure::MedianLatency => ["p50", "p50 of the round trip, us"],
+            Figure::TailLatency => ["p99", "p99 of the round trip, us"],
         }
     }
 

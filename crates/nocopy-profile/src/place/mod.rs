@@ -53,51 +53,36 @@ impl Place {
         Self::Other,
     ];
 
-    /// The name in the head of a column.
-    pub fn short_words(self) -> &'static str {
-        match self {
-            Self::Interrupt => "interrupt",
-            Self::SoftirqDriver => "driver",
-            Self::SoftirqReceive => "softirq rx",
-            Self::SoftirqSend => "softirq tx",
-            Self::RetransmitTimer => "retransmit",
-            Self::DelayedAckTimer => "delayed ACK",
-            Self::KeepaliveTimer => "keepalive",
-            Self::CallDriver => "call driver",
-            Self::CallReceive => "call rx",
-            Self::CallSend => "call tx",
-            Self::CopyToUser => "to user",
-            Self::CopyFromUser => "from user",
-            Self::SystemCall => "entry",
-            Self::Scheduler => "scheduler",
-            Self::PageFault => "fault",
-            Self::Program => "program",
-            Self::Measuring => "measuring",
-            Self::Other => "rest",
-        }
-    }
-
     /// The name in a sentence.
     pub fn words(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// The name in the head of a column.
+    pub fn short_words(self) -> &'static str {
+        self.names()[1]
+    }
+
+    fn names(self) -> [&'static str; 2] {
         match self {
-            Self::Interrupt => "interrupt",
-            Self::SoftirqDriver => "softirq: driver, NAPI, GRO",
-            Self::SoftirqReceive => "softirq: receive",
-            Self::SoftirqSend => "softirq: send (ACKs)",
-            Self::RetransmitTimer => "TCP's retransmit timer",
-            Self::DelayedAckTimer => "TCP's delayed-ACK timer",
-            Self::KeepaliveTimer => "TCP's keepalive timer",
-            Self::CallDriver => "in the call: driver",
-            Self::CallReceive => "in the call: receive",
-            Self::CallSend => "in the call: send (ACKs)",
-            Self::CopyToUser => "copy to user",
-            Self::CopyFromUser => "copy from user",
-            Self::SystemCall => "system-call entry",
-            Self::Scheduler => "scheduler, wake-ups",
-            Self::PageFault => "page faults",
-            Self::Program => "the program itself",
-            Self::Measuring => "this measurement",
-            Self::Other => "the rest",
+            Self::Interrupt => ["interrupt", "interrupt"],
+            Self::SoftirqDriver => ["softirq: driver, NAPI, GRO", "driver"],
+            Self::SoftirqReceive => ["softirq: receive", "softirq rx"],
+            Self::SoftirqSend => ["softirq: send (ACKs)", "softirq tx"],
+            Self::RetransmitTimer => ["TCP's retransmit timer", "retransmit"],
+            Self::DelayedAckTimer => ["TCP's delayed-ACK timer", "delayed ACK"],
+            Self::KeepaliveTimer => ["TCP's keepalive timer", "keepalive"],
+            Self::CallDriver => ["in the call: driver", "call driver"],
+            Self::CallReceive => ["in the call: receive", "call rx"],
+            Self::CallSend => ["in the call: send (ACKs)", "call tx"],
+            Self::CopyToUser => ["copy to user", "to user"],
+            Self::CopyFromUser => ["copy from user", "from user"],
+            Self::SystemCall => ["system-call entry", "entry"],
+            Self::Scheduler => ["scheduler, wake-ups", "scheduler"],
+            Self::PageFault => ["page faults", "fault"],
+            Self::Program => ["the program itself", "program"],
+            Self::Measuring => ["this measurement", "measuring"],
+            Self::Other => ["the rest", "rest"],
         }
     }
 }
