@@ -51,132 +51,72 @@ impl Causes {
 
 pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
     let (rows, title) = (section.rows, section.title());
-    let columns = StreamColumns::of(rows);
-    let has_copies = rows.iter().any(|row| row.receiver_user_copies.is_some());
-    let mut header = match section.figure() {
-        Figure::MedianLatency | Figure::TailLatency => LATENCY_HEADER.to_vec(),
-        figure if is_of_stream(figure) => columns.header(),
-        Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
-        _ => PACKET_HEADER.to_vec(),
-    };
-    if has_copies {
-        header.insert(header.len() - 2, "user copies");
-    }
-    let cells = |row: &Row, causes: &mut Causes| {
-        let name = name(row, title);
-        let cells = match section.figure() {
-            Figure::MedianLatency | Figure::TailLatency => latency_cells(name, row),
-            figure if is_of_stream(figure) => columns.cells(name, row),
-            Figure::MessagesPerSecond => message_cells(name, row),
-            _ => packet_cells(name, row),
-        };
+    let is_shown =
+        |(head, cell): &&Column| !SPARSE.contains(head) || rows.iter().any(|row| cell(row).is_some());
+    let columns: Vec<_> = columns(section.figure()).iter().chain([&USER_COPIES]).filter(is_shown).collect();
+    let heads = columns.iter().map(|(head, _)| *head);
+    let header: Vec<_> = ["method"].into_iter().chain(heads).chain(["ratio [low–high]", "copies"]).collect();
+    let cells = |row: &Row| {
+        let figures = columns.iter().map(|(_, cell)| cell(row).unwrap_or_else(dash));
         let against =
             row.ratio.and(baseline(row, title)).map(|baseline| format!(" × {baseline}")).unwrap_or_default();
-        let copies = has_copies.then(|| number(row.receiver_user_copies, 2));
         let mark = if row.is_uncertain() { " *" } else { "" };
-        cells.into_iter().chain(copies).chain([ratio(row) + &against + mark, evidence(row, causes)]).collect()
+        let last = [ratio(row) + &against + mark, evidence(row, causes)];
+        std::iter::once(name(row, title)).chain(figures).chain(last).collect()
     };
-    Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
+    Table::new(&header, 1..header.len() - 2, rows.iter().map(cells).collect())
 }
 
-fn is_of_stream(figure: Figure) -> bool {
-    matches!(figure, Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte | Figure::ReceiverCpuPerMegabyte)
+/// A column of figures: its head, and its cell in rows that have the figure.
+type Column = (&'static str, fn(&Row) -> Option<String>);
+
+fn columns(figure: Figure) -> &'static [Column] {
+    match figure {
+        Figure::MedianLatency | Figure::TailLatency => &LATENCY_COLUMNS,
+        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte | Figure::ReceiverCpuPerMegabyte => {
+            &STREAM_COLUMNS
+        }
+        Figure::MessagesPerSecond => &MESSAGE_COLUMNS,
+        _ => &PACKET_COLUMNS,
+    }
 }
 
-const PACKET_HEADER: [&str; 9] = [
-    "method",
-    "packets/s",
-    "Gbit/s",
-    "ns/packet",
-    "sender",
-    "receiver",
-    "machine",
-    "ratio [low–high]",
-    "copies",
+const PACKET_COLUMNS: [Column; 6] = [
+    ("packets/s", |row| Some(rate_text(row.packets_per_s?, row.dropped_percent))),
+    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
+    ("ns/packet", |row| number(row.ns_per_packet, 0)),
+    ("sender", |row| number(row.sender_cpu_ns_per_packet, 0)),
+    ("receiver", |row| Some(receiver_text(row))),
+    ("machine", |row| number(row.machine_cpu_ns_per_packet, 0)),
 ];
-const MESSAGE_HEADER: [&str; 9] = [
-    "method",
-    "messages/s",
-    "Gbit/s",
-    "ns/message",
-    "sender",
-    "receiver",
-    "machine",
-    "ratio [low–high]",
-    "copies",
+const MESSAGE_COLUMNS: [Column; 6] = [
+    ("messages/s", |row| Some(rate_text(row.messages_per_s?, row.dropped_percent))),
+    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
+    ("ns/message", |row| number(row.ns_per_message, 0)),
+    ("sender", |row| number(row.sender_cpu_ns_per_message, 0)),
+    ("receiver", |row| number(row.receiver_cpu_ns_per_message, 0)),
+    ("machine", |row| number(row.machine_cpu_ns_per_message, 0)),
 ];
-const LATENCY_HEADER: [&str; 8] =
-    ["method", "p50 us", "p99 us", "p99.9 us", "mean us", "lost", "ratio [low–high]", "copies"];
+const STREAM_COLUMNS: [Column; 7] = [
+    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
+    ("sender", |row| number(row.sender_cpu_us_per_mb, 0)),
+    ("proxy", |row| number(row.proxy_cpu_us_per_mb, 0)),
+    ("receiver", |row| number(row.receiver_cpu_us_per_mb, 0)),
+    ("machine", |row| number(row.machine_cpu_us_per_mb, 0)),
+    ("mapped", |row| row.mapped_fraction.map(|fraction| format!("{:.1} %", fraction * 100.0))),
+    ("MiB", |row| number(row.receiver_memory_mib, 1)),
+];
+const LATENCY_COLUMNS: [Column; 5] = [
+    ("p50 us", |row| number(row.p50_us, 1)),
+    ("p99 us", |row| number(row.p99_us, 1)),
+    ("p99.9 us", |row| number(row.p99_9_us, 1)),
+    ("mean us", |row| number(row.mean_us, 1)),
+    ("lost", |row| row.lost.map(|lost| lost.to_string())),
+];
+const USER_COPIES: Column = ("user copies", |row| number(row.receiver_user_copies, 2));
 
-fn packet_cells(name: String, row: &Row) -> Vec<String> {
-    vec![
-        name,
-        row.packets_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
-        number(row.gbit_per_s, 2),
-        number(row.ns_per_packet, 0),
-        number(row.sender_cpu_ns_per_packet, 0),
-        receiver_text(row),
-        number(row.machine_cpu_ns_per_packet, 0),
-    ]
-}
-
-fn message_cells(name: String, row: &Row) -> Vec<String> {
-    vec![
-        name,
-        row.messages_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
-        number(row.gbit_per_s, 2),
-        number(row.ns_per_message, 0),
-        number(row.sender_cpu_ns_per_message, 0),
-        number(row.receiver_cpu_ns_per_message, 0),
-        number(row.machine_cpu_ns_per_message, 0),
-    ]
-}
-
-fn latency_cells(name: String, row: &Row) -> Vec<String> {
-    let lost = row.lost.map_or_else(dash, |lost| lost.to_string());
-    let times = [row.p50_us, row.p99_us, row.p99_9_us, row.mean_us].map(|time| number(time, 1));
-    std::iter::once(name).chain(times).chain([lost]).collect()
-}
-
-#[derive(Debug, Clone, Copy)]
-struct StreamColumns {
-    proxy: bool,
-    mapped: bool,
-    memory: bool,
-}
-
-impl StreamColumns {
-    fn of(rows: &[Row]) -> Self {
-        let proxy = rows.iter().any(|row| row.proxy_cpu_us_per_mb.is_some());
-        let mapped = rows.iter().any(|row| row.mapped_fraction.is_some());
-        Self { proxy, mapped, memory: rows.iter().any(|row| row.receiver_memory_mib.is_some()) }
-    }
-
-    fn header(self) -> Vec<&'static str> {
-        let proxy = self.proxy.then_some("proxy");
-        let mapped = self.mapped.then_some("mapped");
-        let memory = self.memory.then_some("MiB");
-        let first = ["method", "Gbit/s", "sender"].into_iter().chain(proxy).chain(["receiver", "machine"]);
-        first.chain(mapped).chain(memory).chain(["ratio [low–high]", "copies"]).collect()
-    }
-
-    fn cells(self, name: String, row: &Row) -> Vec<String> {
-        let mut cells = vec![name, number(row.gbit_per_s, 2), number(row.sender_cpu_us_per_mb, 0)];
-        if self.proxy {
-            cells.push(number(row.proxy_cpu_us_per_mb, 0));
-        }
-        cells.push(number(row.receiver_cpu_us_per_mb, 0));
-        cells.push(number(row.machine_cpu_us_per_mb, 0));
-        if self.mapped {
-            cells
-                .push(row.mapped_fraction.map_or_else(dash, |fraction| format!("{:.1} %", fraction * 100.0)));
-        }
-        if self.memory {
-            cells.push(number(row.receiver_memory_mib, 1));
-        }
-        cells
-    }
-}
+/// Columns that a table has only if a row has the figure.
+const SPARSE: [&str; 4] = ["proxy", "mapped", "MiB", USER_COPIES.0];
 
 /// The label of a row in its section.
 pub fn name(row: &Row, title: &str) -> String {
@@ -192,7 +132,7 @@ fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
 
 /// The cost of a packet for the receiving threads and, if there are several, how busy the busiest was.
 fn receiver_text(row: &Row) -> String {
-    let cost = number(row.receiver_cpu_ns_per_packet, 0);
+    let cost = number(row.receiver_cpu_ns_per_packet, 0).unwrap_or_else(dash);
     match (row.receivers, row.receiver_cpu_percent) {
         (Some(_), Some(percent)) => format!("{cost} ({percent:.0} % each)"),
         _ => cost,
@@ -237,8 +177,8 @@ pub fn evidence(row: &Row, causes: &mut Causes) -> String {
     }
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(dash, |value| format!("{value:.digits$}"))
+fn number(value: Option<f64>, digits: usize) -> Option<String> {
+    value.map(|value| format!("{value:.digits$}"))
 }
 
 fn dash() -> String {
