@@ -23,26 +23,30 @@ pub struct Job {
     pub series: &'static str,
     /// The sink, for series that have the same title with several sinks.
     pub(crate) sink: Option<&'static str>,
-    pub(crate) method: &'static str,
-    pub(crate) variant: Option<&'static str>,
-    nocopy: &'static str,
-    pub(crate) others: &'static [Other],
+    pub(crate) ours: Method,
+    /// What it is compared with: what most programs do, and what a program does that was written with care for this job.
+    pub(crate) others: &'static [Method],
 }
 
-/// What a job is compared with: what most programs do, and what a program does that was written with care for this job.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct Method {
     pub(crate) method: &'static str,
-    /// The variant, if it is not the best one.
+    /// The variant: of others, if it is not the best one.
     pub(crate) variant: Option<&'static str>,
     name: &'static str,
 }
 
-impl Other {
+impl Method {
     const fn new(method: &'static str, name: &'static str) -> Self {
         Self { method, variant: None, name }
     }
+
+    const fn variant(self, variant: &'static str) -> Self {
+        Self { variant: Some(variant), ..self }
+    }
 }
+
+const AUTO: Method = Method::new("auto", "auto");
 
 /// The jobs, chosen before measuring, including some that nocopy does slower.
 pub const JOBS: [Job; 14] = [
@@ -50,127 +54,99 @@ pub const JOBS: [Job; 14] = [
         what: "UDP send, 64 B",
         series: "udp-send, 64-byte datagrams",
         sink: Some("delivered"),
-        method: "auto",
-        variant: None,
-        nocopy: "auto",
-        others: &[Other::new("socket", "send()"), Other::new("gso", "GSO by hand")],
+        ours: AUTO,
+        others: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B",
         series: "udp-send, 1400-byte datagrams",
         sink: Some("delivered"),
-        method: "auto",
-        variant: None,
-        nocopy: "auto",
-        others: &[Other::new("socket", "send()"), Other::new("gso", "GSO by hand")],
+        ours: AUTO,
+        others: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B, singly",
         series: "udp-send, 1400-byte datagrams, one-a-call",
         sink: None,
-        method: "auto",
-        variant: Some("one-a-call"),
-        nocopy: "auto",
-        others: &[Other::new("socket", "send()")],
+        ours: AUTO.variant("one-a-call"),
+        others: &[Method::new("socket", "send()")],
     },
     Job {
         what: "UDP receive, 1400 B",
         series: "udp-receive, 1400-byte datagrams",
         sink: None,
-        method: "auto",
-        variant: None,
-        nocopy: "auto",
-        others: &[Other::new("recvmmsg", "recvmmsg()"), Other::new("gro", "GRO by hand")],
+        ours: AUTO,
+        others: &[Method::new("recvmmsg", "recvmmsg()"), Method::new("gro", "GRO by hand")],
     },
     Job {
         what: "TCP send, 64 KiB buffers",
         series: "tcp-send over lo, MTU 65536, cubic",
         sink: None,
-        method: "auto",
-        variant: None,
-        nocopy: "auto",
-        others: &[Other::new("plain", "send()")],
+        ours: AUTO,
+        others: &[Method::new("plain", "send()")],
     },
     Job {
         what: "TCP send, published 1 MiB",
         series: "tcp-send over lo, MTU 65536, cubic, the same 1 MiB again and again",
         sink: None,
-        method: "published",
-        variant: None,
-        nocopy: "by page",
-        others: &[Other::new("plain", "send()")],
+        ours: Method::new("published", "by page"),
+        others: &[Method::new("plain", "send()")],
     },
     Job {
         what: "TCP receive",
         series: "tcp-receive over lo, MTU 65536, cubic",
         sink: None,
-        method: "auto",
-        variant: None,
-        nocopy: "auto",
-        others: &[Other { variant: Some("64-KiB"), ..Other::new("recv", "recv()") }],
+        ours: AUTO,
+        others: &[Method::new("recv", "recv()").variant("64-KiB")],
     },
     Job {
         what: "TCP proxy",
         series: "tcp-proxy over lo, MTU 65536, cubic",
         sink: None,
-        method: "splice",
-        variant: None,
-        nocopy: "splice()",
-        others: &[Other { variant: Some("64-KiB"), ..Other::new("read-write", "recv+send") }],
+        ours: Method::new("splice", "splice()"),
+        others: &[Method::new("read-write", "recv+send").variant("64-KiB")],
     },
     Job {
         what: "message round trip, 64 B",
         series: "message-latency, 64 B there and back, MTU 1500",
         sink: None,
-        method: "message-xdp",
-        variant: Some("spinning"),
-        nocopy: "AF_XDP",
-        others: &[Other::new("tcp-spinning", "TCP")],
+        ours: Method::new("message-xdp", "AF_XDP").variant("spinning"),
+        others: &[Method::new("tcp-spinning", "TCP")],
     },
     Job {
         what: "messages one way, 64 B",
         series: "message-stream, 64 B, MTU 1500",
         sink: None,
-        method: "message-auto",
-        variant: Some("blocking"),
-        nocopy: "auto",
-        others: &[Other::new("tcp-gathered", "TCP gathered")],
+        ours: Method::new("message-auto", "auto").variant("blocking"),
+        others: &[Method::new("tcp-gathered", "TCP gathered")],
     },
     Job {
         what: "messages one way, 1 MiB",
         series: "message-stream, 1 MiB, MTU 1500",
         sink: None,
-        method: "message-auto",
-        variant: Some("blocking"),
-        nocopy: "auto",
-        others: &[Other::new("tcp-blocking", "TCP")],
+        ours: Method::new("message-auto", "auto").variant("blocking"),
+        others: &[Method::new("tcp-blocking", "TCP")],
     },
     Job {
         what: "packet send, 64 B",
         series: "packet-send, 64-byte frames",
         sink: None,
-        method: "xdp",
-        variant: None,
-        nocopy: "AF_XDP",
-        others: &[Other::new("packet-send", "send()")],
+        ours: Method::new("xdp", "AF_XDP"),
+        others: &[Method::new("packet-send", "send()")],
     },
     Job {
         what: "capture, 64 B, full rate",
         series: "capture, 64-byte frames, full-rate",
         sink: None,
-        method: "xdp",
-        variant: Some("coalesced full-rate"),
-        nocopy: "AF_XDP",
-        others: &[Other::new("packet-ring", "packet ring")],
+        ours: Method::new("xdp", "AF_XDP").variant("coalesced full-rate"),
+        others: &[Method::new("packet-ring", "packet ring")],
     },
     Job {
         what: "capture CPU, 64 B, 300 k/s",
         series: "capture, 64-byte frames, 300-kpps",
         sink: None,
-        method: "xdp",
-        variant: Some("coalesced 300-kpps"),
-        nocopy: "AF_XDP",
-        others: &[Other::new("packet-ring", "packet ring")],
+        ours: Method::new("xdp", "AF_XDP").variant("coalesced 300-kpps"),
+        others: &[Method::new("packet-ring", "packet ring")],
     },
 ];
 
@@ -179,11 +155,11 @@ impl Job {
     fn line(&self, row: &Row) -> Option<usize> {
         let is_ours = row.series == self.series
             && (self.sink.is_none() || row.sink.as_deref() == self.sink)
-            && row.method == self.method
-            && row.variant.as_deref() == self.variant
+            && row.method == self.ours.method
+            && row.variant.as_deref() == self.ours.variant
             // Beside its rate: `tcp-send` has both.
             && row.figure != Figure::SenderCpuPerMegabyte;
-        let is_baseline = |other: &Other| row.baseline.as_deref() == Some(other.method);
+        let is_baseline = |other: &Method| row.baseline.as_deref() == Some(other.method);
         self.others.iter().position(is_baseline).filter(|_| is_ours)
     }
 
@@ -195,14 +171,14 @@ impl Job {
     /// Whether a method is one of the job's.
     pub fn has(&self, method: &str, variant: Option<&str>) -> bool {
         let is_other =
-            |other: &Other| method == other.method && (other.variant.is_none() || variant == other.variant);
-        self.others.iter().any(is_other) || (method, variant) == (self.method, self.variant)
+            |other: &Method| method == other.method && (other.variant.is_none() || variant == other.variant);
+        self.others.iter().any(is_other) || (method, variant) == (self.ours.method, self.ours.variant)
     }
 
     /// The names of a row in the headline, if it is one of the job's comparisons.
     pub fn names(&self, row: &Row) -> Option<Headline> {
         let other = &self.others[self.line(row)?];
-        let [what, nocopy, other] = [self.what, self.nocopy, other.name].map(str::to_owned);
+        let [what, nocopy, other] = [self.what, self.ours.name, other.name].map(str::to_owned);
         Some(Headline { what, nocopy, other })
     }
 }

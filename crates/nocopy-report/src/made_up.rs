@@ -1,7 +1,7 @@
 //! Results made up for tests.
 
 use super::figure::Figure;
-use super::headline::{JOBS, Job};
+use super::headline::{JOBS, Job, Method};
 use super::result::{Copies, Machine, Report, Row, SCHEMA};
 use super::result_lines;
 
@@ -17,13 +17,14 @@ pub(crate) fn whole_run() -> Report {
         Row { workload: workload.into(), sink: job.sink.map(str::to_owned), ..row }
     };
     let rows = JOBS.iter().flat_map(|job| {
-        let ours = Row { variant: job.variant.map(str::to_owned), ..row(job.series, job.method, 2e6) };
-        let others = job.others.iter().map(|other| Row {
-            variant: other.variant.map(str::to_owned),
-            ..row(job.series, other.method, 1e6)
-        });
+        let by = move |way: &Method, rate| Row {
+            variant: way.variant.map(str::to_owned),
+            ..row(job.series, way.method, rate)
+        };
+        let ours = by(&job.ours, 2e6);
+        let others = job.others.iter().map(move |other| by(other, 1e6));
         let compared = job.others.iter().map(move |other| against(other.method, 2.0, ours.clone()));
-        others.chain(compared).map(|row| of(job, row))
+        others.chain(compared).map(move |row| of(job, row))
     });
     report(rows.collect())
 }
