@@ -27,112 +27,61 @@ const WINDOW: Duration = Duration::from_millis(120);
 /// The time for all jobs. Each uses its share of the remaining time, if necessary with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
-/// How a job is measured.
-struct Measurement {
-    workload: &'static Workload,
-    /// Makes the stage, and plays the job's series on it.
-    play: fn(&mut Bench<'_>, &Job, Rounds) -> Result<(), Failure>,
-}
+/// A job's workload, and what makes the stage and plays the job's series on it.
+type Measurement = (&'static Workload, fn(&mut Turn<'_, '_>) -> Result<(), Failure>);
 
 /// One for each job, in their order.
 const MEASUREMENTS: [Measurement; JOBS.len()] = [
-    Measurement {
-        workload: &udp_send::UDP_SEND,
-        play: |bench, job, rounds| {
-            let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-            bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(64)), rounds)
-        },
-    },
-    Measurement {
-        workload: &udp_send::UDP_SEND,
-        play: |bench, job, rounds| {
-            let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-            bench.play_job(job, udp_send::in_bursts(&place, Datagrams::in_bursts(1400)), rounds)
-        },
-    },
-    Measurement {
-        workload: &udp_send::UDP_SEND,
-        play: |bench, job, rounds| {
-            let place = udp_send::segmented(USUAL_MTU_BYTES)?;
-            bench.play_job(job, udp_send::singly(&place, Datagrams::singly(1400)), rounds)
-        },
-    },
-    Measurement {
-        workload: &udp_send::UDP_RECEIVE,
-        play: |bench, job, rounds| {
-            let place = udp_send::pair(USUAL_MTU_BYTES)?;
-            bench.play_job(job, udp_send::reception(&place, 1400), rounds)
-        },
-    },
-    Measurement {
-        workload: &tcp::send::TCP_SEND,
-        play: |bench, job, rounds| bench.play_job(job, tcp::send::of_owned(&tcp::Place::loopback()?), rounds),
-    },
-    Measurement {
-        workload: &tcp::send::TCP_SEND,
-        play: |bench, job, rounds| {
-            bench.play_job(job, tcp::send::of_published(&tcp::Place::loopback()?), rounds)
-        },
-    },
-    Measurement {
-        workload: &tcp::receive::TCP_RECEIVE,
-        play: |bench, job, rounds| {
-            bench.play_job(job, tcp::receive::of_any(&tcp::Place::loopback()?), rounds)
-        },
-    },
-    Measurement {
-        workload: &tcp::proxy::TCP_PROXY,
-        play: |bench, job, rounds| bench.play_job(job, tcp::proxy::series(&tcp::Place::loopback()?), rounds),
-    },
-    Measurement {
-        workload: &messages::latency::MESSAGE_LATENCY,
-        play: |bench, job, rounds| {
-            let stage = messages::stage(Lab::builder())?;
-            bench.play_job(job, messages::latency::of_length(&stage, 64), rounds)
-        },
-    },
-    Measurement {
-        workload: &messages::stream::MESSAGE_STREAM,
-        play: |bench, job, rounds| {
-            let stage = messages::stage(Lab::builder())?;
-            bench.play_job(job, messages::stream::of_length(&stage, 64), rounds)
-        },
-    },
-    Measurement {
-        workload: &messages::stream::MESSAGE_STREAM,
-        play: |bench, job, rounds| {
-            let stage = messages::stage(Lab::builder())?;
-            bench.play_job(job, messages::stream::of_length(&stage, 1 << 20), rounds)
-        },
-    },
-    Measurement {
-        workload: &packet_send::PACKET_SEND,
-        play: |bench, job, rounds| {
-            let stage = bench.plan.stage(Lab::builder())?;
-            let sink = packet_send::Sink::open(&stage)?;
-            bench.play_job(job, packet_send::of_length(&stage, &sink, 64), rounds)
-        },
-    },
-    Measurement {
-        workload: &capture::CAPTURE,
-        play: |bench, job, rounds| {
-            let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_job(job, capture::generated(&stage, 64, Load::Full), rounds)
-        },
-    },
-    Measurement {
-        workload: &capture::CAPTURE,
-        play: |bench, job, rounds| {
-            let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_job(job, capture::generated(&stage, 64, capture::PACE), rounds)
-        },
-    },
+    (&udp_send::UDP_SEND, |turn| {
+        let place = udp_send::delivered(USUAL_MTU_BYTES)?;
+        turn.play(udp_send::in_bursts(&place, Datagrams::in_bursts(64)))
+    }),
+    (&udp_send::UDP_SEND, |turn| {
+        let place = udp_send::delivered(USUAL_MTU_BYTES)?;
+        turn.play(udp_send::in_bursts(&place, Datagrams::in_bursts(1400)))
+    }),
+    (&udp_send::UDP_SEND, |turn| {
+        let place = udp_send::segmented(USUAL_MTU_BYTES)?;
+        turn.play(udp_send::singly(&place, Datagrams::singly(1400)))
+    }),
+    (&udp_send::UDP_RECEIVE, |turn| {
+        let place = udp_send::pair(USUAL_MTU_BYTES)?;
+        turn.play(udp_send::reception(&place, 1400))
+    }),
+    (&tcp::send::TCP_SEND, |turn| turn.play(tcp::send::of_owned(&tcp::Place::loopback()?))),
+    (&tcp::send::TCP_SEND, |turn| turn.play(tcp::send::of_published(&tcp::Place::loopback()?))),
+    (&tcp::receive::TCP_RECEIVE, |turn| turn.play(tcp::receive::of_any(&tcp::Place::loopback()?))),
+    (&tcp::proxy::TCP_PROXY, |turn| turn.play(tcp::proxy::series(&tcp::Place::loopback()?))),
+    (&messages::latency::MESSAGE_LATENCY, |turn| {
+        let stage = messages::stage(Lab::builder())?;
+        turn.play(messages::latency::of_length(&stage, 64))
+    }),
+    (&messages::stream::MESSAGE_STREAM, |turn| {
+        let stage = messages::stage(Lab::builder())?;
+        turn.play(messages::stream::of_length(&stage, 64))
+    }),
+    (&messages::stream::MESSAGE_STREAM, |turn| {
+        let stage = messages::stage(Lab::builder())?;
+        turn.play(messages::stream::of_length(&stage, 1 << 20))
+    }),
+    (&packet_send::PACKET_SEND, |turn| {
+        let stage = turn.bench.plan.stage(Lab::builder())?;
+        let sink = packet_send::Sink::open(&stage)?;
+        turn.play(packet_send::of_length(&stage, &sink, 64))
+    }),
+    (&capture::CAPTURE, |turn| {
+        let stage = turn.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+        turn.play(capture::generated(&stage, 64, Load::Full))
+    }),
+    (&capture::CAPTURE, |turn| {
+        let stage = turn.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+        turn.play(capture::generated(&stage, 64, capture::PACE))
+    }),
 ];
 
 /// The workloads that have a job, in the order of the jobs.
 pub(crate) fn workloads() -> Vec<&'static Workload> {
-    let mut all: Vec<&'static Workload> =
-        MEASUREMENTS.iter().map(|measurement| measurement.workload).collect();
+    let mut all: Vec<_> = MEASUREMENTS.map(|(workload, _)| workload).into();
     all.dedup_by_key(|workload| workload.name);
     all
 }
@@ -149,39 +98,44 @@ pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
 
 /// All jobs, the lines of each printed once they are measured.
 pub(crate) fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.measure_jobs()
+    let plan = bench.plan;
+    let all = MEASUREMENTS.into_iter().zip(&JOBS);
+    let all: Vec<_> = all.filter(|((workload, _), _)| workload.can_play(plan)).collect();
+    let (deadline, window) = (Instant::now() + plan.halved(TIME), plan.halved(WINDOW));
+    let mut methods_left: usize = all.iter().map(|(_, job)| job.methods()).sum();
+    bench.progress.expect(u64::from(plan.rounds) * methods_left as u64);
+    show(bench, &headline_table::header())?;
+    for ((_, play), job) in all {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let time = left * job.methods() as u32 / methods_left as u32;
+        let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
+        play(&mut Turn { bench: &mut *bench, job, rounds })?;
+        methods_left -= job.methods();
+    }
+    Ok(())
 }
 
-impl Bench<'_> {
-    fn measure_jobs(&mut self) -> Result<(), Failure> {
-        let plan = self.plan;
-        let all = MEASUREMENTS.iter().zip(&JOBS);
-        let all: Vec<_> = all.filter(|(measurement, _)| measurement.workload.can_play(plan)).collect();
-        let (deadline, window) = (Instant::now() + plan.halved(TIME), plan.halved(WINDOW));
-        let mut methods_left: usize = all.iter().map(|(_, job)| job.methods()).sum();
-        self.progress.expect(u64::from(plan.rounds) * methods_left as u64);
-        self.print(&headline_table::header())?;
-        for (measurement, job) in all {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let time = left * job.methods() as u32 / methods_left as u32;
-            let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
-            (measurement.play)(self, job, rounds)?;
-            methods_left -= job.methods();
-        }
-        Ok(())
-    }
+/// A job, and the rounds in which it is played.
+struct Turn<'a, 'b> {
+    bench: &'a mut Bench<'b>,
+    job: &'a Job,
+    rounds: Rounds,
+}
 
-    fn play_job(&mut self, job: &Job, mut series: Series<'_>, rounds: Rounds) -> Result<(), Failure> {
+impl Turn<'_, '_> {
+    /// Plays the methods of the job, which are some of the series'.
+    fn play(&mut self, mut series: Series<'_>) -> Result<(), Failure> {
+        let Self { bench, job, rounds } = self;
         series.trials.retain(|trial| job.has(trial.method, trial.variant.as_deref()));
         debug_assert_eq!((&*series.title, series.trials.len()), (job.series, job.methods()));
-        let before = self.rows.len();
-        let played = self.play_rounds(&[series], rounds, |row| row.headline = job.names(row));
-        let lines = headline_table::lines(&self.rows[before..]);
-        self.print(&lines.concat())?;
+        let before = bench.rows.len();
+        let played = bench.play_rounds(&[series], *rounds, |row| row.headline = job.names(row));
+        let lines = headline_table::lines(&bench.rows[before..]);
+        show(bench, &lines.concat())?;
         played
     }
+}
 
-    fn print(&self, text: &str) -> Result<(), Failure> {
-        Ok(self.progress.suspend(|| print::text(text))?)
-    }
+fn show(bench: &Bench<'_>, text: &str) -> Result<(), Failure> {
+    Ok(bench.progress.suspend(|| print::text(text))?)
 }
