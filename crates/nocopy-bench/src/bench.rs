@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use nocopy_lab::Builder;
 use nocopy_report::figure::Figure;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
@@ -13,7 +12,6 @@ use nocopy_report::{Interrupt, ResultFile};
 use crate::cpu;
 use crate::plan::Plan;
 use crate::series::{self, Sample, Series, Trial};
-use crate::stage::Stage;
 use crate::{Failure, WINDOW_MIN};
 
 /// Time of a trial besides its window: opening sockets, attaching, warming up, draining.
@@ -97,10 +95,6 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
-        self.plan.stage(lab)
-    }
-
     /// Measures series in rounds, each of all series, within about `seconds`.
     pub(crate) fn play(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
         self.play_named(all, seconds, |_| {})
@@ -125,13 +119,12 @@ impl<'a> Bench<'a> {
         mut all: Vec<Series<'_>>,
         figures: &[Figure],
         seconds: u64,
-        name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
         let Some(rounds) = self.prepare(&mut all, seconds) else { return Ok(()) };
         let (samples, played) = self.play_samples(&all, rounds);
         for figure in figures {
             all.iter_mut().for_each(|series| series.figure = *figure);
-            self.add_rows(&all, &samples, &name)?;
+            self.add_rows(&all, &samples, |_| {})?;
         }
         played
     }

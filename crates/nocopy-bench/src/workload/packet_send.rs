@@ -53,7 +53,7 @@ pub(crate) const PACKET_SEND: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.stage(Lab::builder())?;
+    let stage = bench.plan.stage(Lab::builder())?;
     let sink = Sink::open(&stage)?;
     bench.play(series(&stage, &sink), 30)?;
     if let Some(stage) = bench.plan.long_stage()? {

@@ -67,7 +67,7 @@ pub(crate) const RECORD: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+    let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
     bench.play(series(&stage), 200)
 }
 

@@ -67,9 +67,9 @@ fn skips(plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.stage(Lab::builder().gro_right(WITH_GRO))?;
+    let stage = bench.plan.stage(Lab::builder().gro_right(WITH_GRO))?;
     bench.play(series(&stage), 64)?;
-    let stage = bench.stage(Lab::builder())?;
+    let stage = bench.plan.stage(Lab::builder())?;
     bench.play(series_from_sockets(&stage), 38)?;
     if let Some(stage) = bench.plan.long_stage()? {
         bench.play(series_of_long_frames(&stage), 16)?;

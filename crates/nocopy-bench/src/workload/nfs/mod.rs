@@ -18,7 +18,7 @@ mod written;
 use nocopy_lab::Lab;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
-use nocopy_report::result::{Link, Row};
+use nocopy_report::result::Link;
 
 use super::{LOOPBACK, Workload};
 use crate::Failure;
@@ -74,8 +74,8 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(reads::series(&place), &by, 60, |_: &mut Row| {})?;
-    bench.play_figures(writes::series(&place), &by, 25, |_: &mut Row| {})?;
+    bench.play_figures(reads::series(&place), &by, 60)?;
+    bench.play_figures(writes::series(&place), &by, 25)?;
     bench.play(calls::series(&place), 40)?;
     bench.play(made::series(&place), 15)?;
     bench.play(beside::series(&place), 30)

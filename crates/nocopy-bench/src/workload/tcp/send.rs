@@ -7,7 +7,7 @@ use crate::series::{BEST_FOR_OWNED, BEST_METHOD, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay, Side};
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
-use nocopy_report::result::{Link, Row};
+use nocopy_report::result::Link;
 
 const NAME: &str = "tcp-send";
 
@@ -32,7 +32,7 @@ pub(crate) const TCP_SEND: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(series(&Place::both()?), &by, 64, |_: &mut Row| {})
+    bench.play_figures(series(&Place::both()?), &by, 64)
 }
 
 fn series(places: &[Place]) -> Vec<Series<'_>> {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
-use nocopy_report::result::{Evidence, Row};
+use nocopy_report::result::Evidence;
 
 use super::server::Server;
 use super::{CACHED_BYTES, Contents, Place, files};
@@ -64,10 +64,10 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let place = Place::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
     let scene = Scene::new(&place)?;
-    bench.play_figures(reads::series(&scene), &BY, 60, |_: &mut Row| {})?;
+    bench.play_figures(reads::series(&scene), &BY, 60)?;
     bench.play(copies::small(&scene), 20)?;
     // One round suffices for the memory it needs.
-    bench.play_figures(copies::long(&scene), &BY, 1, |_: &mut Row| {})
+    bench.play_figures(copies::long(&scene), &BY, 1)
 }
 
 fn contents(is_quick: bool) -> Contents {
