@@ -100,8 +100,7 @@ pub(crate) fn take(
     let interface = &stage.receiver.interface;
     sleep(SETTLE);
     let (cpu, idle, before) = (running.cpu()?, cpu::machine_idle_time()?.0, arrived(interface)?);
-    let sent = std::thread::scope(|scope| scope.spawn(|| send(stage, generator, rate)).join());
-    let elapsed = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let elapsed = stage.sender.run_pinned(|| send(generator, rate))?;
     let delay = running.delay();
     sleep(delay);
     let offered = arrived(interface)? - before;
@@ -112,8 +111,7 @@ pub(crate) fn take(
     Ok(Taken { offered, reading, machine_busy })
 }
 
-fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
-    stage.sender.enter(0)?;
+fn send(generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
     let Rate { kpps, step, frame } = rate;
     let (start, mut sent) = (Instant::now(), 0_u64);
     loop {

@@ -178,8 +178,7 @@ impl Take<'_> {
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
         let generator = generator::open(&self.stage.sender)?;
         fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
-        let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, kpps, step)).join());
-        let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let taken = self.stage.receiver.run_pinned(|| self.take(&generator, kpps, step));
         let _ = fs::remove_dir_all(&self.directory); // what is left over does no harm
         taken.map_err(failed)
     }
@@ -187,7 +186,6 @@ impl Take<'_> {
     fn take(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Taken> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
         let file = self.directory.join("packets.pcap");
-        self.stage.receiver.enter(0)?;
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
         let mut taken = ramp::take(self.stage, generator, rate, running)?;
         // The word of a packet at a place in the file, if the file is long enough. The packet may be of another program.

@@ -87,17 +87,12 @@ impl Take<'_> {
     fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
         let generator = generator::open(&self.stage.sender)?;
-        let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, rate)).join());
-        let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        taken.map_err(|error| {
-            Failure::step(self.variant.method, "capture", "try 'nocopy run --report -- tcpdump' by itself")(
-                error,
-            )
-        })
+        let taken = self.stage.receiver.run_pinned(|| self.take(&generator, rate));
+        let action = "try 'nocopy run --report -- tcpdump' by itself";
+        taken.map_err(Failure::step(self.variant.method, "capture", action))
     }
 
     fn take(&self, generator: &Generator, rate: Rate<'_>) -> io::Result<Taken> {
-        self.stage.receiver.enter(0)?;
         let before = hearing()?;
         let running = Running::listening(self.tcpdump())?;
         self.check(&running, hearing()? > before)?;

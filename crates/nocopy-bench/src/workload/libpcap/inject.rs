@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -115,13 +116,8 @@ fn inject(
     duration: Duration,
 ) -> io::Result<Sample> {
     let Place { stage: Stage { sender, .. }, sink } = place;
-    let injector = std::thread::scope(|scope| {
-        let start = scope.spawn(|| {
-            sender.enter(0)?;
-            Injector::start(&sender.interface, template.bytes(), |command| variant.apply(command))
-        });
-        start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
+    let prepare = |command: &mut Command| variant.apply(command);
+    let injector = sender.run_pinned(|| Injector::start(&sender.interface, template.bytes(), prepare))?;
     sleep(WARM_UP);
     let look =
         || io::Result::Ok((sink.packets()?, injector.cpu()?, cpu::machine_idle_time()?, Instant::now()));

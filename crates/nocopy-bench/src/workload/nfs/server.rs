@@ -86,15 +86,9 @@ impl Server {
 
     /// Starts it on the sender's processor, and waits until it serves.
     pub(super) fn start_of(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
-        std::thread::scope(|scope| {
-            let started = scope.spawn(|| {
-                place.stage.sender.enter(0)?;
-                match way {
-                    Way::Nocopy | Way::Stable => Self::start_nocopy(place, way, exported),
-                    _ => Self::start_other(place, way, exported),
-                }
-            });
-            started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        place.stage.sender.run_pinned(|| match way {
+            Way::Nocopy | Way::Stable => Self::start_nocopy(place, way, exported),
+            _ => Self::start_other(place, way, exported),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::{Child, Command, Stdio};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -70,13 +70,9 @@ fn unexpected(word: &Word) -> io::Error {
 
 /// Starts on the processor of its side, without privileges.
 fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
-    thread::scope(|scope| {
-        let started = scope.spawn(|| {
-            site.enter(0)?;
-            capability::narrow(capability::NONE)?;
-            command.spawn()
-        });
-        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    site.run_pinned(|| {
+        capability::narrow(capability::NONE)?;
+        command.spawn()
     })
 }
 
