@@ -1,7 +1,8 @@
-//! Processes that the bench starts as itself: `nocopy bench-child KIND TASK`.
+//! Processes that the bench starts: as itself (`nocopy bench-child KIND TASK`), and other programs.
 
-use std::io;
-use std::process::Command;
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -29,5 +30,55 @@ impl Kind {
         let kind = self.to_possible_value().expect("none is skipped");
         command.args([COMMAND, kind.get_name()]).arg(serde_json::to_string(task)?);
         Ok(command)
+    }
+}
+
+/// Tells the bench something: a line of JSON on standard output.
+pub(crate) fn say(word: &impl Serialize) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    serde_json::to_writer(&mut output, word)?;
+    output.write_all(b"\n")?;
+    output.flush()
+}
+
+/// What a program prints when it has begun to send.
+pub(crate) const UNDER_WAY: &str = "under way";
+
+/// A process that is killed when this is dropped, if it has not ended.
+#[derive(Debug)]
+pub(crate) struct ScopedChild(pub Child);
+
+impl ScopedChild {
+    /// Waits for [`UNDER_WAY`] on standard output, which must be a pipe.
+    pub(crate) fn wait_until_under_way(&mut self, name: &str) -> io::Result<()> {
+        let Some(output) = self.stdout.take() else { unreachable!("piped, as said above") };
+        let mut word = String::new();
+        BufReader::new(output).read_line(&mut word)?;
+        match word.trim_end() {
+            UNDER_WAY => Ok(()),
+            said => Err(io::Error::other(format!("{name} printed '{said}' instead of beginning"))),
+        }
+    }
+}
+
+impl Deref for ScopedChild {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for ScopedChild {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for ScopedChild {
+    fn drop(&mut self) {
+        // It may have ended; its number is not reused before the wait, so the signal hits no other process.
+        let _ = self.kill();
+        let _ = self.wait();
     }
 }

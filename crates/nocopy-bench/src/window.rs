@@ -94,7 +94,7 @@ struct Mark {
 }
 
 /// The work of one thread or process within the window.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reading {
     /// Of a stream: bytes.
     pub packets: u64,

@@ -1,6 +1,6 @@
 //! Programs that send datagrams one by one as fast as they can, as they are: processes of their own, which a library may be preloaded into.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{nuttcp, started};
 use crate::Failure;
-use crate::child::Kind;
+use crate::child::{Kind, ScopedChild, UNDER_WAY};
 use crate::cpu;
 use nocopy_report::Outcome;
 
@@ -19,9 +19,6 @@ pub(crate) struct Task {
     to: (Ipv4Addr, u16),
     bytes: usize,
 }
-
-/// The process's output when its first datagrams were sent.
-const UNDER_WAY: &str = "under way";
 
 /// Datagrams that the process sends before it prints [`UNDER_WAY`].
 const FIRST: u32 = 256;
@@ -109,8 +106,8 @@ fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
 /// The process, as the bench sees it; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
-    child: Child,
-    _server: Option<nuttcp::Server>,
+    child: ScopedChild,
+    _server: Option<ScopedChild>,
 }
 
 impl Running {
@@ -125,22 +122,14 @@ impl Running {
         prepare(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         if [Program::Nuttcp, Program::Ffmpeg].contains(&program) {
-            let _server = (program == Program::Nuttcp).then(nuttcp::Server::start).transpose()?;
-            let child = command.stdout(Stdio::null()).spawn()?;
-            let mut running = Self { child, _server };
-            wait_until_it_sends(program.name(), &mut running.child)?;
-            return Ok(running);
+            let _server = (program == Program::Nuttcp).then(nuttcp::start_server).transpose()?;
+            let mut child = ScopedChild(command.stdout(Stdio::null()).spawn()?);
+            wait_until_it_sends(program.name(), &mut child)?;
+            return Ok(Self { child, _server });
         }
-        let mut running = Self { child: command.spawn()?, _server: None };
-        let Some(output) = running.child.stdout.take() else { unreachable!("piped, as said above") };
-        let mut word = String::new();
-        BufReader::new(output).read_line(&mut word)?;
-        match word.trim_end() {
-            UNDER_WAY => Ok(running),
-            said => {
-                Err(io::Error::other(format!("{} printed '{said}' instead of beginning", program.name())))
-            }
-        }
+        let mut child = ScopedChild(command.spawn()?);
+        child.wait_until_under_way(program.name())?;
+        Ok(Self { child, _server: None })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -158,14 +147,6 @@ fn wait_until_it_sends(name: &str, child: &mut Child) -> io::Result<()> {
     let before = sent()?;
     let ended = || started::end_of(child);
     started::wait_until(name, ended, || Ok(sent()? >= before + u64::from(FIRST)))
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The main function of the process: sends until it is killed.

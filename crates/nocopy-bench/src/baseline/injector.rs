@@ -5,15 +5,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{self, Read, Write};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::child::Kind;
+use crate::child::{Kind, ScopedChild, UNDER_WAY};
 use crate::cpu;
 use crate::frame::HEADER_BYTES;
 use crate::lines::PATIENCE;
@@ -32,16 +32,13 @@ const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 /// `PCAP_ERRBUF_SIZE`
 const ERROR_BYTES: usize = 256;
 
-/// The process's output when its first frames were sent.
-const UNDER_WAY: &str = "under way";
-
 /// Frames between two checks for errors.
 const BURST: u64 = 256;
 
-/// The process, as the bench sees it; killed when dropped.
+/// The process, as the bench sees it.
 #[derive(Debug)]
 pub(crate) struct Injector {
-    child: Child,
+    child: ScopedChild,
 }
 
 impl Injector {
@@ -55,16 +52,9 @@ impl Injector {
         let mut command = Kind::Inject.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
-        let mut injector = Self { child: command.spawn()? };
-        let Some(output) = injector.child.stdout.take() else { unreachable!("piped, as said above") };
-        let mut word = String::new();
-        BufReader::new(output).read_line(&mut word)?;
-        match word.trim_end() {
-            UNDER_WAY => Ok(injector),
-            said => Err(io::Error::other(format!(
-                "the program that injects printed '{said}' instead of beginning"
-            ))),
-        }
+        let mut child = ScopedChild(command.spawn()?);
+        child.wait_until_under_way("the program that injects")?;
+        Ok(Self { child })
     }
 
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
@@ -86,14 +76,6 @@ impl Injector {
                 None => sleep(Duration::from_millis(2)),
             }
         }
-    }
-}
-
-impl Drop for Injector {
-    fn drop(&mut self) {
-        // Fails if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -4,9 +4,10 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::started;
+use crate::child::ScopedChild;
 
 const NAME: &str = "nuttcp";
 
@@ -27,32 +28,13 @@ pub(super) fn command((address, port): (Ipv4Addr, u16), bytes: usize) -> Command
     command
 }
 
-/// The server; killed when dropped.
-#[derive(Debug)]
-pub(super) struct Server {
-    child: Child,
-}
-
-impl Server {
-    pub(super) fn start() -> io::Result<Self> {
-        let mut command = Command::new(NAME);
-        command
-            .args(["-1", "--nofork", &format!("-P{CONTROL_PORT}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        let mut server = Self { child: command.spawn()? };
-        let ended = || started::end_of(&mut server.child);
-        started::wait_until(NAME, ended, || Ok(started::is_listening("thread-self", CONTROL_PORT)))?;
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Fails if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+pub(super) fn start_server() -> io::Result<ScopedChild> {
+    let mut command = Command::new(NAME);
+    command.args(["-1", "--nofork", &format!("-P{CONTROL_PORT}")]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = ScopedChild(command.spawn()?);
+    let ended = || started::end_of(&mut server);
+    started::wait_until(NAME, ended, || Ok(started::is_listening("thread-self", CONTROL_PORT)))?;
+    Ok(server)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::child::ScopedChild;
 use crate::cpu;
 use crate::lines::PATIENCE;
 
@@ -104,7 +105,7 @@ impl Recorder {
     /// Starts it in the calling thread's namespace; returns when it captures.
     pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<Running> {
         let before = capturing()?;
-        let child = self.command(interface, file)?.spawn()?;
+        let child = ScopedChild(self.command(interface, file)?.spawn()?);
         let mut running = Running { recorder: self, child };
         let give_up = Instant::now() + PATIENCE;
         while capturing()? <= before {
@@ -134,14 +135,14 @@ fn capturing() -> io::Result<usize> {
 #[derive(Debug)]
 pub(crate) struct Running {
     recorder: Recorder,
-    child: Child,
+    child: ScopedChild,
 }
 
 impl Running {
     /// Starts tcpdump by the given command; returns when it prints that it listens.
     pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
         tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Self { recorder: Recorder::Tcpdump, child: tcpdump.spawn()? };
+        let mut running = Self { recorder: Recorder::Tcpdump, child: ScopedChild(tcpdump.spawn()?) };
         let (mut said, give_up) = (String::new(), Instant::now() + PATIENCE);
         while !said.contains("listening on ") || !said.ends_with('\n') {
             let Some(output) = &mut running.child.stderr else { unreachable!("piped, as said above") };
@@ -208,14 +209,6 @@ impl Running {
         }
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
         io::Error::other(format!("{} {fact}, and printed '{last}'", self.recorder.name()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

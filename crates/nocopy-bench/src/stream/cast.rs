@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::peer::Peer;
 use super::task::{Role, Task};
-use super::words::Report;
+use super::words::{Report, Word};
 use super::{ProxyWay, ReceiveWay, SendWay};
 use crate::baseline::started::network_counter;
 use crate::stage::{Site, Stage};
@@ -55,7 +55,7 @@ impl Cast {
     ) -> io::Result<(Traffic, Evidence)> {
         let resent_before = segments_resent(stage)?;
         let mut company = self.start(stage)?;
-        company.all().try_for_each(Peer::wait_until_under_way)?;
+        company.all().try_for_each(|peer| peer.wait_for(&Word::UnderWay))?;
         let probes = company.observe(duration);
         // Even if a process has ended: it has reported why, and its peers end with it.
         let reports = company.reports()?;
@@ -123,7 +123,7 @@ impl Company {
         sleep(WARM_UP);
         self.tell(Phase::Measure)?;
         // On a busy machine the window could otherwise end before a process has noticed its beginning.
-        self.all().try_for_each(Peer::wait_until_measuring)?;
+        self.all().try_for_each(|peer| peer.wait_for(&Word::Measuring))?;
         let before = Probe::take(None)?;
         sleep(duration);
         let after = Probe::take(None)?;

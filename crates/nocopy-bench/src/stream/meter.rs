@@ -3,6 +3,7 @@
 use std::io;
 
 use super::words::Word;
+use crate::child::say;
 use crate::window::{Gauge, Reading};
 
 #[derive(Debug)]
@@ -22,11 +23,11 @@ impl<'w> Meter<'w> {
         self.gauge.count(bytes as u64);
         if !self.is_under_way {
             self.is_under_way = true;
-            Word::UnderWay.say()?;
+            say(&Word::UnderWay)?;
         }
         if !self.is_measuring && self.gauge.is_measuring() {
             self.is_measuring = true;
-            Word::Measuring.say()?;
+            say(&Word::Measuring)?;
         }
         Ok(())
     }

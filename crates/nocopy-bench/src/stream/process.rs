@@ -13,6 +13,7 @@ use super::words::{Report, Word};
 use super::{CONGESTION_CONTROL, amount, proxy, receive, send};
 use crate::Failure;
 use crate::baseline::tcp::set_congestion_control;
+use crate::child::say;
 use crate::cpu;
 use crate::window::{Phase, Reading, Window};
 use nocopy_report::{Outcome, capability};
@@ -26,7 +27,7 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
         Ok(report) => Word::Done(report),
         Err(error) => Word::Failed(error.to_string()),
     };
-    word.say().map_err(nocopy_report::Failure::Print)?;
+    say(&word).map_err(nocopy_report::Failure::Print)?;
     Ok(Outcome::Positive)
 }
 
@@ -55,7 +56,7 @@ fn follow(task: Task) -> io::Result<Report> {
             let listener = listen(at)?;
             course.begin()?;
             let report = amount.receive(&listener, || accept(&listener))?;
-            Word::Received.say()?;
+            say(&Word::Received)?;
             course.wait_until_over();
             Ok(report)
         }
@@ -63,7 +64,7 @@ fn follow(task: Task) -> io::Result<Report> {
             let (listener, onwards) = (listen(at)?, connect(to)?);
             course.begin()?;
             let incoming = accept(&listener)?;
-            Word::UnderWay.say()?;
+            say(&Word::UnderWay)?;
             let evidence = Some(proxy::run(&incoming, &onwards, way)?);
             Ok(Report { reading: course.reading(), evidence, mapped_fraction: None })
         }
@@ -78,7 +79,7 @@ fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
 }
 
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    Word::Listening(listener.local_addr()?).say()?;
+    say(&Word::Listening(listener.local_addr()?))?;
     let (stream, _) = listener.accept()?;
     set_congestion_control(&stream, CONGESTION_CONTROL)?;
     Ok(stream)
@@ -125,7 +126,7 @@ impl Course {
             let phase = Phase::of(word[0]);
             self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
             self.window.advance(phase);
-            if phase == Phase::Measure && !self.is_counted && Word::Measuring.say().is_err() {
+            if phase == Phase::Measure && !self.is_counted && say(&Word::Measuring).is_err() {
                 break;
             }
         }

@@ -5,6 +5,7 @@ use std::io;
 use super::Amount;
 use super::peer::Peer;
 use super::task::{Role, Task};
+use super::words::Word;
 use crate::stage::Stage;
 use crate::window::{Phase, Reading};
 
@@ -34,7 +35,7 @@ impl Transfer {
         let role = Role::SendAmount { to, bytes: self.bytes };
         let site = &stage.sender;
         self.sender = Some(Peer::start(site, Task { role, processor: site.processor(0) })?);
-        self.receiver.wait_until_received()
+        self.receiver.wait_for(&Word::Received)
     }
 
     /// Ends the receiver, and returns how long it took.

@@ -1,6 +1,5 @@
 //! The messages of a process to the bench, a line of JSON each.
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::window::Reading;
 use nocopy_report::result::Evidence;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Word {
     /// The address at which it accepts a connection.
     Listening(SocketAddr),
@@ -21,7 +20,7 @@ pub(super) enum Word {
     Failed(String),
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Bytes and times; for a proxy only the times.
     pub reading: Reading,
@@ -29,13 +28,4 @@ pub(crate) struct Report {
     pub evidence: Option<Evidence>,
     /// The fraction of received bytes that were mapped, not copied.
     pub mapped_fraction: Option<f64>,
-}
-
-impl Word {
-    pub(super) fn say(&self) -> io::Result<()> {
-        let mut output = io::stdout().lock();
-        serde_json::to_writer(&mut output, self)?;
-        output.write_all(b"\n")?;
-        output.flush()
-    }
 }

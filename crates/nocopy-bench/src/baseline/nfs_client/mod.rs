@@ -10,12 +10,13 @@ mod by_posting;
 mod by_recv;
 pub(crate) mod libnfs;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::say;
 use crate::{Failure, cpu};
 use nocopy_report::{Outcome, capability};
 
@@ -68,7 +69,7 @@ pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
         Ok(done) => (Word::Done(done), Outcome::Positive),
         Err(error) => (Word::Failed(error.to_string()), Outcome::Negative),
     };
-    word.say().map_err(nocopy_report::Failure::Print)?;
+    say(&word).map_err(nocopy_report::Failure::Print)?;
     Ok(outcome)
 }
 
@@ -82,15 +83,6 @@ fn read(task: &Task) -> io::Result<Done> {
             by_asking::read(url, *from, *connections, *bytes, *file_bytes, *window)
         }
         Way::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
-    }
-}
-
-impl Word {
-    fn say(&self) -> io::Result<()> {
-        let mut output = io::stdout().lock();
-        serde_json::to_writer(&mut output, self)?;
-        output.write_all(b"\n")?;
-        output.flush()
     }
 }
 
@@ -115,7 +107,7 @@ impl Window {
         match self.begin {
             None if now - self.ready >= WARM_UP => {
                 self.begin = Some((now, cpu::process_time(), self.bytes));
-                Word::Measuring.say()?;
+                say(&Word::Measuring)?;
                 Ok(None)
             }
             Some((begin, cpu, before)) if now - begin >= self.length => Ok(Some(Done {

@@ -11,7 +11,7 @@ mod ganesha;
 mod recorded;
 mod writes_by_hand;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -21,6 +21,7 @@ pub(crate) use by_hand::{FILE, Way};
 pub(crate) use ganesha::{MOUNT_PORT, missing};
 
 use crate::Failure;
+use crate::child::say;
 use nocopy_report::{Outcome, capability};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     match serve(task) {
         Ok(()) => Ok(Outcome::Positive),
         Err(error) => {
-            Word::Failed(error.to_string()).say().map_err(nocopy_report::Failure::Print)?;
+            say(&Word::Failed(error.to_string())).map_err(nocopy_report::Failure::Print)?;
             Ok(Outcome::Negative)
         }
     }
@@ -66,7 +67,7 @@ fn serve(task: Task) -> io::Result<()> {
         }
         Task::Ganesha { directory, scratch, is_writable } => {
             let running = ganesha::Running::start(&directory, &scratch, is_writable)?;
-            Word::Serving { port: ganesha::PORT, process: running.process() }.say()?;
+            say(&Word::Serving { port: ganesha::PORT, process: running.process() })?;
             wait_for_end();
             Ok(())
         }
@@ -76,7 +77,7 @@ fn serve(task: Task) -> io::Result<()> {
 fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Serving needs no privileges, and nothing needs to be closed after it.
     capability::narrow(capability::NONE)?;
-    Word::Serving { port, process: std::process::id() }.say()?;
+    say(&Word::Serving { port, process: std::process::id() })?;
     std::thread::Builder::new().name("end".into()).spawn(|| {
         wait_for_end();
         std::process::exit(0);
@@ -87,13 +88,4 @@ fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<
 fn wait_for_end() {
     let mut byte = [0];
     while matches!(io::stdin().read(&mut byte), Ok(1)) {}
-}
-
-impl Word {
-    fn say(&self) -> io::Result<()> {
-        let mut output = io::stdout().lock();
-        serde_json::to_writer(&mut output, self)?;
-        output.write_all(b"\n")?;
-        output.flush()
-    }
 }

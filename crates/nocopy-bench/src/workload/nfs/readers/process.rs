@@ -9,6 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nocopy_report::capability;
 
 use crate::baseline::nfs_client::{Done, Word};
+use crate::child::ScopedChild;
 use crate::cpu;
 use crate::lines::Lines;
 use crate::stage::Site;
@@ -21,16 +22,16 @@ const LOOK: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    _child: ScopedChild,
     words: Lines,
 }
 
 impl Process {
     pub(super) fn start(site: &Site, command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = spawn(site, command)?;
+        let mut child = ScopedChild(spawn(site, command)?);
         let words = child.stdout.take().expect("it is piped");
-        Ok(Self { child, words: Lines::new(words) })
+        Ok(Self { _child: child, words: Lines::new(words) })
     }
 
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
@@ -53,14 +54,6 @@ impl Process {
             Word::Failed(why) => Err(io::Error::other(why)),
             word => Ok(word),
         }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended, but was not waited for yet, so its number is not reused.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
