@@ -166,28 +166,12 @@ fn processors() -> Result<[usize; 2], Failure> {
 
 fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
     let found = end.namespace().run(|| Interface::find(end.interface()))?;
-    Ok(Site {
-        namespace: Some(end.namespace().clone()),
-        interface: end.interface().into(),
-        index: end.index(),
-        mac: end.mac(),
-        ipv4: end.ipv4(),
-        mtu_bytes: found.mtu_bytes,
-        processors,
-    })
+    Ok(site(found, Some(end.namespace()), end.ipv4(), processors))
 }
 
 fn loopback_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
     let found = end.namespace().run(|| Interface::find(LOOPBACK))?;
-    Ok(Site {
-        namespace: Some(end.namespace().clone()),
-        interface: found.name,
-        index: found.index,
-        mac: found.mac,
-        ipv4: Ipv4Addr::LOCALHOST,
-        mtu_bytes: found.mtu_bytes,
-        processors,
-    })
+    Ok(site(found, Some(end.namespace()), Ipv4Addr::LOCALHOST, processors))
 }
 
 fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Failure> {
@@ -202,13 +186,10 @@ fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Fail
     // Addresses from the range reserved for benchmarks (RFC 2544), used in frames only: the interfaces'
     // own addresses do not matter, and may be missing.
     let ipv4 = Ipv4Addr::new(198, 18, 0, host);
-    Ok(Site {
-        namespace: None,
-        interface: found.name,
-        index: found.index,
-        mac: found.mac,
-        ipv4,
-        mtu_bytes: found.mtu_bytes,
-        processors,
-    })
+    Ok(site(found, None, ipv4, processors))
+}
+
+fn site(found: Interface, namespace: Option<&Namespace>, ipv4: Ipv4Addr, processors: [usize; 2]) -> Site {
+    let Interface { name: interface, index, mac, mtu_bytes, .. } = found;
+    Site { namespace: namespace.cloned(), interface, index, mac, ipv4, mtu_bytes, processors }
 }

@@ -96,34 +96,33 @@ impl Functions {
         let open = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         let library = LIBRARIES.into_iter().map(open).find(|library| !library.is_null());
         let library = library.ok_or("libpcap: not found")?;
-        let function = |name: &CStr| {
-            // SAFETY: an open library, and a string that ends with a zero.
-            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-            if found.is_null() { Err(format!("no {}", name.to_string_lossy())) } else { Ok(found) }
-        };
         // SAFETY: the functions of those names have these types, in every version of the library.
         unsafe {
             Ok(Self {
-                create: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap,
-                >(function(c"pcap_create")?),
-                activate: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap) -> c_int>(function(
-                    c"pcap_activate",
-                )?),
-                inject: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int,
-                >(function(c"pcap_inject")?),
-                text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap) -> *const c_char>(
-                    function(c"pcap_geterr")?,
-                ),
-                close: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap)>(function(
-                    c"pcap_close",
-                )?),
+                create: function(library, c"pcap_create")?,
+                activate: function(library, c"pcap_activate")?,
+                inject: function(library, c"pcap_inject")?,
+                text: function(library, c"pcap_geterr")?,
+                close: function(library, c"pcap_close")?,
             })
         }
     }
+}
+
+/// A function of an open library.
+///
+/// # Safety
+///
+/// `F` is a pointer to a function, of the type that the library's function has.
+unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Result<F, String> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: an open library, and a string that ends with a zero.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if found.is_null() {
+        return Err(format!("no {}", name.to_string_lossy()));
+    }
+    // SAFETY: a function was found, whose type the caller names.
+    Ok(unsafe { std::mem::transmute_copy(&found) })
 }
 
 /// The process: injects frames until its standard input ends.

@@ -85,11 +85,11 @@ fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duratio
     let server = Server::start(place, way)?;
     let open = |name, file_bytes, bytes| {
         place.stage.receiver.run(|| {
-            let (client, file) = open(place, &server, way, name)?;
+            let (client, file) = open(&place.files.exported(), &server, way, name)?;
             io::Result::Ok(Reads::new(client, file, file_bytes, bytes))
         })
     };
-    let mut cached = open(CACHED, place.files.cached_bytes(), bytes)?;
+    let mut cached = open(CACHED, place.files.contents.cached_bytes, bytes)?;
     cached.check()?;
     let found = Mutex::new((empty_histogram(), 0));
     let mut clients: Vec<Work<'_>> = vec![Box::new(|gauge| {
@@ -109,8 +109,8 @@ fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duratio
     if beside != Beside::Nobody {
         let bytes = LONGEST_BYTES;
         let (name, file_bytes) = match beside {
-            Beside::Cold => (COLD, place.files.cold_bytes()),
-            _ => (CACHED, place.files.cached_bytes()),
+            Beside::Cold => (COLD, place.files.contents.cold_bytes),
+            _ => (CACHED, place.files.contents.cached_bytes),
         };
         let mut reads = open(name, file_bytes, bytes)?.scattered();
         let cold = place.files.cold()?;

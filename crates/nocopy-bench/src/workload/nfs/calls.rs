@@ -42,7 +42,7 @@ impl Kind {
         match self {
             Self::Attributes => format!("{NAME}, GETATTR of {FILES} files"),
             Self::Lookup => format!("{NAME}, LOOKUP of {FILES} names"),
-            Self::List => format!("{NAME}, 'ls -l' of {} files", place.files.many()),
+            Self::List => format!("{NAME}, 'ls -l' of {} files", place.files.contents.many),
         }
     }
 }
@@ -100,8 +100,8 @@ struct Calls {
 impl Calls {
     /// Looks up the requested files, and lists the directory once.
     fn prepare(place: &Place, server: &Server, way: Way, kind: Kind) -> io::Result<Self> {
-        let (client, directory) = open(place, server, way, MANY)?;
-        let mut calls = Self { client, directory, files: Vec::new(), many: place.files.many() };
+        let (client, directory) = open(&place.files.exported(), server, way, MANY)?;
+        let mut calls = Self { client, directory, files: Vec::new(), many: place.files.contents.many };
         match kind {
             Kind::List => while !calls.list_on(&mut Position::default(), |_| true)? {},
             Kind::Attributes | Kind::Lookup => {

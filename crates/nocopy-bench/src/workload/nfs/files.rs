@@ -34,7 +34,7 @@ const MEMORY_ROOM_BYTES: u64 = 1 << 30;
 pub(super) struct Files {
     /// A directory of this process, in which other users can only enter the directories that they know.
     own: PathBuf,
-    contents: Contents,
+    pub(super) contents: Contents,
 }
 
 impl Files {
@@ -74,29 +74,9 @@ impl Files {
         self.own.join("exported").join(name)
     }
 
-    pub(super) fn many(&self) -> usize {
-        self.contents.many
-    }
-
-    pub(super) fn small(&self) -> usize {
-        self.contents.small
-    }
-
-    pub(super) fn long_bytes(&self) -> u64 {
-        self.contents.long_bytes
-    }
-
     /// A directory beside the exported one, on the same disk.
     pub(super) fn scratch(&self) -> PathBuf {
         self.own.join("scratch")
-    }
-
-    pub(super) fn cached_bytes(&self) -> u64 {
-        self.contents.cached_bytes
-    }
-
-    pub(super) fn cold_bytes(&self) -> u64 {
-        self.contents.cold_bytes
     }
 
     /// The file that is not in memory, to be dropped from it again and again.

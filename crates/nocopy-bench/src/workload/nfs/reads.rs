@@ -7,6 +7,7 @@ use nocopy_nfs::wire::nfs3::FileHandle;
 use nocopy_report::figure::Figure;
 
 use super::client::{Client, Reads, UNDER_WAY};
+use super::exported::Exported;
 use super::files::CACHED;
 use super::server::{Server, Way};
 use super::{NAME, Place};
@@ -57,8 +58,8 @@ pub(super) fn failed(way: Way) -> impl FnOnce(io::Error) -> Failure {
 fn play(place: &Place, way: Way, bytes: u32, window: Duration) -> io::Result<Sample> {
     let server = Server::start(place, way)?;
     let mut reads = place.stage.receiver.run(|| {
-        let (client, file) = open(place, &server, way, CACHED)?;
-        let mut reads = Reads::new(client, file, place.files.cached_bytes(), bytes);
+        let (client, file) = open(&place.files.exported(), &server, way, CACHED)?;
+        let mut reads = Reads::new(client, file, place.files.contents.cached_bytes, bytes);
         reads.check()?;
         io::Result::Ok(reads)
     })?;
@@ -76,12 +77,18 @@ fn play(place: &Place, way: Way, bytes: u32, window: Duration) -> io::Result<Sam
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
-pub(super) fn open(place: &Place, server: &Server, way: Way, name: &str) -> io::Result<(Client, FileHandle)> {
+/// A client, and the file or directory of this name.
+pub(super) fn open(
+    exported: &Exported,
+    server: &Server,
+    way: Way,
+    name: &str,
+) -> io::Result<(Client, FileHandle)> {
     if way.is_by_hand() {
         let known = FileHandle::new(nfs_server::FILE).expect("it is a short one");
         return Ok((Client::connect(server.address)?, known));
     }
-    let root = Client::connect(server.mount_address)?.mount(&place.files.exported().directory)?;
+    let root = Client::connect(server.mount_address)?.mount(&exported.directory)?;
     let mut client = Client::connect(server.address)?;
     let file = client.look_up(root, name)?.file;
     Ok((client, file))

@@ -14,7 +14,7 @@ use nocopy_report::figure::Figure;
 
 use super::client::{Client, UNDER_WAY, malformed, refused};
 use super::files;
-use super::reads::{failed, observe};
+use super::reads::{failed, observe, open};
 use super::server::{Server, Way};
 use super::written::{FILE, Written};
 use super::{NAME, Place};
@@ -56,10 +56,11 @@ fn trial<'a>(place: &'a Place, way: Way, baselines: &'static [&'static str]) -> 
 
 fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
     let written = Written::make()?;
-    let server = Server::start_of(place, way, &written.exported())?;
+    let exported = written.exported();
+    let server = Server::start_of(place, way, &exported)?;
     let file = File::open(written.path(FILE))?;
     let mut writes = place.stage.receiver.run(|| {
-        let (client, handle) = open(&written, &server, way)?;
+        let (client, handle) = open(&exported, &server, way, FILE)?;
         let mut writes = Writes::new(client, handle);
         writes.write_all(|_| true)?;
         writes.check(&file)?;
@@ -69,17 +70,6 @@ fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
     let traffic = observe(place, &server, window, vec![write])?;
     writes.check(&file)?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
-}
-
-fn open(written: &Written, server: &Server, way: Way) -> io::Result<(Client, FileHandle)> {
-    if way.is_by_hand() {
-        let known = FileHandle::new(nfs_server::FILE).expect("it is a short one");
-        return Ok((Client::connect(server.address)?, known));
-    }
-    let root = Client::connect(server.mount_address)?.mount(&written.exported().directory)?;
-    let mut client = Client::connect(server.address)?;
-    let file = client.look_up(root, FILE)?.file;
-    Ok((client, file))
 }
 
 #[derive(Debug)]

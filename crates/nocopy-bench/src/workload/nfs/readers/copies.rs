@@ -33,7 +33,7 @@ pub(super) fn small<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     if files::memory().is_none() {
         return Vec::new(); // a note says so
     }
-    let count = scene.place.files.small();
+    let count = scene.place.files.contents.small;
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, {count} files of {} KiB copied", SMALL_BYTES >> 10),
@@ -49,7 +49,7 @@ pub(super) fn long<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     if !files::has_disk_room(ROOM_BYTES) {
         return Vec::new(); // a note says so
     }
-    let gib = scene.place.files.long_bytes() >> 30;
+    let gib = scene.place.files.contents.long_bytes >> 30;
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, {gib} GiB copied by {} KiB", PIECE_BYTES >> 10),
@@ -87,8 +87,8 @@ fn copy_small(scene: &Scene<'_>, reader: Reader) -> io::Result<Sample> {
         }
         _ => cp(&["-r", &url], &to),
     };
-    let sample = observe(scene, &server, reader, &mut command, scene.place.files.small() as u64)?;
-    for number in 0..scene.place.files.small() {
+    let sample = observe(scene, &server, reader, &mut command, scene.place.files.contents.small as u64)?;
+    for number in 0..scene.place.files.contents.small {
         if fs::read(to.join(name_of(number)))? != small_content(number) {
             return Err(io::Error::other(format!("the copy of file {number} is not what was served")));
         }
@@ -100,7 +100,7 @@ fn copy_long(scene: &Scene<'_>, reader: Reader) -> io::Result<Sample> {
     let around = Around::make(&scene.place.files.scratch())?;
     let to = around.0.join("copy");
     let server = Server::start(scene.place, Way::Nocopy)?;
-    let (url, bytes) = (scene.url(&server, LONG), scene.place.files.long_bytes());
+    let (url, bytes) = (scene.url(&server, LONG), scene.place.files.contents.long_bytes);
     let mut command = match &scene.libnfs {
         Some(program) if reader == Reader::Libnfs => {
             let mut command = Command::new(program);

@@ -88,7 +88,7 @@ fn play_recv(scene: &Scene<'_>, case: Case, bytes: usize, window: Duration) -> i
 fn play(scene: &Scene<'_>, case: Case, reader: Reader, window: Duration) -> io::Result<Sample> {
     let server = Server::start(scene.place, Way::Nocopy)?;
     let url = scene.url(&server, CACHED);
-    let file_bytes = scene.place.files.cached_bytes();
+    let file_bytes = scene.place.files.contents.cached_bytes;
     let Case { bytes, connections } = case;
     match &scene.libnfs {
         Some(program) if reader == Reader::Libnfs => {

@@ -21,10 +21,10 @@ pub(super) fn record(scene: &Scene<'_>, bytes: usize) -> io::Result<Exported> {
     fs::create_dir(&exported.scratch)?;
     let server = Server::start(place, Way::Nocopy)?;
     place.stage.receiver.run(|| {
-        let (client, file) = open(place, &server, Way::Nocopy, CACHED)?;
-        let mut reads = Reads::new(client, file, files.cached_bytes(), bytes as u32);
+        let (client, file) = open(&files.exported(), &server, Way::Nocopy, CACHED)?;
+        let mut reads = Reads::new(client, file, files.contents.cached_bytes, bytes as u32);
         let mut replies = BufWriter::new(File::create_new(exported.scratch.join(RECORDED))?);
-        let (mut asked, all) = (0, files.cached_bytes() / bytes as u64);
+        let (mut asked, all) = (0, files.contents.cached_bytes / bytes as u64);
         while asked < all || reads.under_way() > 0 {
             while asked < all && reads.under_way() < UNDER_WAY {
                 reads.ask()?;
