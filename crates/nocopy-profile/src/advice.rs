@@ -211,10 +211,11 @@ fn dropped_for_room(figures: &Figures) -> Option<Advice> {
 fn mapped_receive(figures: &Figures) -> Option<Advice> {
     let (calls, tcp) =
         (receives(figures)?, figures.tcp.as_ref().filter(|tcp| tcp.packets_in >= PACKETS_MIN)?);
-    let copied = figures.copies.received.as_ref().filter(|copies| copies.tcp_bytes > 0)?;
+    let copied = &figures.copies.received.as_ref()?.bytes;
     tcp.segments_per_packet?; // otherwise not all segments are known
     let share = figures.share(Place::CopyToUser);
-    if figures.time.samples < SAMPLES_MIN || copied.mapped_bytes > copied.tcp_bytes {
+    let is_copied = copied.to_user_bytes > 0 && copied.mapped_bytes <= copied.to_user_bytes;
+    if figures.time.samples < SAMPLES_MIN || !is_copied {
         return None;
     }
     let segment_bytes = figures.received_bytes as f64 / tcp.segments_in.max(1) as f64;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::measured::{self, Measured, Owner, Stack};
+use super::measured::{self, Copied, Drops, Measured, Owner, Stack};
 use super::place::{Place, Spot};
 
 /// Two-sided 95 % of a normal distribution, to which a binomial distribution of some dozen samples is close.
@@ -147,13 +147,8 @@ pub struct Copies {
 pub struct ReceivedCopies {
     /// Copies per received byte between socket and program, including mapped bytes.
     pub per_byte: f64,
-    pub tcp_bytes: u64,
-    pub udp_bytes: u64,
-    pub mapped_bytes: u64,
-    /// The part of `tcp_bytes` that was copied more than once, by calls that leave the bytes in the queue (`MSG_PEEK`).
-    pub peeked_bytes: u64,
-    /// Received without being copied or mapped (`MSG_TRUNC`).
-    pub discarded_bytes: u64,
+    #[serde(flatten)]
+    pub bytes: Copied,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -214,13 +209,6 @@ pub struct Tcp {
     pub lost_sockets: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drops {
-    pub reason: String,
-    pub packets: u64,
-    pub of_target: bool,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     pub seconds: f64,
@@ -237,7 +225,7 @@ impl Figures {
         let megabytes = (receives.bytes + sends.bytes) as f64 / 1e6;
         let booked = measured.tasks.user + measured.tasks.system;
         let calls = [(CallKind::Receive, receives), (CallKind::Send, sends), (CallKind::Poll, polls)];
-        let mut drops: Vec<_> = measured.drops.iter().map(Drops::of).collect();
+        let mut drops = measured.drops.clone();
         drops.sort_by_key(|drops| (!drops.of_target, std::cmp::Reverse(drops.packets)));
         Self {
             seconds: measured.elapsed.as_secs_f64(),
@@ -388,14 +376,7 @@ impl Copies {
         let Measured { copied, sends, stacks, .. } = measured;
         let copied_bytes = copied.to_user_bytes + copied.udp_bytes;
         let received = ratio(copied_bytes as f64, measured.receives.bytes as f64);
-        let received = received.map(|per_byte| ReceivedCopies {
-            per_byte,
-            tcp_bytes: copied.to_user_bytes,
-            udp_bytes: copied.udp_bytes,
-            mapped_bytes: copied.mapped_bytes,
-            peeked_bytes: copied.peeked_bytes,
-            discarded_bytes: copied.discarded_bytes,
-        });
+        let received = received.map(|per_byte| ReceivedCopies { per_byte, bytes: copied.clone() });
         let sent = (sends.bytes > 0).then(|| SentCopies::of(stacks));
         Self { received, sent, others: other_copies(measured) }
     }
@@ -473,12 +454,6 @@ impl Tcp {
             receive_buffer_fixed: tcp.receive_buffer_fixed,
             lost_sockets: tcp.lost_sockets,
         })
-    }
-}
-
-impl Drops {
-    fn of(drops: &measured::Drops) -> Self {
-        Self { reason: drops.reason.clone(), packets: drops.packets, of_target: drops.of_target }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub elapsed: Duration,
@@ -107,9 +109,10 @@ pub struct Calls {
 }
 
 /// Bytes counted at the copy itself, not at the call.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
     /// Bytes of `skb:skb_copy_datagram_iovec` in the target's threads. UDP does not use this tracepoint.
+    #[serde(rename = "tcp_bytes")]
     pub to_user_bytes: u64,
     /// Bytes received by UDP (`sock:sock_recv_length`): each is copied once, which no tracepoint shows.
     pub udp_bytes: u64,
@@ -145,7 +148,7 @@ pub struct Tcp {
 }
 
 /// Packets dropped for one reason (`skb:kfree_skb`).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
     /// The kernel's name.
     pub reason: String,

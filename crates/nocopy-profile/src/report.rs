@@ -206,11 +206,11 @@ fn softirqs(time: &Time) -> String {
 fn copies(figures: &Figures) -> Option<String> {
     let received = figures.copies.received.as_ref().map(|received| {
         let bytes = [
-            ("by TCP's receives", received.tcp_bytes),
-            ("by UDP's", received.udp_bytes),
-            ("mapped, not copied", received.mapped_bytes),
-            ("only peeked at", received.peeked_bytes),
-            ("discarded", received.discarded_bytes),
+            ("by TCP's receives", received.bytes.to_user_bytes),
+            ("by UDP's", received.bytes.udp_bytes),
+            ("mapped, not copied", received.bytes.mapped_bytes),
+            ("only peeked at", received.bytes.peeked_bytes),
+            ("discarded", received.bytes.discarded_bytes),
         ];
         let bytes = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
         let words: Vec<_> =

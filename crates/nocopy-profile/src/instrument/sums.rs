@@ -187,9 +187,7 @@ impl Sums<'_> {
             let packets = counts.iter().sum();
             Ok(Drops { reason: names.name(reason), packets, of_target: of_target != 0 })
         });
-        let mut drops: Vec<Drops> = drops.collect::<Result<_, MapError>>()?;
-        drops.sort_by_key(|drops| (!drops.of_target, std::cmp::Reverse(drops.packets)));
-        Ok(drops)
+        drops.collect()
     }
 
     pub(super) fn samples(
