@@ -25,3 +25,9 @@ impl fmt::Display for Failure {
         f.write_str(&self.0)
     }
 }
+
+/// The last lines of what a program printed.
+pub(crate) fn last_lines(said: &str, count: usize) -> Vec<&str> {
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(count)..].to_vec()
+}

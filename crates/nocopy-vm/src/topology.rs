@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// How the two interfaces of a machine are made and wired; drawn in README.md.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Topology {
     /// Two Intel 82576, driver `igb`.
@@ -31,17 +32,12 @@ impl Topology {
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Igb => "igb",
-            Self::Virtio => "virtio",
-            Self::VirtioTaps => "virtio-taps",
-            Self::Veth => "veth",
-        })
+        f.pad(self.to_possible_value().expect("every topology can be named").get_name())
     }
 }
 
 /// A stock kernel of Debian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kernel {
     /// The newest that Debian has: its drivers have zero-copy.
@@ -79,10 +75,6 @@ impl Kernel {
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Newest => "newest",
-            Self::Older => "older",
-            Self::Arm64 => "arm64",
-        })
+        f.pad(self.to_possible_value().expect("every kernel can be named").get_name())
     }
 }

@@ -34,9 +34,9 @@ pub(crate) enum Memory {
 }
 
 /// A method of sending, and the expected result.
-pub(crate) struct Case {
+pub(crate) struct Case<M = Method> {
     pub(crate) name: &'static str,
-    pub(crate) method: Method,
+    pub(crate) method: M,
     pub(crate) memory: Memory,
     pub(crate) evidence: Evidence,
 }

@@ -1,10 +1,10 @@
 //! Counts the bytes that the kernel copies between a program and a card (`bpf/copies.bpf.c`).
 
-use aya::maps::{MapData, PerCpuArray};
 use aya::programs::{FEntry, FExit, Program, ProgramError};
 use aya::{Btf, Ebpf};
 use serde::Serialize;
 
+use super::witness::counted;
 use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
@@ -81,13 +81,10 @@ impl Meter {
 
     /// The bytes that every function has copied each way, on all processors.
     fn accounts(&self) -> Result<Vec<Account>, Failure> {
-        let map = self.programs.map("accounts").expect("the programs have one map");
-        let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
         let kinds = FUNCTIONS.iter().flat_map(|function| [(function, Way::Sent), (function, Way::Received)]);
         let account = |(key, (function, way)): (u32, (&&'static str, Way))| {
-            let processors = map.get(&key, 0)?;
-            let sum = |field: usize| processors.iter().map(|account| account[field]).sum();
-            Ok(Account { function, way, calls: sum(0), bytes: sum(1) })
+            let [calls, bytes] = counted(&self.programs, "accounts", key)?;
+            Ok(Account { function, way, calls, bytes })
         };
         (0..).zip(kinds).map(account).collect()
     }

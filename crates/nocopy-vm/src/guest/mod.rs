@@ -16,6 +16,7 @@ pub(crate) mod patience;
 mod pins;
 pub(crate) mod programs;
 pub(crate) mod reads;
+pub(crate) mod running;
 pub(crate) mod sockets;
 pub(crate) mod streams;
 pub(crate) mod traffic;

@@ -2,22 +2,22 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 
 use nix::sys::quota::{Dqblk, QuotaType, QuotaValidFlags, quotactl_set};
 use nocopy_lab::{End, Lab, Namespace};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::cards::modprobe;
+use super::running::Running;
 use crate::failure::Failure;
 
 /// The server's port, always the same, so that the client finds a server that is started again.
@@ -159,7 +159,7 @@ pub(crate) fn free_disk() -> Result<PathBuf, Failure> {
 
 /// `nocopy serve nfs`, running; killed when dropped.
 pub(crate) struct Server {
-    process: Child,
+    process: Running,
     /// No more is read from it, but it stays open: otherwise writing there would be an error for the server.
     _says: BufReader<ChildStderr>,
 }
@@ -185,41 +185,26 @@ impl Server {
         let mut said = String::new();
         while says.read_line(&mut said)? > 0 {
             if said.contains("nocopy: serving at ") {
-                return Ok(Self { process, _says: says });
+                return Ok(Self { process: Running(process), _says: says });
             }
         }
         Err(Failure(format!("nocopy serve nfs did not serve ({}): {said}", process.wait()?)))
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     /// Kills it with SIGKILL, and waits until it has ended.
-    pub(crate) fn kill(mut self) -> Result<(), Failure> {
-        if let Some(status) = self.process.try_wait()? {
-            return Err(Failure(format!("the server ended before it was killed ({status})")));
-        }
-        self.process.kill()?;
-        self.process.wait()?;
-        Ok(())
+    pub(crate) fn kill(self) -> Result<(), Failure> {
+        self.process.kill("the server")
     }
 
     /// Ends the server, and returns its summary.
-    pub(crate) fn end(mut self) -> Result<Value, Failure> {
-        kill_process(Pid::from_child(&self.process), Signal::INT)?;
-        let mut said = Vec::new();
-        self.process.stdout.take().expect("it is piped").read_to_end(&mut said)?;
-        let status = self.process.wait()?;
+    pub(crate) fn end(self) -> Result<Value, Failure> {
+        let (status, said) = self.process.interrupt()?;
         assert!(status.success(), "the server ended with {status}: {}", String::from_utf8_lossy(&said));
         Ok(serde_json::from_slice(&said)?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{Guest, agent, say_at_console};
 use crate::built::{self, TestProgram};
-use crate::failure::Failure;
+use crate::failure::{Failure, last_lines};
 
 /// A test that takes longer hangs: on emulated processors, beside other work, tests were seen that had not ended after 600 s, and did not hang.
 const TEST_MAX: Duration = Duration::from_secs(3600);
@@ -72,7 +72,8 @@ pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(),
             Verdict::Passed => {}
             Verdict::Skipped(needs) => guest.record(&json!({ "program": name, "skipped": [test, needs] })),
             Verdict::Failed => {
-                failures.push_str(&format!("{test}:\n    {}\n", last_lines(&output, "\n    ")));
+                let last = last_lines(&output, OUTPUT_LINES).join("\n    ");
+                failures.push_str(&format!("{test}:\n    {last}\n"));
             }
         }
     }
@@ -81,11 +82,6 @@ pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(),
         true => Err(Failure(format!("{name}: no test passed"))),
         false => Err(Failure(failures)),
     }
-}
-
-fn last_lines(output: &str, between: &str) -> String {
-    let lines: Vec<&str> = output.lines().collect();
-    lines[lines.len().saturating_sub(OUTPUT_LINES)..].join(between)
 }
 
 /// The slowest tests, to decide which to leave out.
@@ -122,7 +118,7 @@ fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failur
             let took = started.elapsed();
             say_at_console(&format!("{test}: {verdict:?}, {:.1} s", took.as_secs_f64()));
             if verdict == Verdict::Failed {
-                say_at_console(&last_lines(&output, "\r\n")); // the summary comes only when all have ended
+                say_at_console(&last_lines(&output, OUTPUT_LINES).join("\r\n")); // the summary comes only when all have ended
             }
             ended.push(Ended { test: test.clone(), verdict, output, took });
         }

@@ -1,15 +1,13 @@
 //! Counts the bytes that a process's read calls return, and those it splices (`bpf/reads.bpf.c`): a program that never has the bytes of a file in
 //! its memory cannot have copied them.
 
-use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::{MapData, PerCpuArray};
 use aya::programs::TracePoint;
 use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
 
-use super::witness::field;
+use super::witness::{account_of, counted, field};
 use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/reads.bpf.o");
@@ -41,12 +39,9 @@ impl Reads {
 
     /// The calls that have returned so far, on all processors. Fails if the kernel skipped the program: then no figure is true.
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
-        let map = self.programs.map("counts").expect("the programs have one map");
-        let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
         let count = |(key, call): (u32, &'static str)| {
-            let processors = map.get(&key, 0)?;
-            let sum = |field: usize| processors.iter().map(|count| count[field]).sum();
-            Ok::<_, Failure>(Count { call, calls: sum(0), bytes: sum(1) })
+            let [calls, bytes] = counted(&self.programs, "counts", key)?;
+            Ok::<_, Failure>(Count { call, calls, bytes })
         };
         let counts = (0..).zip(CALLS).map(count).collect::<Result<_, _>>()?;
         match self.missed()? {
@@ -57,8 +52,7 @@ impl Reads {
 
     fn missed(&self) -> Result<u64, Failure> {
         let program = self.programs.program(PROGRAM).expect("there is one program");
-        let descriptor = program.fd()?.as_fd().as_raw_fd();
-        let account = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))?;
+        let account = account_of(program.fd()?.as_fd().as_raw_fd())?;
         let missed = field(&account, "recursion_misses:").and_then(|count| count.parse().ok());
         missed.ok_or_else(|| Failure(format!("the kernel does not say what the program missed: {account}")))
     }

@@ -6,12 +6,12 @@ use std::thread::{self, JoinHandle};
 
 use nocopy::integration::PublishedMethod;
 use nocopy::tcp::{Builder, Method, Published, Sender, Stream};
-use nocopy::{Buffer, Evidence, Ledger};
+use nocopy::{Buffer, Ledger};
 use nocopy_lab::Lab;
 use serde_json::json;
 
 use super::Guest;
-use super::datagrams::Memory;
+use super::datagrams::{self, Memory};
 use super::meter::{Copies, Meter, Way};
 use super::patience::ARRIVAL_MAX;
 use crate::failure::Failure;
@@ -21,13 +21,7 @@ pub(crate) const BYTES: u64 = 1 << 20;
 /// Bytes of a buffer: no divisor of the stream, and no multiple of a page.
 const PIECE_BYTES: usize = 50_000;
 
-/// A method of sending, and the expected result.
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) method: Method,
-    pub(crate) memory: Memory,
-    pub(crate) evidence: Evidence,
-}
+pub(crate) type Case = datagrams::Case<Method>;
 
 /// The most pieces in flight: the send buffer has room for them, so that no call sends only a part.
 const PIECES_MAX: usize = 2;

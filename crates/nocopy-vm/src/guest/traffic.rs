@@ -134,6 +134,20 @@ pub(crate) fn cross(
     Ok(())
 }
 
+/// [`cross`] from the left port to the right one and back, with each size of packets.
+pub(crate) fn cross_both_ways(
+    lab: &Lab,
+    left: &mut Port,
+    right: &mut Port,
+    sizes_bytes: impl IntoIterator<Item = usize>,
+    count: u32,
+) -> Result<(), Failure> {
+    sizes_bytes.into_iter().try_for_each(|bytes| {
+        cross(left, right, lab.right(), bytes, count)?;
+        cross(right, left, lab.left(), bytes, count)
+    })
+}
+
 /// Receives one packet, which must be `wanted`.
 pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
     let packet = port.receiver().receive_timeout(ARRIVAL_MAX)?.next().map(|packet| packet.to_vec());
@@ -171,10 +185,7 @@ pub(crate) fn close(port: Port) {
 pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Result<(), Failure> {
     discard(&mut left)?;
     discard(&mut right)?;
-    for bytes in [64, 1514] {
-        cross(&mut left, &mut right, lab.right(), bytes, AFTERWARDS)?;
-        cross(&mut right, &mut left, lab.left(), bytes, AFTERWARDS)?;
-    }
+    cross_both_ways(lab, &mut left, &mut right, [64, 1514], AFTERWARDS)?;
     // If the instrument counts nothing here, its zero elsewhere proves nothing.
     assert!(pins::count()? > 0, "two open ports pin no page");
     for mut port in [left, right] {

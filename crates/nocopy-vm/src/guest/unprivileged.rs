@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use nocopy::port::{Grant, PortBuilder};
@@ -15,6 +15,7 @@ use rustix::process::getppid;
 use serde_json::json;
 
 use super::patience::{ARRIVAL_MAX, wait_until};
+use super::running::Running;
 use super::{Guest, pins, traffic};
 use crate::failure::Failure;
 
@@ -31,7 +32,7 @@ const WINDOW: u32 = 32;
 const SIZES_BYTES: [usize; 3] = [64, 1000, 1514];
 
 struct Client {
-    process: Child,
+    process: Running,
     stream: UnixStream,
 }
 
@@ -42,7 +43,7 @@ impl Client {
         command.arg("client").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         command.uid(NOBODY).gid(NOBODY);
         // It begins in the namespace of the thread that starts it.
-        let process = at.namespace().run(|| command.spawn())?;
+        let process = Running(at.namespace().run(|| command.spawn())?);
         Ok(Self { process, stream })
     }
 
@@ -54,20 +55,13 @@ impl Client {
     }
 
     fn assert_powerless(&self) -> Result<(), Failure> {
-        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+        for task in fs::read_dir(format!("/proc/{}/task", self.process.0.id()))? {
             let status = fs::read_to_string(task?.path().join("status"))?;
             for none in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
                 assert!(status.contains(&format!("{none}\t{:016x}\n", 0)), "{status}");
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -1,7 +1,7 @@
 //! A program with a port, which tests kill.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use nocopy_lab::End;
@@ -9,6 +9,7 @@ use nocopy_proto::MacAddress;
 use rustix::process::getppid;
 
 use super::flow::Flow;
+use super::running::Running;
 use super::traffic;
 use crate::arguments::VictimArguments;
 use crate::failure::Failure;
@@ -19,8 +20,8 @@ const LIFE_MAX: Duration = Duration::from_secs(600);
 /// Its output when its port is open.
 const OPEN: &str = "open";
 
-/// The program, running; killed when dropped.
-pub(crate) struct Victim(Child);
+/// The program, running.
+pub(crate) struct Victim(Running);
 
 impl Victim {
     /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from `first`, and
@@ -31,33 +32,21 @@ impl Victim {
         command.args(["victim", at.interface(), &address(at), &address(to), &first.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // It begins in the namespace of the thread that starts it.
-        Ok(Self(at.namespace().run(|| command.spawn())?))
+        Ok(Self(Running(at.namespace().run(|| command.spawn())?)))
     }
 
     pub(crate) fn wait_until_open(&mut self) -> Result<(), Failure> {
         let mut said = String::new();
-        BufReader::new(self.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
+        BufReader::new(self.0.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
         if said.trim_end() == OPEN {
             return Ok(());
         }
-        let status = self.0.wait()?;
+        let status = self.0.0.wait()?;
         Err(Failure(format!("the program that was to be killed opened no port ({status})")))
     }
 
-    pub(crate) fn kill(mut self) -> Result<(), Failure> {
-        if let Some(status) = self.0.try_wait()? {
-            return Err(Failure(format!("the program ended before it was killed ({status})")));
-        }
-        self.0.kill()?;
-        self.0.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    pub(crate) fn kill(self) -> Result<(), Failure> {
+        self.0.kill("the program")
     }
 }
 

@@ -66,13 +66,10 @@ impl Witness {
 
     /// The counts so far, on all processors.
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
-        let map = self.programs.map("counts").expect("the programs have one map");
-        let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
         let count = |key: u32| {
-            let processors = map.get(&key, 0)?;
-            let sum = |field: usize| processors.iter().map(|count| count[field]).sum();
+            let [calls, bytes] = counted(&self.programs, "counts", key)?;
             let missed = self.missed(FUNCTIONS[key as usize])?;
-            Ok::<_, Failure>(Count { calls: sum(0), bytes: sum(1), missed })
+            Ok::<_, Failure>(Count { calls, bytes, missed })
         };
         Ok(Seen { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)? })
     }
@@ -101,7 +98,15 @@ fn missed_by_kprobe(function: &str) -> Result<Option<u64>, Failure> {
     Ok(None)
 }
 
-fn account_of(descriptor: i32) -> std::io::Result<String> {
+/// The calls and bytes that programs have counted on all processors, in an entry of their only map.
+pub(super) fn counted(programs: &Ebpf, map: &str, key: u32) -> Result<[u64; 2], Failure> {
+    let map = programs.map(map).expect("the programs have one map");
+    let processors = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?.get(&key, 0)?;
+    Ok([0, 1].map(|field| processors.iter().map(|count| count[field]).sum()))
+}
+
+/// What the kernel says of a descriptor of this process.
+pub(super) fn account_of(descriptor: i32) -> std::io::Result<String> {
     fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))
 }
 

@@ -1,5 +1,7 @@
 //! The machines that the chosen tests need.
 
+use serde::Serialize;
+
 use crate::arguments::RunArguments;
 use crate::registry::TESTS;
 use crate::topology::{Architecture, Kernel, Topology};
@@ -16,9 +18,11 @@ const fn tests_max(kernel: Kernel) -> usize {
 const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs"];
 
 /// One machine: a kernel, a topology, and the tests to run there.
+#[derive(Serialize)]
 pub(crate) struct Boot {
-    pub(crate) kernel: Kernel,
     pub(crate) topology: Topology,
+    pub(crate) kernel: Kernel,
+    #[serde(skip)]
     pub(crate) tests: Vec<&'static str>,
 }
 

@@ -7,6 +7,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nocopy_lab::witness::{STALL_LIMIT, Witness};
+use serde::Serialize;
 
 use super::boot::Boot;
 use super::emulator::{CONSOLE, Machine};
@@ -18,6 +19,7 @@ use super::tools::Tools;
 use super::wire;
 use crate::arguments::RandomArguments;
 use crate::event::{self, Event, Log};
+use crate::failure::last_lines;
 use crate::guest;
 use crate::topology::Architecture;
 
@@ -38,20 +40,25 @@ const MACHINES_ON_ARM64: usize = 2;
 /// How many last lines of the console are kept when a machine ends before its tests.
 const CONSOLE_LINES: usize = 40;
 
+#[derive(Serialize)]
 pub(crate) struct Outcome {
+    #[serde(flatten)]
     pub(crate) boot: Boot,
     /// As printed by the machine's `uname -r`; the expected one if it never got so far.
     pub(crate) version: String,
     pub(crate) boot_seconds: Option<f64>,
     pub(crate) seconds: f64,
+    #[serde(skip)]
     pub(crate) rows: Vec<Row>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
     /// What the kernel logged after the last test, and its stalls before the first.
+    #[serde(flatten)]
     pub(crate) log: Log,
     /// Why it was started again, each time.
     pub(crate) restarts: Vec<String>,
     /// Whether it ended in a way that proves nothing about the tests ([`Ending::excuse`]).
+    #[serde(skip)]
     is_excused: bool,
 }
 
@@ -150,6 +157,14 @@ impl Outcome {
             return Ok(());
         }
         Err(Ending::Unsound(format!("its kernel complained while it booted:\n{}", log.complaints.join("\n"))))
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        !self.is_sound() || !self.restarts.is_empty() || !self.log.stalls.is_empty()
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.failure.is_none() && self.log.complaints.is_empty()
     }
 
     fn started_again(&mut self, why: &str) {
@@ -328,7 +343,7 @@ impl Reader {
                 Ok(())
             } else {
                 let console = console();
-                let last = last_lines(&console);
+                let last = last_lines(&console, CONSOLE_LINES).join("\n");
                 let words = format!("it ended early ({status}); its console said last:\n{last}");
                 Err(match self.is_up {
                     false => Ending::NeverUp(words),
@@ -340,7 +355,7 @@ impl Reader {
         let silence_max = if self.is_done { END_MAX } else { self.silence_max };
         (self.last_event.elapsed() > silence_max).then(|| {
             let seconds = silence_max.as_secs();
-            let last = last_lines(&console());
+            let last = last_lines(&console(), CONSOLE_LINES).join("\n");
             let words = format!("nothing heard for {seconds} s, killed; its console said last:\n{last}");
             Err(if self.is_up { Ending::Silent(words) } else { Ending::NeverUp(words) })
         })
@@ -351,11 +366,6 @@ impl Reader {
 /// there (`text_poke_bp`), and removes it after notifying every processor. Emulated processors may still run code that was translated with
 /// it. No test in the lab sets breakpoints.
 const BREAKPOINT: &str = "int3: 0000 [#";
-
-fn last_lines(console: &str) -> String {
-    let lines: Vec<&str> = console.lines().collect();
-    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
-}
 
 #[cfg(test)]
 mod tests {

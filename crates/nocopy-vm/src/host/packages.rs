@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Error;
+use crate::failure::last_lines;
 use crate::topology::Architecture;
 
 /// Where Debian's suites are, for a machine that is not Debian.
@@ -336,12 +337,11 @@ pub(crate) fn run(what: &str, command: &mut Command) -> Result<String, Error> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let words = said.trim().lines().rev().take(5).collect::<Vec<_>>();
     Err(Error::Command {
         what: what.to_owned(),
         command: format!("{command:?}"),
         status: output.status,
-        words: words.into_iter().rev().collect::<Vec<_>>().join("; "),
+        words: last_lines(said.trim(), 5).join("; "),
     })
 }
 

@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::boot::Boot;
 use super::lab::Lab;
 use super::machine::Outcome;
 use super::rows::{Row, Verdict};
@@ -27,21 +28,8 @@ pub(crate) struct Report {
     qemu: String,
     processors: String,
     seed: u64,
-    machines: Vec<MachineRow>,
+    machines: Vec<Outcome>,
     tests: Vec<TestRow>,
-}
-
-#[derive(Serialize)]
-struct MachineRow {
-    topology: Topology,
-    kernel: Kernel,
-    version: String,
-    boot_seconds: Option<f64>,
-    seconds: f64,
-    failure: Option<String>,
-    complaints: Vec<String>,
-    stalls: Vec<String>,
-    restarts: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -68,9 +56,8 @@ struct Failed {
 }
 
 impl Report {
-    pub(crate) fn new(lab: &Lab<'_>, outcomes: Vec<Outcome>) -> Self {
-        let tests = outcomes.iter().flat_map(TestRow::of).collect();
-        let machines = outcomes.into_iter().map(MachineRow::from).collect();
+    pub(crate) fn new(lab: &Lab<'_>, machines: Vec<Outcome>) -> Self {
+        let tests = machines.iter().flat_map(TestRow::of).collect();
         let (qemu, processors) = (lab.tools.qemu_version.clone(), lab.processors.to_string());
         Self { schema: SCHEMA, qemu, processors, seed: lab.random.seed(), machines, tests }
     }
@@ -79,7 +66,7 @@ impl Report {
         let [passed, flaky, ..] = self.counts();
         passed + flaky == self.tests.len()
             && flaky <= FLAKY_MAX
-            && self.machines.iter().all(MachineRow::is_sound)
+            && self.machines.iter().all(Outcome::is_sound)
     }
 
     /// Tests that passed, were flaky, failed, did not run.
@@ -123,10 +110,10 @@ impl Report {
     /// Prints failed and flaky tests, and failures of machines.
     fn print_troubles(&self) {
         for machine in self.machines.iter().filter(|machine| machine.has_news()) {
-            println!("\nthe machine {} with Linux {}:", machine.topology, machine.version);
+            println!("\nthe machine {} with Linux {}:", machine.boot.topology, machine.version);
             machine.restarts.iter().for_each(|why| println!("started once more: {why}"));
-            machine.stalls.iter().for_each(|line| println!("stalled: {line}"));
-            machine.failure.iter().chain(&machine.complaints).for_each(|line| println!("{line}"));
+            machine.log.stalls.iter().for_each(|line| println!("stalled: {line}"));
+            machine.failure.iter().chain(&machine.log.complaints).for_each(|line| println!("{line}"));
         }
         for test in &self.tests {
             let heading = format!("\n{} on {}", test.test, test.topology);
@@ -161,8 +148,8 @@ impl Report {
     }
 
     fn version(&self, topology: Topology, kernel: Kernel) -> &str {
-        let machine =
-            self.machines.iter().find(|machine| (machine.topology, machine.kernel) == (topology, kernel));
+        let is_it = |boot: &Boot| (boot.topology, boot.kernel) == (topology, kernel);
+        let machine = self.machines.iter().find(|machine| is_it(&machine.boot));
         machine.map_or("", |machine| &machine.version)
     }
 }
@@ -175,33 +162,6 @@ fn plain(value: Option<&Value>) -> String {
             format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
         }
         Some(other) => other.to_string(),
-    }
-}
-
-impl MachineRow {
-    fn has_news(&self) -> bool {
-        !self.is_sound() || !self.restarts.is_empty() || !self.stalls.is_empty()
-    }
-
-    fn is_sound(&self) -> bool {
-        self.failure.is_none() && self.complaints.is_empty()
-    }
-}
-
-impl From<Outcome> for MachineRow {
-    fn from(outcome: Outcome) -> Self {
-        let Outcome { boot, version, boot_seconds, seconds, failure, log, restarts, .. } = outcome;
-        Self {
-            topology: boot.topology,
-            kernel: boot.kernel,
-            version,
-            boot_seconds,
-            seconds,
-            failure,
-            complaints: log.complaints,
-            stalls: log.stalls,
-            restarts,
-        }
     }
 }
 

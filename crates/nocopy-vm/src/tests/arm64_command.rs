@@ -1,13 +1,12 @@
-use crate::guest::Guest;
 use crate::guest::programs::{self, Selection};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the command does what it does elsewhere: doctor says what a port would be, bench and send move packets, datagrams and \
              streams, and profile counts their calls and bytes",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run,
+    run: |guest| programs::run(guest, "nocopy-cli::command", Selection::Only(TESTS)),
 };
 
 /// Real traffic in short forms, checked by what arrived and what was counted. Of `profile::` all but the one that starts 4,500 programs one
@@ -30,7 +29,3 @@ const TESTS: &[&str] = &[
     "udp::over_a_port_all_arrives",
     "udp::with_every_method_all_arrives_and_both_tell_so",
 ];
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    programs::run(guest, "nocopy-cli::command", Selection::Only(TESTS))
-}

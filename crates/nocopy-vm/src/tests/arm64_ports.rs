@@ -1,14 +1,9 @@
-use crate::guest::Guest;
 use crate::guest::programs::{self, Selection};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of ports, captures and filters pass, on memory and over AF_XDP on veth pairs",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run,
+    run: |guest| programs::run(guest, "nocopy::ports", Selection::AllBut(&[])),
 };
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    programs::run(guest, "nocopy::ports", Selection::AllBut(&[]))
-}

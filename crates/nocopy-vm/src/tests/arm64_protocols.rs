@@ -1,12 +1,11 @@
-use crate::guest::Guest;
 use crate::guest::programs::{self, Selection};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the unit tests of nocopy-proto pass: wire formats, filters, eBPF, the message protocol",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run,
+    run: |guest| programs::run(guest, "nocopy-proto", Selection::AllBut(LEFT_OUT)),
 };
 
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -23,7 +22,3 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "nine minutes where the processor is emulated; the other simulations run the same code",
     ),
 ];
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    programs::run(guest, "nocopy-proto", Selection::AllBut(LEFT_OUT))
-}

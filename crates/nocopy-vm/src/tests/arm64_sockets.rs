@@ -1,12 +1,11 @@
-use crate::guest::Guest;
 use crate::guest::programs::{self, Selection};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of UDP and TCP sockets pass",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run,
+    run: |guest| programs::run(guest, "nocopy::sockets", Selection::AllBut(LEFT_OUT)),
 };
 
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -19,7 +18,3 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "nine minutes where the processor is emulated; other tests change the path in mid-stream, too",
     ),
 ];
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    programs::run(guest, "nocopy::sockets", Selection::AllBut(LEFT_OUT))
-}

@@ -33,10 +33,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert_eq!(port.mode(), Mode::XdpCopyGeneric, "{report}");
     assert_eq!(probed.first_mode(), Some(port.mode().to_string().as_str()), "{probed:?}");
     assert_eq!(report.matches("open a port on each member of ncb").count(), 2, "{report}");
-    for bytes in [64, 1514] {
-        traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;
-        traffic::cross(&mut peer, &mut port, left, bytes, PACKETS)?;
-    }
+    traffic::cross_both_ways(guest.lab(), &mut port, &mut peer, [64, 1514], PACKETS)?;
     traffic::assert_settled(&mut port)?;
     traffic::close(port);
     let native = Port::builder(bond).mode(Mode::XdpCopyNative);

@@ -1,16 +1,12 @@
 use nocopy::Mode;
 
-use crate::guest::{Guest, unprivileged};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::guest::unprivileged;
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "a process of another user, without any capability, receives and sends in zero-copy on a port that was granted to \
              it, with every byte in its place; killed, it leaves no program and no pinned page",
     on: &[Topology::Igb, Topology::Virtio],
     kernel: Kernel::Newest,
-    run,
+    run: |guest| unprivileged::check(guest, Mode::XdpZeroCopy),
 };
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    unprivileged::check(guest, Mode::XdpZeroCopy)
-}

@@ -1,16 +1,12 @@
 use nocopy::Mode;
 
-use crate::guest::{Guest, unprivileged};
-use crate::registry::{Failure, Kernel, Test, Topology};
+use crate::guest::unprivileged;
+use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on a kernel that refuses to map the rings of a bound socket, a process without any capability receives and \
              sends on a port that was granted to it, in native copy mode",
     on: &[Topology::Igb],
     kernel: Kernel::Older,
-    run,
+    run: |guest| unprivileged::check(guest, Mode::XdpCopyNative),
 };
-
-fn run(guest: &Guest) -> Result<(), Failure> {
-    unprivileged::check(guest, Mode::XdpCopyNative)
-}

@@ -28,10 +28,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     guest.record(
         &serde_json::json!({ "mode": left.mode().to_string(), "refused": left.explain().refusals[0].to_string() }),
     );
-    for bytes in [64, MTU_BYTES as usize + 14] {
-        traffic::cross(&mut left, &mut right, lab.right(), bytes, PACKETS)?;
-        traffic::cross(&mut right, &mut left, lab.left(), bytes, PACKETS)?;
-    }
+    traffic::cross_both_ways(lab, &mut left, &mut right, [64, MTU_BYTES as usize + 14], PACKETS)?;
     traffic::assert_settled(&mut left)?;
     traffic::assert_settled(&mut right)
 }

@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::guest::Guest;
+use crate::guest::filesystem::piece;
 use crate::guest::nfs::{Mounted, Scene, Server};
-use crate::guest::patience::ARRIVAL_MAX;
-use crate::guest::patience::wait_until;
+use crate::guest::patience::{ARRIVAL_MAX, wait_until};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -173,19 +173,6 @@ fn same_file(ours: &Path, theirs: &Path) -> io::Result<()> {
 
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
-}
-
-/// Bytes from an offset on; fewer at the end of the file.
-fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
-    let (mut found, mut filled) = (vec![0; bytes], 0);
-    while filled < bytes {
-        match file.read_at(&mut found[filled..], at + filled as u64)? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    found.truncate(filled);
-    Ok(found)
 }
 
 /// `ls` and `find` print the same of both.

@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
 use crate::guest::Guest;
-use crate::guest::filesystem::as_nobody;
+use crate::guest::filesystem::{as_nobody, errno, pattern};
 use crate::guest::nfs::{Mounted, NOBODY, Offer, Scene, Server, free_disk, output_of};
 use crate::guest::patience::wait_until;
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -57,16 +57,11 @@ fn by_nobody<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result
     as_nobody(run).map_err(Failure)?
 }
 
-fn bytes(seed: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(|| random.u8(..)).take(BYTES).collect()
-}
-
 /// Takes an image of the disk right after a commit was answered.
 fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
     let scene = Scene::writable()?;
     let (server, mounted) = served(guest, &scene)?;
-    let (committed, stable) = (bytes(1), bytes(2));
+    let (committed, stable) = (pattern(1, BYTES), pattern(2, BYTES));
     let open = by_nobody(|| {
         let file = File::create_new(mounted.path("committed"))?;
         file.write_all_at(&committed, 0)?;
@@ -145,7 +140,7 @@ fn killed(guest: &Guest) -> Result<(), Failure> {
     let (mut server, mounted) = served(guest, &scene)?;
     let rounds = if guest.soak() { 40 } else { 4 };
     for round in 0..rounds {
-        let expected = bytes(round);
+        let expected = pattern(round, BYTES);
         fs::write(&source, &expected)?;
         let mut writer = Writer::start(&mounted, &source, round)?;
         server = kill_in_the_middle(guest, &scene, server, round)?;
@@ -208,7 +203,7 @@ fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) 
 fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
     let (server, mounted) = served(guest, scene)?;
     by_nobody(|| {
-        let kept = &bytes(1)[..300_000];
+        let kept = &pattern(1, BYTES)[..300_000];
         let mut file = File::create_new(mounted.path("kept"))?;
         file.write_all(kept)?;
         file.sync_all()?;
@@ -234,10 +229,6 @@ fn fill(path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     file.write_all_at(&[7; 2 * BYTES], 0)?;
     file.sync_all()
-}
-
-fn errno<T>(done: io::Result<T>) -> Option<Errno> {
-    done.err().and_then(|error| Errno::from_io_error(&error))
 }
 
 /// Files in a directory that is removed at the server, while a client has it open, are stale; everything else goes on.

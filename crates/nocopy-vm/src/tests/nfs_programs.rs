@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
+use crate::failure::last_lines;
 use crate::guest::Guest;
 use crate::guest::controls::Controls;
 use crate::guest::filesystem::{Place, as_nobody, remove_all};
@@ -190,9 +191,8 @@ impl Run<'_> {
             let done = self.command(&directory).stdin(Stdio::null()).output()?;
             if !done.status.success() {
                 let said = String::from_utf8_lossy(&done.stderr);
-                let mut last: Vec<&str> = said.lines().rev().take(LINES).collect();
-                last.reverse();
-                return Err(Failure(format!("{}: {}", done.status, last.join("; "))));
+                let last = last_lines(&said, LINES).join("; ");
+                return Err(Failure(format!("{}: {last}", done.status)));
             }
             remove_all(&directory)
         });

@@ -33,10 +33,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         assert_eq!(refusal.mode, Mode::XdpZeroCopy);
         guest.record(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
     }
-    for bytes in [64, 1514] {
-        traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;
-        traffic::cross(&mut b, &mut a, left, bytes, PACKETS)?;
-    }
+    traffic::cross_both_ways(guest.lab(), &mut a, &mut b, [64, 1514], PACKETS)?;
     to_host::hand_over_requests(guest.lab(), &mut a, &mut b)?;
     traffic::assert_settled(&mut a)?;
     traffic::assert_settled(&mut b)?;

@@ -60,10 +60,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 }
 
 fn both_ways(guest: &Guest, port: &mut Port, peer: &mut Port) -> Result<(), Failure> {
-    let (left, right) = (guest.lab().left(), guest.lab().right());
-    for bytes in [64, 1514] {
-        traffic::cross(port, peer, right, bytes, PACKETS)?;
-        traffic::cross(peer, port, left, bytes, PACKETS)?;
-    }
+    traffic::cross_both_ways(guest.lab(), port, peer, [64, 1514], PACKETS)?;
     traffic::assert_settled(port)
 }

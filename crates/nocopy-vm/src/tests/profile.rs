@@ -1,13 +1,13 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::guest::patience::ARRIVAL_MAX;
+use crate::guest::running::Running;
 use crate::guest::witness::{Count, Witness};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -168,8 +168,8 @@ fn receive(mut stream: TcpStream) -> std::io::Result<u64> {
     Ok(calls)
 }
 
-/// `nocopy profile` of this process, running; killed when dropped.
-struct Profile(Child);
+/// `nocopy profile` of this process, running.
+struct Profile(Running);
 
 impl Profile {
     /// Starts it, and waits until its window is open.
@@ -184,7 +184,7 @@ impl Profile {
             .spawn()
             .map_err(|error| Failure(format!("{}: {error}: build the workspace", program.display())))?;
         let stderr = child.stderr.take().expect("it is piped");
-        let profile = Self(child);
+        let profile = Self(Running(child));
         let mut said = String::new();
         for line in BufReader::new(stderr).lines() {
             let line = line?;
@@ -197,18 +197,8 @@ impl Profile {
     }
 
     /// Ends the window, and returns the report.
-    fn end(mut self) -> Result<Value, Failure> {
-        kill_process(Pid::from_child(&self.0), Signal::INT)?;
-        let mut said = Vec::new();
-        self.0.stdout.take().expect("it is piped").read_to_end(&mut said)?;
-        self.0.wait()?;
+    fn end(self) -> Result<Value, Failure> {
+        let (_, said) = self.0.interrupt()?;
         Ok(serde_json::from_slice(&said)?)
-    }
-}
-
-impl Drop for Profile {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

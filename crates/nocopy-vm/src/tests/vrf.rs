@@ -1,12 +1,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use nocopy_lab::End;
 
 use crate::guest::Guest;
 use crate::guest::cards::modprobe;
+use crate::guest::running::Running;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -40,10 +42,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         ip(end, &format!("address add {}/64 dev {} nodad", IPV6[place], end.interface()))?;
     }
     {
-        let _server = Server::start(left, IN_VRF)?;
+        let _server = serve(left, IN_VRF)?;
         reach(right, &[], left, 0)?;
     }
-    let _server = Server::start(right, &[])?;
+    let _server = serve(right, &[])?;
     reach(left, IN_VRF, right, 1)
 }
 
@@ -70,14 +72,10 @@ fn reach(from: &End, before: &[&str], to: &End, place: usize) -> Result<(), Fail
 /// The command, built beside this program, started by other words.
 fn nocopy(before: &[&str]) -> Result<Command, Failure> {
     let program = std::env::current_exe()?.with_file_name("nocopy");
-    Ok(match before {
-        [first, others @ ..] => {
-            let mut command = Command::new(first);
-            command.args(others).arg(program);
-            command
-        }
-        [] => Command::new(program),
-    })
+    let mut words = before.iter().map(PathBuf::from).chain([program]);
+    let mut command = Command::new(words.next().expect("one is the program"));
+    command.args(words);
+    Ok(command)
 }
 
 fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
@@ -91,31 +89,19 @@ fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// `nocopy serve` at all addresses of an end; killed when dropped.
-struct Server(Child);
-
-impl Server {
-    /// Starts it, and waits until it serves in the three ways.
-    fn start(end: &End, before: &[&str]) -> Result<Self, Failure> {
-        let mut command = nocopy(before)?;
-        command.args(["serve", AT]).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = end.namespace().run(|| command.spawn())?;
-        let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        let server = Self(child);
-        let mut said = Vec::new();
-        for line in lines {
-            said.push(line?);
-            if said.iter().filter(|line| line.contains(":900")).count() == 3 {
-                return Ok(server);
-            }
+/// Starts `nocopy serve` at all addresses of an end, and waits until it serves in the three ways.
+fn serve(end: &End, before: &[&str]) -> Result<Running, Failure> {
+    let mut command = nocopy(before)?;
+    command.args(["serve", AT]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = end.namespace().run(|| command.spawn())?;
+    let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let server = Running(child);
+    let mut said = Vec::new();
+    for line in lines {
+        said.push(line?);
+        if said.iter().filter(|line| line.contains(":900")).count() == 3 {
+            return Ok(server);
         }
-        Err(Failure(format!("{command:?}: {}", said.join("; "))))
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Err(Failure(format!("{command:?}: {}", said.join("; "))))
 }

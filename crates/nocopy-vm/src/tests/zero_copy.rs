@@ -32,10 +32,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         assert_eq!(port.explain().evidence, Evidence::ZeroCopy);
         assert!(port.explain().refusals.is_empty());
     }
-    for bytes in SIZES_BYTES {
-        traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;
-        traffic::cross(&mut b, &mut a, left, bytes, PACKETS)?;
-    }
+    traffic::cross_both_ways(guest.lab(), &mut a, &mut b, SIZES_BYTES, PACKETS)?;
     traffic::assert_settled(&mut a)?;
     traffic::assert_settled(&mut b)?;
     guest.record(

@@ -9,9 +9,9 @@ mod open_files;
 mod random;
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt, chown};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -145,12 +145,25 @@ pub(crate) fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> Res
     })
 }
 
-fn errno<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
+pub(crate) fn errno<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
     done.err().and_then(|error| rustix::io::Errno::from_io_error(&error))
 }
 
+/// Bytes of a file from an offset on; fewer at its end.
+pub(crate) fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let (mut found, mut filled) = (vec![0; bytes], 0);
+    while filled < bytes {
+        match file.read_at(&mut found[filled..], at + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    found.truncate(filled);
+    Ok(found)
+}
+
 /// Bytes that differ by their place and by `seed`.
-fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(|| random.u8(..)).take(bytes).collect()
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use fastrand::Rng;
 
-use super::{Broken, Check, Done, Ground, pattern};
+use super::{Broken, Check, Done, Ground, pattern, piece};
 
 pub(super) const ALL: &[Check] =
     &[Check { name: "random operations leave the bytes they should", run: operations }];
@@ -111,15 +111,9 @@ impl<'a> Exercised<'a> {
     }
 
     fn read(&self, which: usize, at: usize, bytes: usize) -> Result<(), Broken> {
-        let (mut found, mut filled) = (vec![0; bytes], 0);
-        while filled < bytes {
-            match self.open[which].read_at(&mut found[filled..], (at + filled) as u64)? {
-                0 => break,
-                count => filled += count,
-            }
-        }
+        let found = piece(&self.open[which], at as u64, bytes)?;
         let end = self.expected.len().min(at + bytes);
-        self.same(&found[..filled], self.expected.get(at..end).unwrap_or_default(), at)
+        self.same(&found, self.expected.get(at..end).unwrap_or_default(), at)
     }
 
     fn same(&self, found: &[u8], expected: &[u8], from: usize) -> Result<(), Broken> {
@@ -145,11 +139,6 @@ impl<'a> Exercised<'a> {
         Ok(())
     }
 
-    fn reopen(&mut self) -> Result<(), Broken> {
-        self.open = [open(self.ground, &self.name)?, open(self.ground, &self.name)?];
-        Ok(())
-    }
-
     fn look_everywhere(&mut self) -> Done {
         self.settle()?;
         for path in [self.ground.path(&self.name), self.ground.seen_there(&self.name)] {
@@ -165,7 +154,8 @@ impl<'a> Exercised<'a> {
         there.sync_all()?;
         drop(there);
         self.put(at, piece);
-        self.reopen()
+        self.open = [open(self.ground, &self.name)?, open(self.ground, &self.name)?];
+        Ok(())
     }
 }
 
