@@ -1,13 +1,12 @@
 //! The nightly suite `aarch64`: everything compiles for it, and test programs and the command run once on an emulated machine.
 
-use std::fs;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::gate::Outcome;
 use crate::machine::{self, AARCH64_LINKER};
-use crate::step::{Failed, Step, root};
+use crate::step::{Failed, Step, root, write_file};
 use crate::suite::{self, Binary};
 use crate::vm;
 
@@ -27,51 +26,33 @@ const VARIABLES: &[(&str, &str)] = &[
 #[derive(Serialize)]
 struct Built {
     lab: PathBuf,
-    tests: Vec<TestProgram>,
+    tests: Vec<Binary>,
     files: Vec<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct TestProgram {
-    name: String,
-    program: PathBuf,
-    directory: PathBuf,
 }
 
 /// Compiles everything, including examples and tests, and runs the lab's rows on arm64.
 pub(crate) fn outcome() -> Outcome {
-    let compiler = machine::aarch64_compiler();
-    if !compiler.is_good() {
-        return compiler;
-    }
     let build = || {
         let target = ["target", "add", TARGET];
         Step::new("standard library for aarch64", "rustup", &target).run()?;
         let arguments = [&["--target", TARGET][..], suite::ALL].concat();
         suite::build(&arguments, VARIABLES)
     };
-    match build().and_then(|binaries| Ok(listed(binaries)?)) {
+    machine::aarch64_compiler().then(|| match build().and_then(|binaries| Ok(listed(binaries)?)) {
         Ok(()) => vm::outcome_on_arm64(&root().join(BUILT).display().to_string()),
         Err(outcome) => outcome,
-    }
+    })
 }
 
 /// Writes a list of the files for the machine: the test programs, and the files of the repository at the paths where tests look for them.
-fn listed(binaries: Vec<Binary>) -> Result<(), Failed> {
+fn listed(tests: Vec<Binary>) -> Result<(), Failed> {
     let program = |name| suite::program(&format!("{TARGET}/debug"), name);
     let lab = program("nocopy-vm");
     let mut files = vec![lab.clone(), program("nocopy")];
-    files.extend(binaries.iter().map(|binary| binary.path.clone()));
+    files.extend(tests.iter().map(|binary| binary.path.clone()));
     let tracked = Step::new("files of the repository", "git", &["ls-files", "-z", "--cached"]).captured()?;
     let tracked = tracked.split('\0').filter(|name| !name.is_empty()).map(|name| root().join(name));
     files.extend(tracked.filter(|path| path.is_file()));
-    let tests = binaries
-        .into_iter()
-        .map(|Binary { name, path, directory }| TestProgram { name, program: path, directory })
-        .collect();
     let text = serde_json::to_string_pretty(&Built { lab, tests, files }).expect("strings");
-    let path = root().join(BUILT);
-    let written = fs::create_dir_all(path.parent().expect("a file in a directory"))
-        .and_then(|()| fs::write(&path, text));
-    written.map_err(|error| Failed(format!("{}: {error}", path.display())))
+    write_file(&root().join(BUILT), text)
 }

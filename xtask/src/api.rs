@@ -52,7 +52,7 @@ fn differences(before: &str, after: &str) -> Option<String> {
     (before != after).then_some(found)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Item {
     path: String,
     /// `struct`, `enum`, `fn` ..., as in the source.
@@ -182,10 +182,8 @@ impl<'a> Walk<'a> {
                 } else if used.is_null() {
                     // An item of another crate of this repository.
                     let path = format!("{module}::{name}");
-                    self.add(
-                        &inner["source"],
-                        Item { path, kind: "use".into(), is_hidden, parts: vec![], functions: vec![] },
-                    );
+                    let item = Item { path, kind: "use".into(), is_hidden, ..Item::default() };
+                    self.add(&inner["source"], item);
                 } else {
                     self.visit(used, module, name, is_hidden);
                 }
@@ -193,17 +191,13 @@ impl<'a> Walk<'a> {
             "module" => self.module(item, &path, is_hidden),
             "function" => {
                 let path = format!("{module}::{}", signature(item));
-                self.add(
-                    &item["id"],
-                    Item { path, kind: "fn".into(), is_hidden, parts: vec![], functions: vec![] },
-                );
+                let id = &item["id"];
+                self.add(id, Item { path, kind: "fn".into(), is_hidden, ..Item::default() });
             }
             _ => {
                 let (parts, functions) = (self.parts(kind, inner), self.functions(inner));
-                self.add(
-                    &item["id"],
-                    Item { path, kind: kind.replace('_', " "), is_hidden, parts, functions },
-                );
+                let kind = kind.replace('_', " ");
+                self.add(&item["id"], Item { path, kind, is_hidden, parts, functions });
             }
         }
     }

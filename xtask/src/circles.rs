@@ -6,13 +6,11 @@
 mod known;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
-
-use serde::Deserialize;
 
 use crate::gate::Outcome;
 use crate::imports::{File, Module, Sources};
-use crate::step::{Failed, Step, root};
+use crate::step::{Failed, root};
+use crate::workspace::Workspace;
 
 /// The files that each file uses.
 type Edges<'a> = BTreeMap<&'a Module, BTreeSet<Module>>;
@@ -24,34 +22,13 @@ type Circle = BTreeMap<String, Vec<String>>;
 pub(crate) fn check() -> Outcome {
     let check_all = || {
         let mut found = Vec::new();
-        for directory in members()? {
+        for directory in Workspace::read()?.directories() {
             let circles = Sources::read(&root().join(&directory).join("src"))?.circles();
             found.extend(circles.into_iter().map(|circle| (directory.clone(), circle)));
         }
         known::compare(&found, known::ALL).map_err(Failed)
     };
     check_all().into()
-}
-
-/// The directories of all crates of the workspace, below its root.
-fn members() -> Result<Vec<String>, Failed> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        manifest_path: PathBuf,
-    }
-    let what = ["metadata", "--no-deps", "--format-version", "1"];
-    let text = Step::cargo("crates of the workspace", &what).captured()?;
-    let Metadata { packages } =
-        serde_json::from_str(&text).map_err(|error| Failed(format!("cargo metadata: {error}")))?;
-    let directory = |package: &Package| {
-        let directory = package.manifest_path.parent().expect("a manifest lies in a directory");
-        directory.strip_prefix(root()).unwrap_or(directory).display().to_string()
-    };
-    Ok(packages.iter().map(directory).collect())
 }
 
 impl Sources {

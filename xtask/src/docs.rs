@@ -16,12 +16,9 @@ pub(crate) fn build() -> Result<(), Failed> {
     api().run()?;
     Step::cargo("man pages", &[&NOCOPY[..], &["man", "--output", "target/man"]].concat()).run()?;
     for (shell, file) in SHELLS {
-        print(&["completions", shell], &format!("completions/{file}"))?;
+        let file = format!("completions/{file}");
+        let print = Step::cargo(&file, &[&NOCOPY[..], &["completions", shell]].concat());
+        print.into_file(&format!("target/{file}"))?;
     }
     Ok(())
-}
-
-/// Writes the output of the command into a file below target/.
-fn print(arguments: &[&str], file: &str) -> Result<(), Failed> {
-    Step::cargo(file, &[&NOCOPY, arguments].concat()).into_file(&format!("target/{file}"))
 }

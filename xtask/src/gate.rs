@@ -67,6 +67,19 @@ impl Outcome {
         self.passed > 0 && self.failures.is_empty() && self.skips.is_empty() && self.flaky.is_empty()
     }
 
+    /// The outcome of the next step, if this one is good.
+    pub(crate) fn then(self, next: impl FnOnce() -> Self) -> Self {
+        if self.is_good() { next() } else { self }
+    }
+
+    /// The same outcome; if it is good, with what `work` fails for.
+    pub(crate) fn if_good<E: Into<Self>>(self, work: impl FnOnce() -> Result<(), E>) -> Self {
+        match self.is_good().then(work) {
+            Some(Err(failed)) => self.and(failed.into()),
+            _ => self,
+        }
+    }
+
     /// Both outcomes as one.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.passed += other.passed;

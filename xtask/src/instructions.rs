@@ -66,11 +66,12 @@ const LEFT_ALONE: &[(&str, f64)] =
 const PRELOADED: &str = "libnocopy_sockets.so";
 
 pub(crate) fn guards() -> Outcome {
-    machine::with_valgrind(|| count_and_compare().into())
+    machine::valgrind().then(|| count_and_compare().into())
 }
 
 fn count_and_compare() -> Result<(), Failed> {
-    build()?;
+    let what = ["build", "--profile", PROFILE, "--package", "nocopy-loops", "--package", "nocopy-sockets"];
+    Step::cargo("build the loops", &what).run()?;
     let rings = ROWS.iter().flat_map(|row| [row.judged, row.control]).chain(SHOWN.iter().copied());
     let messages = MESSAGES.iter().map(|&(name, _)| name).chain(MESSAGES_SHOWN.iter().copied());
     let loops = rings.map(|name| ("ring_loop", name)).chain(messages.map(|name| ("message_loop", name)));
@@ -140,14 +141,6 @@ fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
         }
     }
     Ok(slow)
-}
-
-fn build() -> Result<(), Failed> {
-    Step::cargo(
-        "build the loops",
-        &["build", "--profile", PROFILE, "--package", "nocopy-loops", "--package", "nocopy-sockets"],
-    )
-    .run()
 }
 
 /// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side, since what else runs does

@@ -149,8 +149,7 @@ pub(crate) fn programs_for_unit_tests() -> Outcome {
 
 /// Installs the programs that any test starts, as a step of the gate.
 pub(crate) fn programs_for_tests() -> Outcome {
-    let outcome = programs_for_unit_tests();
-    if outcome.is_good() { installed(Needed::Tests) } else { outcome }
+    programs_for_unit_tests().then(|| installed(Needed::Tests))
 }
 
 pub(crate) fn aarch64_compiler() -> Outcome {
@@ -172,10 +171,9 @@ pub(crate) fn system_call_tracer() -> Outcome {
     installed(Needed::SlowDisk)
 }
 
-/// Runs `then` with valgrind.
-pub(crate) fn with_valgrind(then: impl FnOnce() -> Outcome) -> Outcome {
-    let outcome = installed(Needed::Instructions);
-    if outcome.is_good() { then() } else { outcome }
+/// Installs valgrind.
+pub(crate) fn valgrind() -> Outcome {
+    installed(Needed::Instructions)
 }
 
 fn installed(needed: Needed) -> Outcome {

@@ -103,17 +103,11 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(TestArguments { face: Some(face), .. }) => become_faced(&face),
         Command::Test(arguments) => return test(arguments),
-        Command::Check => {
-            let mut gate = Gate::default();
-            check::run(&mut gate);
-            return exit_code(gate.finish());
-        }
+        Command::Check => return gated(check::run),
         Command::Docs => docs::build(),
         Command::Api => api::write(),
         Command::Instructions => {
-            let mut gate = Gate::default();
-            gate.run("instruction guards", instructions::guards);
-            return exit_code(gate.finish());
+            return gated(|gate| gate.run("instruction guards", instructions::guards));
         }
         Command::Bpf => bpf::build(),
         Command::Vm { arguments } => vm::run(&arguments),
@@ -124,6 +118,12 @@ fn main() -> ExitCode {
         }
     };
     done.map_or_else(|failed| refuse(&failed), |()| ExitCode::SUCCESS)
+}
+
+fn gated(steps: impl FnOnce(&mut Gate)) -> ExitCode {
+    let mut gate = Gate::default();
+    steps(&mut gate);
+    exit_code(gate.finish())
 }
 
 fn exit_code(passed: bool) -> ExitCode {
@@ -139,11 +139,10 @@ fn refuse(failed: &Failed) -> ExitCode {
 fn become_faced(face: &Face) -> Result<(), Failed> {
     let program =
         std::env::current_exe().map_err(|error| Failed(format!("no path of this program: {error}")))?;
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
     let wearing = |argument: String| {
         argument.replacen("--face", "--wearing", usize::from(argument.starts_with("--face")))
     };
-    let arguments: Vec<String> = arguments.into_iter().map(wearing).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).map(wearing).collect();
     machines::become_with(face, &program, &arguments).map(|never| match never {})
 }
 

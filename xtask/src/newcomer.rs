@@ -21,15 +21,10 @@ const SUITE: &str = "bookworm";
 const PACKAGES: &str = "--include=gcc,libc6-dev";
 
 pub(crate) fn outcome() -> Outcome {
-    let installer = machine::debian_installer();
-    if !installer.is_good() {
-        return installer;
-    }
     let debian = root().join(DEBIAN);
-    if let Err(failed) = prepare(&debian) {
-        return failed.into();
-    }
-    let outcome = TASKS.into_iter().map(|task| run(&debian, task)).reduce(Outcome::and).unwrap_or_default();
+    let tasks = || TASKS.into_iter().map(|task| run(&debian, task)).reduce(Outcome::and).unwrap_or_default();
+    let outcome =
+        machine::debian_installer().then(|| prepare(&debian).map_or_else(Outcome::from, |()| tasks()));
     // Some gigabytes, only useful after a failure.
     if outcome.is_good() {
         let _ = fs::remove_dir_all(&debian);

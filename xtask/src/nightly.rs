@@ -15,23 +15,15 @@ use ages::{Age, History};
 use due::{Change, Status};
 use rows::{Row, Run};
 
-use crate::aarch64;
 use crate::gate::{Gate, Outcome};
 use crate::git::{Git, VERDICTS, commit};
-use crate::licences;
-use crate::machine;
-use crate::machines;
-use crate::newcomer;
-use crate::nfs_clients;
-use crate::oldest_rust;
-use crate::others;
-use crate::programs;
-use crate::senders;
 use crate::step::{Failed, Step, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, program};
-use crate::vm;
 use crate::workspace::Workspace;
+use crate::{
+    aarch64, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs, senders, vm,
+};
 
 struct Nightly {
     name: &'static str,
@@ -351,11 +343,8 @@ fn busy() -> Outcome {
 }
 
 fn slow_disk() -> Outcome {
-    let there = machine::system_call_tracer();
-    if !there.is_good() {
-        return there;
-    }
-    Suite { retry: false, slow_disk: true, ..Suite::of("nightly", suite::ALL) }.outcome()
+    let suite = Suite { retry: false, slow_disk: true, ..Suite::of("nightly", suite::ALL) };
+    machine::system_call_tracer().then(|| suite.outcome())
 }
 
 fn trust() -> Outcome {
@@ -379,10 +368,8 @@ fn nfs() -> Outcome {
     let [name, version] = FSX;
     let place = program("tools", "").display().to_string();
     let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &place];
-    if let Err(failed) = Step::cargo("install fsx", &what).run() {
-        return failed.into();
-    }
-    nfs_clients::outcome().and(vm::outcome_of_nfs())
+    let installed = Step::cargo("install fsx", &what).run();
+    installed.map_or_else(Outcome::from, |()| nfs_clients::outcome().and(vm::outcome_of_nfs()))
 }
 
 fn sanitizer() -> Outcome {

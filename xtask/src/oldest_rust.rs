@@ -1,9 +1,8 @@
 //! The oldest Rust that is named, `rust-version` in the workspace's Cargo.toml: the nightly suite `oldest-rust` builds with it, and README
 //! names the same.
 
-use std::fs;
-
 use crate::gate::Outcome;
+use crate::imports::read;
 use crate::step::{Failed, Step, root};
 use crate::workspace::Workspace;
 
@@ -40,12 +39,7 @@ fn install(version: &str) -> Result<(), Failed> {
 
 /// Whether all crates and README name the same oldest Rust.
 pub(crate) fn check() -> Outcome {
-    let same = || {
-        let path = root().join(README);
-        let readme =
-            fs::read_to_string(&path).map_err(|error| Failed(format!("{}: {error}", path.display())))?;
-        is_named(&readme, Workspace::read()?.rust_version()?)
-    };
+    let same = || is_named(&read(&root().join(README))?, Workspace::read()?.rust_version()?);
     same().into()
 }
 

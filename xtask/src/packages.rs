@@ -1,5 +1,6 @@
 //! Packages of Debian that a nightly suite looks into, unpacked below `target`: nothing is installed, and no service starts.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,10 @@ pub(crate) struct Unpacked {
 
 impl Unpacked {
     /// Fetches packages and those of their dependencies that this system does not have.
-    pub(crate) fn fetch(suite: &str, packages: &[&str]) -> Result<Self, Failed> {
+    pub(crate) fn fetch<'a>(
+        suite: &str,
+        packages: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Failed> {
         let place = format!("target/{suite}");
         let (archives, root) = (format!("{place}/archives"), root().join(&place).join("root"));
         let failed = |error: std::io::Error| Failed(format!("{place}: {error}"));
@@ -23,7 +27,8 @@ impl Unpacked {
         let cache = format!("Dir::Cache::archives={}", self::root().join(&archives).display());
         let what = ["install", "-y", "-qq", "--no-install-recommends", "--download-only", "--reinstall"];
         Step::new("list packages", "apt-get", &["update", "-qq"]).run()?;
-        let all = [&what[..], &["-o", &cache], packages].concat();
+        let packages: BTreeSet<&str> = packages.into_iter().collect();
+        let all: Vec<&str> = what.into_iter().chain(["-o", &cache]).chain(packages).collect();
         Step::new("fetch packages", "apt-get", &all).run()?;
         for archive in files(&archives, ".deb")? {
             let (archive, root) = (archive.display().to_string(), root.display().to_string());

@@ -102,11 +102,7 @@ impl Step {
 
     /// Writes the output of the command into a file.
     pub(crate) fn into_file(self, path: &str) -> Result<(), Failed> {
-        let printed = self.captured()?;
-        let path = root().join(path);
-        let written = fs::create_dir_all(path.parent().expect("a file in a directory"))
-            .and_then(|()| fs::write(&path, printed));
-        written.map_err(|error| Failed(format!("{}: {error}", path.display())))
+        write_file(&root().join(path), self.captured()?)
     }
 
     fn failed(&self, why: &dyn fmt::Display) -> Failed {
@@ -161,6 +157,22 @@ pub(crate) fn after_shell(line: &str, program: impl AsRef<OsStr>) -> Command {
 
 pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failed> {
     steps.iter().try_for_each(Step::run)
+}
+
+/// Installs a subcommand of cargo, unless it is there.
+pub(crate) fn install_subcommand(name: &str) -> Result<(), Failed> {
+    if Step::cargo(name, &[name, "--version"]).succeeds_quietly() {
+        return Ok(());
+    }
+    let package = format!("cargo-{name}");
+    Step::cargo(&format!("install {package}"), &["install", &package, "--locked"]).run()
+}
+
+/// Writes a file, in a directory that may have to be made.
+pub(crate) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failed> {
+    let directory = path.parent().expect("a file lies in a directory");
+    let written = fs::create_dir_all(directory).and_then(|()| fs::write(path, content));
+    written.map_err(|error| Failed(format!("{}: {error}", path.display())))
 }
 
 /// The files of a directory of the repository whose names end so, in the order of their names.

@@ -108,19 +108,15 @@ fn judged(profile: &str, arguments: &[&str], results: &str) -> Outcome {
 
 /// The rows on arm64, with the programs that the file lists.
 pub(crate) fn outcome_on_arm64(built: &str) -> Outcome {
-    match build() {
-        Ok(()) => judged("debug", &["--kernel", "arm64", "--built", built], RESULTS_ON_ARM64),
-        Err(failed) => failed.into(),
-    }
+    let arguments = ["--kernel", "arm64", "--built", built];
+    build().map_or_else(Outcome::from, |()| judged("debug", &arguments, RESULTS_ON_ARM64))
 }
 
 /// The rows of writing by NFS, for long.
 pub(crate) fn outcome_of_nfs() -> Outcome {
     let rows = ["nfs_writing", "nfs_programs", "nfs_loss", "nfs_users"].map(|row| ["--only", row]).concat();
-    match build_fast() {
-        Ok(()) => judged("release", &[&rows[..], &["--soak", "--seed", "random"]].concat(), RESULTS_OF_NFS),
-        Err(failed) => failed.into(),
-    }
+    let arguments = [&rows[..], &["--soak", "--seed", "random"]].concat();
+    build_fast().map_or_else(Outcome::from, |()| judged("release", &arguments, RESULTS_OF_NFS))
 }
 
 /// The parts of the lab's results that decide.

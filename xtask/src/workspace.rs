@@ -82,6 +82,11 @@ impl Workspace {
         }
     }
 
+    /// The directories of all crates, below the root of the repository.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = String> {
+        self.crates.iter().map(|member| self.inside(member.manifest_path.parent()))
+    }
+
     fn at(&self, directory: &str) -> Option<&Crate> {
         self.crates.iter().find(|member| self.inside(member.manifest_path.parent()) == directory)
     }

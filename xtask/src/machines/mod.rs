@@ -26,24 +26,19 @@ const PLACE: &str = "target/machines";
 
 /// Runs the tests of the last commit with every face.
 pub(crate) fn outcome() -> Outcome {
-    let installed = machine::locales();
-    if !installed.is_good() {
-        return installed;
-    }
-    match german() {
-        Ok(locales) => {
-            // Those of one checkout one after the other, since they share what is built.
-            let of_checkouts: (Vec<Face>, Vec<Face>) =
-                faces().into_iter().partition(|face| face.get("clone").is_some());
-            let try_all = |faces: &Vec<Face>| {
-                let tried = faces.iter().map(|face| try_face(face, &locales));
-                tried.reduce(Outcome::and).unwrap_or_default()
-            };
-            let tried = side_by_side(2, &<[_; 2]>::from(of_checkouts), try_all);
-            tried.into_iter().reduce(Outcome::and).unwrap_or_default()
-        }
-        Err(failed) => failed.into(),
-    }
+    machine::locales().then(|| german().map_or_else(Outcome::from, |locales| try_faces(&locales)))
+}
+
+fn try_faces(locales: &Path) -> Outcome {
+    // Those of one checkout one after the other, since they share what is built.
+    let of_checkouts: (Vec<Face>, Vec<Face>) =
+        faces().into_iter().partition(|face| face.get("clone").is_some());
+    let try_all = |faces: &Vec<Face>| {
+        let tried = faces.iter().map(|face| try_face(face, locales));
+        tried.reduce(Outcome::and).unwrap_or_default()
+    };
+    let tried = side_by_side(2, &<[_; 2]>::from(of_checkouts), try_all);
+    tried.into_iter().reduce(Outcome::and).unwrap_or_default()
 }
 
 fn faces() -> Vec<Face> {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::gate::Outcome;
-use crate::step::{Step, files, root};
+use crate::step::{Step, files, install_subcommand, root};
 use crate::suite::{processors, side_by_side};
 
 /// For each target, if nothing else is asked for.
@@ -30,25 +30,17 @@ pub(super) fn hours(text: &str) -> Result<f64, String> {
 
 /// Runs every target for that many seconds of their number; the remark has the edges covered at the start and the end.
 fn each_for(seconds: impl Fn(usize) -> u32) -> Outcome {
-    if !Step::cargo("cargo fuzz there", &["fuzz", "--version"]).succeeds_quietly() {
-        let install = Step::cargo("install cargo-fuzz", &["install", "cargo-fuzz", "--locked"]);
-        if let Err(failed) = install.run() {
-            return failed.into();
-        }
-    }
-    let targets = match files("fuzz/fuzz_targets", ".rs") {
-        Ok(targets) => targets,
-        Err(failed) => return failed.into(),
+    let built = || {
+        install_subcommand("fuzz")?;
+        let targets = files("fuzz/fuzz_targets", ".rs")?;
+        command("build the fuzz targets", &["build"]).run().map(|()| targets)
     };
-    let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
-    let seconds = seconds(names.len());
-    match command("build the fuzz targets", &["build"]).run() {
-        Ok(()) => side_by_side(processors(), &names, |name| run_target(name, seconds))
-            .into_iter()
-            .reduce(Outcome::and)
-            .unwrap_or_default(),
-        Err(failed) => failed.into(),
-    }
+    built().map_or_else(Outcome::from, |targets| {
+        let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
+        let seconds = seconds(names.len());
+        let outcomes = side_by_side(processors(), &names, |name| run_target(name, seconds));
+        outcomes.into_iter().reduce(Outcome::and).unwrap_or_default()
+    })
 }
 
 /// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.

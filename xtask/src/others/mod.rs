@@ -52,10 +52,7 @@ fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome 
         Step::cargo("build the library that joins datagrams", &library).run()?;
         prepare()
     };
-    match ready() {
-        Ok(tests) => compare(&tests),
-        Err(failed) => failed.into(),
-    }
+    ready().map_or_else(Outcome::from, |tests| compare(&tests))
 }
 
 /// Runs all parts, with and without the library.

@@ -48,7 +48,7 @@ pub(super) struct Python {
 }
 
 pub(super) fn prepare() -> Result<Python, Failed> {
-    let unpacked = Unpacked::fetch("python", PACKAGES)?;
+    let unpacked = Unpacked::fetch("python", PACKAGES.iter().copied())?;
     let directory = root().join("target/python/run");
     let failed = |error| Failed(format!("{}: {error}", directory.display()));
     fs::create_dir_all(&directory).map_err(failed)?;

@@ -6,21 +6,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nocopy_lab::Namespace;
 use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::step::Failed;
 use crate::suite;
 
 /// The longest time that a program may run.
 const TIME_MAX: Duration = Duration::from_secs(240);
-
-const LOOK: Duration = Duration::from_millis(5);
 
 /// With the library or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,17 +50,9 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", report.as_raw_fd()));
     }
     command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
-    let mut child =
-        namespace.run(|| command.spawn()).map_err(|error| Failed(format!("{command:?}: {error}")))?;
-    let start = Instant::now();
-    let mut status = None;
-    while status.is_none() && start.elapsed() < TIME_MAX {
-        status = child.try_wait().ok().flatten();
-        sleep(LOOK);
-    }
-    // Processes that it has left running are killed too.
-    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-    let _ = child.wait();
+    let child = namespace.run(|| command.spawn());
+    let status = child.and_then(|mut child| suite::wait(&mut child, TIME_MAX));
+    let status = status.map_err(|error| Failed(format!("{command:?}: {error}")))?;
     let read = read_report(&report);
     if how != How::Plainly && read.programs == 0 {
         return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(said))));

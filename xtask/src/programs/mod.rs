@@ -49,11 +49,8 @@ fn prepared() -> Result<Unpacked, Failed> {
     Step::cargo("build nocopy and its libpcap", &build).run()?;
     // Daemons become children of this process, which ends them.
     set_child_subreaper(Some(getpid())).map_err(|error| Failed(format!("subreaper: {error}")))?;
-    let mut packages: Vec<&str> = ALL.iter().map(|program| program.package).collect();
-    packages.extend(FURTHER_PACKAGES);
-    packages.sort_unstable();
-    packages.dedup();
-    Unpacked::fetch(NAME, &packages)
+    let packages = ALL.iter().map(|program| program.package);
+    Unpacked::fetch(NAME, packages.chain(FURTHER_PACKAGES.iter().copied()))
 }
 
 fn all(unpacked: &Unpacked) -> Outcome {
@@ -69,11 +66,7 @@ fn all(unpacked: &Unpacked) -> Outcome {
             false => Outcome::failed(program.name, verdict.faults.join("\n")),
         });
     }
-    if outcome.is_good() {
-        outcome = outcome
-            .and(write_table(DOCUMENT, NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
-    }
-    outcome
+    outcome.if_good(|| write_table(DOCUMENT, NAME, &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -137,44 +137,38 @@ pub(super) const ALL: &[Program] = &[
         ["grep -c '^U ' out", "cat out err"],
         "nothing",
     ),
-    Program {
-        ..program(
-            ["tcpflow", "tcpflow"],
-            [8, 0],
-            ["exec $run tcpflow -i nc1 -o flows tcp > out 2> err", "listening on"],
-            [
-                "ls flows | grep -c 'c1$' | awk '{print 8 * $1}'",
-                "cd flows; for flow in 0*; do echo $flow; cat $flow; done; grep -o \"packets='[0-9]*'\" report.xml; cat ../err",
-            ],
-            "times and resources in report.xml",
-        )
-        .counted("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml")
-    },
-    Program {
-        ..program(
-            ["p0f", "p0f"],
-            [8, 0],
-            ["exec $run p0f -i nc1 -f $root/etc/p0f/p0f.fp -o log > out 2> err", "main event loop"],
-            ["grep -c 'mod=http response' log | awk '{print 8 * $1}'", "grep -v Closed out; sed 's/^.[^]]*. //' log"],
-            "times, the number of descriptors that it closes at its start",
-        )
-        .counted("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out")
-    },
-    Program {
-        ..program(
-            ["p0f, as a daemon", "p0f"],
-            [4, 0],
-            [
-                daemon!(
-                    "p0f -d -i nc1 -f $root/etc/p0f/p0f.fp -o log > out 2> err",
-                    "sed -n \"s/.*PID \\([0-9]*\\).*/\\1/p\" out"
-                ),
-                "Daemon process created",
-            ],
-            ["grep -c -E 'mod=(syn|http)' log", P0F_SHOWN],
-            "times",
-        )
-    },
+    program(
+        ["tcpflow", "tcpflow"],
+        [8, 0],
+        ["exec $run tcpflow -i nc1 -o flows tcp > out 2> err", "listening on"],
+        [
+            "ls flows | grep -c 'c1$' | awk '{print 8 * $1}'",
+            "cd flows; for flow in 0*; do echo $flow; cat $flow; done; grep -o \"packets='[0-9]*'\" report.xml; cat ../err",
+        ],
+        "times and resources in report.xml",
+    )
+    .counted("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml"),
+    program(
+        ["p0f", "p0f"],
+        [8, 0],
+        ["exec $run p0f -i nc1 -f $root/etc/p0f/p0f.fp -o log > out 2> err", "main event loop"],
+        ["grep -c 'mod=http response' log | awk '{print 8 * $1}'", "grep -v Closed out; sed 's/^.[^]]*. //' log"],
+        "times, the number of descriptors that it closes at its start",
+    )
+    .counted("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out"),
+    program(
+        ["p0f, as a daemon", "p0f"],
+        [4, 0],
+        [
+            daemon!(
+                "p0f -d -i nc1 -f $root/etc/p0f/p0f.fp -o log > out 2> err",
+                "sed -n \"s/.*PID \\([0-9]*\\).*/\\1/p\" out"
+            ),
+            "Daemon process created",
+        ],
+        ["grep -c -E 'mod=(syn|http)' log", P0F_SHOWN],
+        "times",
+    ),
     program(
         ["argus", "argus-server"],
         [13, 1],
@@ -214,31 +208,27 @@ pub(super) const ALL: &[Program] = &[
         )
         .asked(SOFTFLOWD_ASKED)
     },
-    Program {
-        ..program(
-            ["darkstat", "darkstat"],
-            [12, 1],
-            ["exec $run darkstat -i nc1 --no-daemon --no-dns --verbose -p 667 -b 127.0.0.1 > out 2> err", "set uid/gid"],
-            [
-                "sed -n 's/.*id=\"tp\">\\([0-9,]*\\)<.*/\\1/p' page | tr -d ,",
-                "grep -E 'captured|<td' page | grep -v -E '[0-9] secs?<|never'",
-            ],
-            "times",
-        )
-        .asked("python3 -E -c \"
+    program(
+        ["darkstat", "darkstat"],
+        [12, 1],
+        ["exec $run darkstat -i nc1 --no-daemon --no-dns --verbose -p 667 -b 127.0.0.1 > out 2> err", "set uid/gid"],
+        [
+            "sed -n 's/.*id=\"tp\">\\([0-9,]*\\)<.*/\\1/p' page | tr -d ,",
+            "grep -E 'captured|<td' page | grep -v -E '[0-9] secs?<|never'",
+        ],
+        "times",
+    )
+    .asked("python3 -E -c \"
 import urllib.request
 for path in '', 'hosts/?full=yes':
-    print(urllib.request.urlopen('http://127.0.0.1:667/' + path).read().decode())\" > page")
-    },
-    Program {
-        ..program(
-            ["arpwatch", "arpwatch"],
-            [1, 0],
-            ["touch arp.dat; exec $run stdbuf -oL arpwatch -d -i nc1 -f arp.dat > out 2> err", ""],
-            ["grep -c 'new station' out", "grep -v timestamp out; cut -f 1,2,4 arp.dat"],
-            "times",
-        )
-    },
+    print(urllib.request.urlopen('http://127.0.0.1:667/' + path).read().decode())\" > page"),
+    program(
+        ["arpwatch", "arpwatch"],
+        [1, 0],
+        ["touch arp.dat; exec $run stdbuf -oL arpwatch -d -i nc1 -f arp.dat > out 2> err", ""],
+        ["grep -c 'new station' out", "grep -v timestamp out; cut -f 1,2,4 arp.dat"],
+        "times",
+    ),
     Program {
         before: "for host in $(seq 101 120); do ip address add 10.77.0.$host/32 dev nc0; done",
         end: End::Itself,

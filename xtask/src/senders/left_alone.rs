@@ -50,17 +50,14 @@ pub(crate) fn outcome() -> Outcome {
     if !machine::has_apt() {
         return Outcome::unavailable(NAME, "apt-get, for the programs that are measured");
     }
-    machine::with_valgrind(|| match prepared() {
-        Ok(unpacked) => compare(&unpacked),
-        Err(failed) => failed.into(),
-    })
+    machine::valgrind().then(|| prepared().map_or_else(Outcome::from, |unpacked| compare(&unpacked)))
 }
 
 fn prepared() -> Result<Unpacked, Failed> {
     let build = ["build", "--profile", PROFILE, "--package", "nocopy-sockets"];
     Step::cargo("build the library that joins datagrams", &build).run()?;
     let programs = GUESTS.iter().map(|guest| guest.program.package);
-    Unpacked::fetch(NAME, &programs.chain(FURTHER_PACKAGES.iter().copied()).collect::<Vec<_>>())
+    Unpacked::fetch(NAME, programs.chain(FURTHER_PACKAGES.iter().copied()))
 }
 
 fn compare(unpacked: &Unpacked) -> Outcome {
@@ -79,11 +76,7 @@ fn compare(unpacked: &Unpacked) -> Outcome {
             Err(Failed(text)) => Outcome::failed(guest.program.name, text),
         });
     }
-    if outcome.is_good() {
-        outcome = outcome
-            .and(write_table(DOCUMENT, NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
-    }
-    outcome
+    outcome.if_good(|| write_table(DOCUMENT, NAME, &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

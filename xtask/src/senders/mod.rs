@@ -39,10 +39,7 @@ pub(crate) fn outcome() -> Outcome {
     if !machine::has_apt() {
         return Outcome::unavailable("senders", "apt-get, for the programs that are measured");
     }
-    match prepared() {
-        Ok(bench) => bench.all(),
-        Err(failed) => failed.into(),
-    }
+    prepared().map_or_else(Outcome::from, |bench| bench.all())
 }
 
 /// Everything that programs need to run.
@@ -52,11 +49,9 @@ struct Bench {
 }
 
 fn prepared() -> Result<Bench, Failed> {
-    let mut packages: Vec<&str> = programs::ALL.iter().map(|program| program.package).collect();
-    packages.extend(programs::FURTHER_PACKAGES);
-    packages.sort_unstable();
-    packages.dedup();
-    let unpacked = Unpacked::fetch("senders", &packages)?;
+    let packages = programs::ALL.iter().map(|program| program.package);
+    let packages = packages.chain(programs::FURTHER_PACKAGES.iter().copied());
+    let unpacked = Unpacked::fetch("senders", packages)?;
     let watch = root().join(PLACE).join("libwatch.so");
     let path = watch.display().to_string();
     let options = ["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", &path];
@@ -79,10 +74,7 @@ impl Bench {
                 Err(Failed(text)) => Outcome::failed(program.name, text),
             });
         }
-        if outcome.is_good() {
-            outcome = outcome.and(table::write(&rows).map_or_else(Outcome::from, |()| Outcome::default()));
-        }
-        outcome
+        outcome.if_good(|| table::write(&rows))
     }
 
     fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {

@@ -128,7 +128,7 @@ fn finished(
 }
 
 /// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had started.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
     let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: 0 };

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nocopy_lab::libtest;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, root};
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Binary {
     /// `package::target`, as `nocopy::sockets`; of the library's own tests the package.
     pub(crate) name: String,
+    #[serde(rename = "program")]
     pub(crate) path: PathBuf,
     pub(crate) directory: PathBuf,
 }

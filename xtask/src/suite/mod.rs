@@ -17,7 +17,7 @@ use nocopy_lab::witness::{STALL_LIMIT, Stall, Witness};
 use serde::Serialize;
 
 use attempt::Attempt;
-pub(crate) use attempt::{Conditions, become_program};
+pub(crate) use attempt::{Conditions, become_program, wait};
 use binaries::Case;
 pub(crate) use binaries::{Binary, build, preloadable, program};
 use sanitizer::Sanitizer;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::step::{Failed, Step, root};
+use crate::step::{Failed, Step, root, write_file};
 
 /// The libpcap with which tests compare this project's.
 const LIBPCAP: &str = "libpcap.so.0.8";
@@ -32,10 +32,8 @@ impl Sanitizer {
         let failed = |error: &str| Failed(format!("{}: {error}", system.display()));
         let bytes = fs::read(&system).map_err(|error| failed(&error.to_string()))?;
         let bytes = symbolic(bytes).ok_or_else(|| failed("no ELF file with room in its dynamic section"))?;
-        let directory = root().join("target/sanitizer");
-        let libpcap = directory.join(LIBPCAP);
-        let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&libpcap, bytes));
-        written.map_err(|error| Failed(format!("{}: {error}", libpcap.display())))?;
+        let libpcap = root().join("target/sanitizer").join(LIBPCAP);
+        write_file(&libpcap, bytes)?;
         Ok(Self { runtime, libpcap })
     }
 
