@@ -46,10 +46,7 @@ pub(crate) fn set_combined_queues(namespace: &Namespace, interface: &str, count:
 }
 
 fn set(namespace: &Namespace, request: Set, operation: String) -> Result<(), Error> {
-    let connection = match Connection::inside(namespace, NETLINK_GENERIC) {
-        Ok(connection) => connection,
-        Err(source) => return Err(Error::Netlink { operation, source }),
-    };
+    let connection = Connection::inside(namespace, NETLINK_GENERIC).map_err(refused(operation.clone()))?;
     let family = family_id(&connection)
         .map_err(refused("ask for the ethtool netlink family".into()))?
         .ok_or(Missing::Kernel("ethtool over netlink (CONFIG_ETHTOOL_NETLINK)"))?;

@@ -124,7 +124,10 @@ impl Namespace {
     /// # Errors
     /// [`Error::Netlink`].
     pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
-        list(self)
+        let found = Connection::inside(self, NETLINK_ROUTE)
+            .and_then(|connection| ask(&connection, LinkMessage::default(), NLM_F_DUMP));
+        let found = found.map_err(refused("list the interfaces".into()))?;
+        Ok(found.iter().map(Interface::parse).collect())
     }
 }
 
@@ -150,12 +153,17 @@ pub(crate) fn create_pair(
         NLM_F_CREATE | NLM_F_EXCL,
         format!("make the pair {}/{} (mtu {})", plan.name, peer_plan.name, plan.mtu_bytes),
     )
-    .map_err(|error| match error {
+    .map_err(missing("veth interfaces (CONFIG_VETH)"))
+}
+
+/// The error of making an interface, if the kernel was built without that kind of them.
+fn missing(kind: &'static str) -> impl FnOnce(Error) -> Error {
+    move |error| match error {
         Error::Netlink { source, .. } if source.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
-            Error::Missing(Missing::Kernel("veth interfaces (CONFIG_VETH)"))
+            Error::Missing(Missing::Kernel(kind))
         }
         other => other,
-    })
+    }
 }
 
 /// Makes a bond of one interface, which must be down: a new interface with the member's hardware address.
@@ -170,40 +178,27 @@ pub(crate) fn create_bond(namespace: &Namespace, name: &str, member: &str, index
         ]),
     ];
     let flags = NLM_F_CREATE | NLM_F_EXCL;
-    change(namespace, RouteNetlinkMessage::NewLink(bond), flags, format!("make the bond {name}")).map_err(
-        |error| match error {
-            Error::Netlink { source, .. } if source.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
-                Error::Missing(Missing::Kernel("bonded interfaces (CONFIG_BONDING)"))
-            }
-            other => other,
-        },
-    )?;
+    change(namespace, RouteNetlinkMessage::NewLink(bond), flags, format!("make the bond {name}"))
+        .map_err(missing("bonded interfaces (CONFIG_BONDING)"))?;
     let bond = namespace.run(|| Interface::find(name))?.index;
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message.attributes = vec![LinkAttribute::Controller(bond)];
-    change(namespace, RouteNetlinkMessage::SetLink(message), 0, format!("put {member} into {name}"))?;
+    let operation = format!("put {member} into {name}");
+    set(namespace, index, vec![LinkAttribute::Controller(bond)], operation)?;
     set_up(namespace, name, bond, true)
 }
 
 /// Moves an interface of the calling thread's namespace into another one and gives it a new name there.
 pub(crate) fn move_and_rename(interface: &Interface, there: &Namespace, name: &str) -> Result<(), Error> {
-    let mut message = LinkMessage::default();
-    message.header.index = interface.index;
-    message.attributes = vec![
+    let attributes = vec![
         LinkAttribute::NetNsFd(there.as_fd().as_raw_fd()),
         // In one request: the move sets the interface down, and only then may it be renamed.
         LinkAttribute::IfName(name.into()),
     ];
     let operation = format!("move {} into a namespace as {name}", interface.name);
-    change(&Namespace::current()?, RouteNetlinkMessage::SetLink(message), 0, operation)
+    set(&Namespace::current()?, interface.index, attributes, operation)
 }
 
 pub(crate) fn rename(namespace: &Namespace, name: &str, index: u32, to: &str) -> Result<(), Error> {
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message.attributes = vec![LinkAttribute::IfName(to.into())];
-    change(namespace, RouteNetlinkMessage::SetLink(message), 0, format!("rename {name} to {to}"))
+    set(namespace, index, vec![LinkAttribute::IfName(to.into())], format!("rename {name} to {to}"))
 }
 
 pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) -> Result<(), Error> {
@@ -216,15 +211,8 @@ pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) ->
 }
 
 pub(crate) fn set_mtu(namespace: &Namespace, name: &str, index: u32, mtu_bytes: u32) -> Result<(), Error> {
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message.attributes = vec![LinkAttribute::Mtu(mtu_bytes)];
-    change(
-        namespace,
-        RouteNetlinkMessage::SetLink(message),
-        0,
-        format!("set the MTU of {name} to {mtu_bytes}"),
-    )
+    let operation = format!("set the MTU of {name} to {mtu_bytes}");
+    set(namespace, index, vec![LinkAttribute::Mtu(mtu_bytes)], operation)
 }
 
 pub(crate) fn delete(namespace: &Namespace, name: &str, index: u32) -> Result<(), Error> {
@@ -233,11 +221,17 @@ pub(crate) fn delete(namespace: &Namespace, name: &str, index: u32) -> Result<()
     change(namespace, RouteNetlinkMessage::DelLink(message), 0, format!("delete {name}"))
 }
 
-pub(crate) fn list(namespace: &Namespace) -> Result<Vec<Interface>, Error> {
-    let found = Connection::inside(namespace, NETLINK_ROUTE)
-        .and_then(|connection| ask(&connection, LinkMessage::default(), NLM_F_DUMP));
-    let found = found.map_err(refused("list the interfaces".into()))?;
-    Ok(found.iter().map(Interface::parse).collect())
+/// Changes attributes of the interface with that index.
+fn set(
+    namespace: &Namespace,
+    index: u32,
+    attributes: Vec<LinkAttribute>,
+    operation: String,
+) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = attributes;
+    change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
 }
 
 fn ask(connection: &Connection, message: LinkMessage, flags: u16) -> io::Result<Vec<LinkMessage>> {
