@@ -11,6 +11,7 @@ use nocopy_report::boot_clock::BootInstant;
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
 use crate::exchange::{PATIENCE, unless_down};
+use crate::failure::CommandError;
 use crate::in_turn::{cause, cause_of_message, check_port, in_turn};
 use crate::{Failure, ping};
 use nocopy_report::quantity::time;
@@ -26,11 +27,7 @@ pub enum Error {
     TooLong,
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let request = request(arguments)?;

@@ -16,13 +16,22 @@ pub enum Failure {
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     MessageEndpoint(#[from] nocopy::message::OpenError),
-    /// An error of a command that is not listed here, converted by that command.
+    /// An error of a command that is not listed here.
     #[error(transparent)]
     Command(Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "{interface}: no such interface; this network namespace has none of that name; 'ip link' lists them"
     )]
     NoInterface { interface: String },
+}
+
+/// An error that only one command has.
+pub(crate) trait CommandError: std::error::Error + Send + Sync + 'static {}
+
+impl<E: CommandError> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Command(Box::new(error))
+    }
 }
 
 impl Failure {

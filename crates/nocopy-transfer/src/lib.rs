@@ -18,6 +18,7 @@ pub mod recv;
 pub mod send;
 pub mod serve;
 mod source;
+mod streams;
 mod transfer;
 
 pub use failure::Failure;

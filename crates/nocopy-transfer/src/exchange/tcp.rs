@@ -86,15 +86,12 @@ impl Tcp {
 
 impl Exchange for Tcp {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let prefix = prefix(message.len())?;
         if message.len() > JOINED_BYTES_MAX {
+            let prefix = prefix(message.len())?;
             let pieces = &mut [IoSlice::new(&prefix), IoSlice::new(message)];
             return write_all(&self.stream, self.waiting, pieces);
         }
-        self.joined.clear();
-        self.joined.extend_from_slice(&prefix);
-        self.joined.extend_from_slice(message);
-        write_all(&self.stream, self.waiting, &mut [IoSlice::new(&self.joined)])
+        self.send_gathered(std::iter::once(message))
     }
 
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {

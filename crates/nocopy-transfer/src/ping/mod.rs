@@ -18,6 +18,7 @@ use crate::exchange::over_port::{OverPort, source_address};
 use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
 use crate::exchange::{Exchange, Waiting};
+use crate::failure::CommandError;
 use crate::in_turn::{any, cause, cause_of_message, check_port, in_turn};
 use crate::source::await_address;
 use nocopy_report::address::{self, Attempts, Family};
@@ -62,11 +63,7 @@ pub enum Error {
     Exchange { target: Endpoint, source: io::Error },
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -47,6 +47,14 @@ fn left_out(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
     others.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect()
 }
 
+/// The address without IPv4-mapping, which sockets of both families use.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address, // with its scope
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

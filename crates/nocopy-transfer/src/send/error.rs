@@ -10,11 +10,11 @@ use nocopy::metadata::Unsupported;
 use nocopy_proto::wire::UdpFrameError;
 
 use super::replay::damage::Damage;
-use crate::Failure;
+use crate::failure::CommandError;
 use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error(
         "{interface}: frames of {frame_bytes} B are too long; its MTU of {mtu_bytes} B allows {bytes_max}; lower --size or raise the MTU"
     )]
@@ -63,11 +63,7 @@ pub enum Error {
     Port(#[source] io::Error),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 #[cfg(test)]
 mod tests {

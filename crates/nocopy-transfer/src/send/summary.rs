@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::kernel::{self, KernelTransmitter};
 use super::pacer::Pace;
 use super::queue::{Goal, Schedule, Tally};
-use super::replay::{Corrections, Replay, Skipped};
+use super::replay::{Replay, ReplayRow};
 use super::run::Run;
 use super::source::Source;
 use super::transmitter::PortTransmitter;
@@ -104,45 +104,6 @@ pub(super) struct Asked {
     pub packets_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct ReplayRow {
-    pub file: String,
-    pub format: &'static str,
-    /// How the file is compressed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packing: Option<&'static str>,
-    /// How often it was sent as a whole.
-    pub rounds: u64,
-    #[serde(skip)]
-    pub(super) forever: bool,
-    /// Packets cut by the recording's snap length, which are sent as they are in the file.
-    pub cut: u64,
-    /// With the recorded times.
-    #[serde(flatten)]
-    pub times: Option<TimesRow>,
-    /// With --fix-checksums.
-    #[serde(flatten)]
-    pub checksums: Option<ChecksumsRow>,
-}
-
-/// Recorded time that was not waited for.
-#[derive(Debug, Serialize)]
-pub(super) struct TimesRow {
-    pub gaps_shortened: u64,
-    pub skipped_seconds: f64,
-    pub steps_back: u64,
-    #[serde(skip)]
-    pub gap_max: Duration,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct ChecksumsRow {
-    /// Packets whose checksums were wrong.
-    pub checksums_fixed: u64,
-    /// Packets whose checksums were left as they are: they were cut, or make no sense.
-    pub checksums_left: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -257,26 +218,7 @@ impl Summary {
         for (cause, count) in replay.unsendable() {
             *self.not_sent.entry(cause).or_default() += count;
         }
-        let Skipped { gaps, ns, steps_back } = replay.skipped();
-        let times = TimesRow {
-            gaps_shortened: gaps,
-            skipped_seconds: ns as f64 / 1e9,
-            steps_back,
-            gap_max: replay.gap_max(),
-        };
-        self.replay = Some(ReplayRow {
-            file: replay.path().display().to_string(),
-            format: replay.format(),
-            packing: replay.packing(),
-            rounds: replay.rounds_done(),
-            forever: replay.is_forever(),
-            cut: replay.cut(),
-            times: is_timed.then_some(times),
-            checksums: replay.corrections().map(|Corrections { made, impossible }| ChecksumsRow {
-                checksums_fixed: made,
-                checksums_left: impossible,
-            }),
-        });
+        self.replay = Some(replay.row(is_timed));
     }
 
     /// For packets whose outcome the kernel does not report: those that the interface does not count as sent are lost. The interface may

@@ -1,6 +1,7 @@
 //! The summary as text, and whether it is a success.
 
-use super::summary::{ChecksumsRow, Counts, Rates, ReplayRow, Summary, TimesRow};
+use super::replay::{ChecksumsRow, ReplayRow, TimesRow};
+use super::summary::{Counts, Rates, Summary};
 use nocopy_report::quantity::{in_time, short, time};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;

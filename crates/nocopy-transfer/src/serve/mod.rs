@@ -18,6 +18,7 @@ use nocopy::udp;
 use crate::arguments::ServeArguments;
 use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::Setting;
+use crate::failure::CommandError;
 use crate::in_turn::cause;
 use crate::{Failure, exchange};
 use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
@@ -58,11 +59,7 @@ pub enum Error {
     NoProgram,
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {

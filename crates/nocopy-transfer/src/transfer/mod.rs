@@ -11,8 +11,7 @@ mod sending;
 pub(crate) mod stream;
 mod wire;
 
-pub(crate) use datagram::{Received, Sent};
 pub(crate) use receiving::{Handled, Phase, Receiving};
-pub(crate) use report::Findings;
+pub(crate) use report::RunRow;
 pub(crate) use sending::{Sending, State};
 pub(crate) use wire::{CONTROL_BYTES, HEADER_BYTES};

@@ -1,5 +1,7 @@
 //! The findings about a run, in the same words at both ends.
 
+use serde::Serialize;
+
 use super::datagram::{Received, Sent};
 
 /// Counts of a run, at either end.
@@ -73,6 +75,46 @@ impl Findings {
             Some(sent) => format!("{said}, {} bytes", sent.bytes.saturating_sub(received.bytes)),
             None => format!("{said}: those before the last that came"),
         }
+    }
+}
+
+/// The part of a summary, at either end, that is about a run: empty with `--raw`.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunRow {
+    /// The sender's counts, at the receiver once the sender has reported that it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    pub is_final: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
+    /// Whether every byte arrived as it was sent; absent without checksums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
+    #[serde(skip)]
+    pub findings: Option<Findings>,
+    #[serde(skip)]
+    pub has_checksums: bool,
+}
+
+impl RunRow {
+    pub(crate) fn new(sent: Option<Sent>, findings: Option<Findings>, has_checksums: bool) -> Self {
+        Self {
+            sent,
+            received: findings.map(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            lost: findings.map(|findings| findings.lost()),
+            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
+            findings,
+            has_checksums,
+        }
+    }
+
+    /// Whether something is known to be lost or damaged.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false)
     }
 }
 

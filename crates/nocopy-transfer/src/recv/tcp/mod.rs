@@ -19,13 +19,14 @@ use rustix::net::sockopt;
 use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::Endpoint;
+use crate::failure::CommandError;
 use nocopy_report::address::{Attempts, bind_tcp, is_of_another_host};
 use nocopy_report::{Interrupt, Outcome, capability, print};
 use reception::Reception;
 use sink::Sink;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
     #[error("{address}: cannot receive{cause}; {}", advice(source), cause = Why(.source))]
@@ -39,11 +40,7 @@ pub enum Error {
     Address(#[source] io::Error),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 /// Advice if it is not possible to listen at the address.
 fn advice(error: &io::Error) -> &'static str {

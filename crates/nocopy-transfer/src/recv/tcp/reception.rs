@@ -13,17 +13,16 @@ use rustix::event::{PollFd, PollFlags};
 use super::Error;
 use super::acceptor::{Acceptor, FirstMessage};
 use super::disk::Disk;
-use super::reader::StreamReader;
+use super::reader;
 use super::sink::Sink;
 use super::summary::Summary;
 use super::worker::{Progress, Why, Worker, WorkerEnd};
 use crate::arguments::RecvArguments;
 use crate::control::{Control, Incoming};
 use crate::recv::IDLE;
+use crate::streams::LiveBytes;
 use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, refuse};
 use crate::{Failure, processor};
-use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt};
 
 /// The longest wait for the sender's messages: after it the live line is updated, and the user may interrupt.
@@ -115,7 +114,7 @@ impl<'a> Reception<'a> {
     where
         'a: 'scope,
     {
-        let mut live = Live::new();
+        let mut live = LiveBytes::new("");
         let (mut ended, mut disk) = (None, Disk::default());
         loop {
             self.wait(run.as_ref())?;
@@ -240,8 +239,8 @@ impl<'a> Reception<'a> {
             let Head { number, offset, length, .. } = head;
             let count = Count::nothing(run.has_checksums());
             let begin = || {
-                let reader = StreamReader::new(stream.try_clone()?, self.arguments.stream.receive.0)?;
-                let worker = Worker { number, reader, offset, length, count, sink: self.sink };
+                let own = reader::open(stream.try_clone()?, self.arguments.stream.receive.0)?;
+                let worker = Worker { number, stream: own, offset, length, count, sink: self.sink };
                 let (start, progress) = (self.start, Arc::clone(&self.progress));
                 let worker =
                     thread::Builder::new().spawn_scoped(scope, move || worker.run(start, &progress))?;
@@ -390,26 +389,6 @@ impl<'scope> Run<'scope> {
 
     fn is_over(&mut self, now_ns: u64) -> bool {
         self.session.as_ref().is_none_or(|session| session.answering.is_over(now_ns))
-    }
-}
-
-struct Live {
-    line: LiveLine,
-    bytes: u64,
-}
-
-impl Live {
-    fn new() -> Self {
-        Self { line: LiveLine::default(), bytes: 0 }
-    }
-
-    fn update(&mut self, received_bytes: u64) {
-        let Self { line, bytes } = self;
-        line.update(Instant::now(), |since: Duration| {
-            let rate = short(8.0 * (received_bytes - *bytes) as f64 / since.as_secs_f64());
-            *bytes = received_bytes;
-            format!("{}B, {rate}bit/s", short(received_bytes as f64))
-        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nocopy::Ledger;
@@ -9,20 +9,13 @@ use serde::Serialize;
 use super::worker::{Why, WorkerEnd};
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
+use crate::recv::plain;
+use crate::streams::{StreamRow, rows_of_streams};
 use crate::transfer::stream::Findings;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
-
-#[derive(Debug, Serialize)]
-struct StreamRow {
-    number: u32,
-    offset: u64,
-    bytes: u64,
-    /// Time from the first byte to the last.
-    seconds: f64,
-}
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -117,16 +110,6 @@ impl Summary {
     pub(super) fn with_use(self, start: Start) -> Self {
         Self { processor: Some(start.used(0)), ..self }
     }
-
-    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
-        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
-        rows.iter().map(|row| {
-            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
-            let said =
-                format!("{} bytes from {}{}, {rate}bit/s", row.bytes, row.offset, in_time(row.seconds));
-            (format!("stream {}", row.number), said)
-        })
-    }
 }
 
 impl nocopy_report::Summary for Summary {
@@ -153,7 +136,7 @@ impl nocopy_report::Summary for Summary {
             ("bytes".to_owned(), format!("{}{}", self.bytes, in_time(self.seconds))),
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
-        rows.extend(self.stream_rows());
+        rows.extend(rows_of_streams(&self.streams));
         match &self.findings {
             Some(findings) => rows.extend(findings.rows(self.has_checksums)),
             None if self.sender.is_some() => {
@@ -180,10 +163,11 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
+/// The time is that from the first byte to the last.
 impl From<&WorkerEnd> for StreamRow {
     fn from(end: &WorkerEnd) -> Self {
         let seconds = end.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
-        Self { number: end.number, offset: end.offset, bytes: end.count.bytes, seconds }
+        Self { number: end.number, offset: Some(end.offset), bytes: end.count.bytes, seconds }
     }
 }
 
@@ -192,13 +176,5 @@ fn why(end: &WorkerEnd) -> Option<String> {
         Why::Broken(error) => Some(format!("stream {}: {error}", end.number)),
         Why::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
         Why::End | Why::Stopped | Why::Failed(_) => None,
-    }
-}
-
-/// The address without IPv4-mapping, which sockets of both families use.
-fn plain(address: SocketAddr) -> SocketAddr {
-    match address.ip().to_canonical() {
-        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
-        IpAddr::V6(_) => address, // with its scope
     }
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nocopy::tcp::{Chunk, MappedBytes};
+use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
-use super::reader::StreamReader;
+use super::reader;
 use super::sink::Sink;
 use crate::Failure;
 use crate::transfer::stream::Count;
+
+/// The longest wait for bytes: the user may interrupt after it.
+const WAIT: Duration = Duration::from_millis(50);
 
 /// Bytes copied at a time, if there is a copy.
 const COPY_BYTES: usize = 64 << 10;
@@ -18,7 +21,7 @@ const COPY_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub number: u32,
-    pub reader: StreamReader,
+    pub stream: Stream,
     pub offset: u64,
     /// The expected length, if known.
     pub length: Option<u64>,
@@ -46,14 +49,14 @@ pub(super) struct WorkerEnd {
     pub ledger: nocopy::Ledger,
     pub report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is no longer read.
-    _reader: Option<StreamReader>,
+    _stream: Option<Stream>,
 }
 
 impl WorkerEnd {
     /// The result of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
         let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
-        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _reader: None }
+        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _stream: None }
     }
 }
 
@@ -71,9 +74,9 @@ impl Worker<'_> {
     pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> WorkerEnd {
         let mut times = None;
         let why = self.take_all(start, progress, &mut times);
-        let Self { number, mut reader, offset, count, .. } = self;
-        let (ledger, report) = (reader.ledger(), reader.report());
-        WorkerEnd { number, offset, count, times, why, ledger, report, _reader: Some(reader) }
+        let Self { number, mut stream, offset, count, .. } = self;
+        let (ledger, report) = (stream.receiver().ledger(), reader::report(&mut stream));
+        WorkerEnd { number, offset, count, times, why, ledger, report, _stream: Some(stream) }
     }
 
     fn take_all(
@@ -84,9 +87,9 @@ impl Worker<'_> {
     ) -> Why {
         // Relaxed, here and below: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
-            let chunk = match self.reader.take() {
+            let chunk = match self.stream.receiver().receive_timeout(WAIT) {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) if self.reader.is_finished() => return Why::End,
+                Ok(None) if self.stream.receiver().is_finished() => return Why::End,
                 Ok(None) => continue,
                 Err(error) => return Why::Broken(error),
             };
@@ -99,7 +102,7 @@ impl Worker<'_> {
                 return Why::Failed(failure);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            self.reader.recycle(chunk);
+            self.stream.receiver().recycle(chunk);
         }
         Why::Stopped
     }

@@ -18,6 +18,7 @@ use nocopy_lab::Interface;
 use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::Endpoint;
+use crate::failure::CommandError;
 use nocopy_report::address::{Attempts, is_of_another_host};
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
@@ -36,7 +37,7 @@ const DROPS_INTERVAL: Duration = Duration::from_millis(10);
 const BUFFER_BYTES: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
     #[error("{address}: cannot receive there{cause}; name an address of this host, and a port that is free", cause = Why(.source))]
@@ -57,11 +58,7 @@ pub enum Error {
     Receive(#[source] io::Error),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let socket = bind(arguments)?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::ledger::LedgerResult;
 use crate::processor::Use;
-use crate::transfer::{Findings, Received, Sent};
+use crate::transfer::RunRow;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -25,17 +25,8 @@ pub(super) struct Summary {
     pub packets_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
-    /// The sender's counts, once it has reported that it is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent: Option<Sent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
-    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
-    pub is_final: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lost: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub verified: Option<bool>,
+    #[serde(flatten)]
+    pub run: RunRow,
     /// Datagrams of other programs, senders or runs.
     pub foreign: u64,
     pub kernel_dropped: u64,
@@ -44,10 +35,6 @@ pub(super) struct Summary {
     pub output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<Use>,
-    #[serde(skip)]
-    pub findings: Option<Findings>,
-    #[serde(skip)]
-    pub has_checksums: bool,
     /// Whether some received data was not written.
     #[serde(skip)]
     pub left_out: bool,
@@ -58,16 +45,19 @@ impl nocopy_report::Summary for Summary {
 
     /// Negative if something was lost, damaged or left out, or the sender broke off.
     fn outcome(&self) -> Outcome {
-        let is_run = self.received.is_some();
-        let lost = self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        let is_run = self.run.received.is_some();
         let broken_off = is_run && self.ended == Ended::Silent;
         let nothing = !is_run && self.packets == 0;
-        if lost || broken_off || nothing || self.left_out { Outcome::Negative } else { Outcome::Positive }
+        if self.run.has_lost() || broken_off || nothing || self.left_out {
+            Outcome::Negative
+        } else {
+            Outcome::Positive
+        }
     }
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            Ended::Silent if self.received.is_none() => ", then nothing more arrived",
+            Ended::Silent if self.run.received.is_none() => ", then nothing more arrived",
             ended => ended.words(),
         };
         let from =
@@ -79,8 +69,8 @@ impl nocopy_report::Summary for Summary {
                 format!("{}, {} bytes{}", self.packets, self.bytes, in_time(self.seconds)),
             ),
         ];
-        match &self.findings {
-            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+        match &self.run.findings {
+            Some(findings) => rows.extend(findings.rows(self.run.has_checksums)),
             None if self.sender.is_some() => {
                 rows.push(("lost".into(), "not known: without nocopy's header nothing is reported".into()));
             }
@@ -94,7 +84,7 @@ impl nocopy_report::Summary for Summary {
                 "of other programs, senders or runs, not counted (a program without nocopy's header: --raw)";
             rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
         }
-        if self.received.is_none() && self.kernel_dropped > 0 {
+        if self.run.received.is_none() && self.kernel_dropped > 0 {
             rows.push((
                 "kernel dropped".into(),
                 format!("{}: its buffer was full (--buffer)", self.kernel_dropped),

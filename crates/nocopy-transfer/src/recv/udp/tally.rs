@@ -1,12 +1,13 @@
 //! Counts of datagrams, with nocopy's header and without.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::summary::Summary;
 use crate::ledger::LedgerResult;
 use crate::processor;
-use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving};
+use crate::recv::plain;
+use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving, RunRow};
 use nocopy_report::Ended;
 
 #[derive(Debug)]
@@ -174,27 +175,13 @@ impl Tally {
             seconds,
             packets_per_second: a_second(self.packets.saturating_sub(1)),
             bits_per_second: a_second(8 * (self.bytes - self.last_bytes)),
-            sent: findings.and_then(|findings| findings.sent),
-            received: findings.map(|findings| findings.received),
-            is_final: findings.map(|findings| findings.is_final),
-            lost: findings.map(|findings| findings.lost()),
-            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
+            run: RunRow::new(findings.and_then(|findings| findings.sent), findings, has_checksums),
             foreign: self.turned_away + self.receiving.as_ref().map_or(0, Receiving::foreign),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,
             processor: self.start.map(|start| start.used(self.packets)),
-            findings,
-            has_checksums,
             left_out: false,
         }
-    }
-}
-
-/// The address without IPv4-mapping, which sockets of both families use.
-fn plain(address: SocketAddr) -> SocketAddr {
-    match address.ip().to_canonical() {
-        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
-        IpAddr::V6(_) => address, // with its scope
     }
 }

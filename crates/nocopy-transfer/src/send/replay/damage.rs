@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use super::framing::name_of;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Damage {
+pub(in crate::send) enum Damage {
     #[error("it cannot be read{cause}; {}", input_advice(.0), cause = Why(.0))]
     Read(#[source] io::Error),
     #[error(

@@ -25,9 +25,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checksums::Correction;
+use clock::Skipped;
 use damage::Damage;
+use serde::Serialize;
 
-pub(super) use clock::Skipped;
 pub(super) use framing::Stations;
 pub(super) use playback::Playing;
 
@@ -80,30 +81,9 @@ impl Replay {
         Ok(Self { path: name(path), playback, correction, corrections })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn format(&self) -> &'static str {
-        self.playback.capture().format()
-    }
-
-    /// How the file is compressed, if it is.
-    pub(super) fn packing(&self) -> Option<&'static str> {
-        self.playback.capture().packing()
-    }
-
     /// Packets that were sent, and cut when they were recorded.
     pub(super) fn cut(&self) -> u64 {
         self.playback.cut()
-    }
-
-    pub(super) fn gap_max(&self) -> Duration {
-        self.playback.playing().gap_max
-    }
-
-    pub(super) fn skipped(&self) -> Skipped {
-        self.playback.clock().skipped()
     }
 
     /// `None` if checksums are sent as recorded.
@@ -116,15 +96,69 @@ impl Replay {
         self.playback.unsendable().iter().map(|(cause, count)| (cause.name(), *count))
     }
 
-    pub(super) fn is_forever(&self) -> bool {
-        self.playback.playing().rounds == Rounds::Forever
-    }
-
     /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors there no longer matter.
-    pub(super) fn rounds_done(&mut self) -> u64 {
+    fn rounds_done(&mut self) -> u64 {
         let _ = self.playback.ahead();
         self.playback.rounds_done()
     }
+
+    pub(super) fn row(&mut self, is_timed: bool) -> ReplayRow {
+        let Playing { rounds, gap_max, .. } = *self.playback.playing();
+        let Skipped { gaps, ns, steps_back } = self.playback.clock().skipped();
+        let times = TimesRow { gaps_shortened: gaps, skipped_seconds: ns as f64 / 1e9, steps_back, gap_max };
+        ReplayRow {
+            file: self.path.display().to_string(),
+            format: self.playback.capture().format(),
+            packing: self.playback.capture().packing(),
+            rounds: self.rounds_done(),
+            forever: rounds == Rounds::Forever,
+            cut: self.cut(),
+            times: is_timed.then_some(times),
+            checksums: self.corrections().map(|Corrections { made, impossible }| ChecksumsRow {
+                checksums_fixed: made,
+                checksums_left: impossible,
+            }),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ReplayRow {
+    pub file: String,
+    pub format: &'static str,
+    /// How the file is compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packing: Option<&'static str>,
+    /// How often it was sent as a whole.
+    pub rounds: u64,
+    #[serde(skip)]
+    pub forever: bool,
+    /// Packets cut by the recording's snap length, which are sent as they are in the file.
+    pub cut: u64,
+    /// With the recorded times.
+    #[serde(flatten)]
+    pub times: Option<TimesRow>,
+    /// With --fix-checksums.
+    #[serde(flatten)]
+    pub checksums: Option<ChecksumsRow>,
+}
+
+/// Recorded time that was not waited for.
+#[derive(Debug, Serialize)]
+pub(super) struct TimesRow {
+    pub gaps_shortened: u64,
+    pub skipped_seconds: f64,
+    pub steps_back: u64,
+    #[serde(skip)]
+    pub gap_max: Duration,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ChecksumsRow {
+    /// Packets whose checksums were wrong.
+    pub checksums_fixed: u64,
+    /// Packets whose checksums were left as they are: they were cut, or make no sense.
+    pub checksums_left: u64,
 }
 
 impl Source for Replay {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use nocopy::tcp::{OpenError, PublishError};
 
-use crate::Failure;
 use crate::endpoint::Endpoint;
+use crate::failure::CommandError;
 use crate::transfer::stream::Refusal;
 use nocopy_report::input_advice;
 
@@ -61,11 +61,7 @@ pub(super) enum Error {
     Prepare { to: SocketAddr, source: io::Error },
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 fn words(why: Refusal) -> &'static str {
     match why {

@@ -17,12 +17,11 @@ use std::time::{Duration, Instant};
 use super::PATIENCE;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
+use crate::streams::LiveBytes;
 use crate::transfer::stream::{Asking, Count, Head, State};
 use crate::{Failure, processor};
 use connection::Connection;
 use error::Error;
-use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use plan::Plan;
 use session::Session;
@@ -169,7 +168,7 @@ impl Transmission<'_> {
 
     /// Waits for all streams, and stops them early if there is a reason, which it returns.
     fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<Ended> {
-        let mut live = Live::new();
+        let mut live = LiveBytes::new(" handed over");
         let mut reason = None;
         while !are_done() {
             let bytes = progress.bytes.load(Ordering::Relaxed);
@@ -233,25 +232,5 @@ impl Transmission<'_> {
         Summary::new(self.arguments, (self.target, self.to()), &self.plan, ends, ended, state)
             .with_findings(findings, self.has_checksums())
             .with_use(start)
-    }
-}
-
-struct Live {
-    line: LiveLine,
-    bytes: u64,
-}
-
-impl Live {
-    fn new() -> Self {
-        Self { line: LiveLine::default(), bytes: 0 }
-    }
-
-    fn update(&mut self, sent_bytes: u64) {
-        let Self { line, bytes } = self;
-        line.update(Instant::now(), |since| {
-            let rate = short(8.0 * (sent_bytes - *bytes) as f64 / since.as_secs_f64());
-            *bytes = sent_bytes;
-            format!("{}B handed over, {rate}bit/s", short(sent_bytes as f64))
-        });
     }
 }

@@ -14,6 +14,7 @@ use crate::processor::{Start, Use};
 use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
 use crate::send::table::behind;
+use crate::streams::{StreamRow, rows_of_streams};
 use crate::transfer::stream::{Findings, State};
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
@@ -22,16 +23,6 @@ use nocopy_report::{Ended, Outcome};
 
 /// For a run that was interrupted before.
 const NOT_CONNECTED: &str = "nothing: no receiver was connected yet";
-
-#[derive(Debug, Serialize)]
-struct StreamRow {
-    number: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    offset: Option<u64>,
-    bytes: u64,
-    /// Time until its last piece was handed over.
-    seconds: f64,
-}
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -120,16 +111,6 @@ impl Summary {
     pub(super) fn with_use(self, start: Start) -> Self {
         Self { processor: Some(start.used(0)), ..self }
     }
-
-    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
-        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
-        rows.iter().map(|row| {
-            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
-            let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
-            let said = format!("{} bytes{from}{}, {rate}bit/s", row.bytes, in_time(row.seconds));
-            (format!("stream {}", row.number), said)
-        })
-    }
 }
 
 impl nocopy_report::Summary for Summary {
@@ -161,7 +142,7 @@ impl nocopy_report::Summary for Summary {
             ("sent".to_owned(), format!("{} bytes{of}{}{end}", self.bytes, in_time(self.seconds))),
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
-        rows.extend(self.stream_rows());
+        rows.extend(rows_of_streams(&self.streams));
         match &self.findings {
             _ if !self.is_connected => rows.push(("received".into(), NOT_CONNECTED.into())),
             None => rows
@@ -181,6 +162,7 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
+/// The time is that until its last piece was handed over.
 impl From<&WorkerEnd> for StreamRow {
     fn from(end: &WorkerEnd) -> Self {
         let WorkerEnd { number, offset, count, duration, .. } = end;

@@ -1,7 +1,7 @@
 //! Datagrams through a socket, several in one buffer.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, Sender, Socket};
@@ -11,6 +11,7 @@ use super::Error;
 use super::payload::Filled;
 use super::transport::{Account, SendResult, Transport, goes_on, refused};
 use super::writer::DatagramWriter;
+use crate::in_turn::any;
 use crate::source::await_address;
 
 #[derive(Debug)]
@@ -28,8 +29,6 @@ impl BySocket {
         method: Option<Method>,
         interface: Option<u32>,
     ) -> Result<Self, Error> {
-        let any: IpAddr =
-            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let mut builder = Socket::builder().broadcast(true);
         if let Some(method) = method {
             builder = builder.method(method);
@@ -38,7 +37,7 @@ impl BySocket {
             builder = builder.multicast(index, 1);
         }
         await_address(to);
-        let mut socket = builder.bind((any, 0).into())?;
+        let mut socket = builder.bind((any(to), 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
         Ok(Self { socket, questions_refused: Counts::default() })
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use nocopy::Reason;
 use nocopy::udp::OpenError;
 
-use crate::Failure;
 use crate::endpoint::Endpoint;
+use crate::failure::CommandError;
 use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
@@ -75,11 +75,7 @@ pub(super) enum Error {
     Port(#[source] io::Error),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Command(Box::new(error))
-    }
-}
+impl CommandError for Error {}
 
 #[cfg(test)]
 mod tests {

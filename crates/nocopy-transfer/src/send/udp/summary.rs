@@ -15,7 +15,7 @@ use crate::send::pacer::Pace;
 use crate::send::run::Run;
 use crate::send::summary::Rates;
 use crate::send::table::{asked, behind, rate};
-use crate::transfer::{Findings, Received, Sent};
+use crate::transfer::RunRow;
 use nocopy_report::quantity;
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
@@ -38,26 +38,12 @@ pub(super) struct Summary {
     /// Datagrams that the kernel did not accept, and by cause.
     refused: u64,
     refused_by: BTreeMap<String, u64>,
-    /// Without `--raw`: the sender's counts, and the receiver's last report.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sent: Option<Sent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    received: Option<Received>,
-    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
-    is_final: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lost: Option<u64>,
-    /// Whether every byte arrived as it was sent; absent without checksums.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<bool>,
+    #[serde(flatten)]
+    run: RunRow,
     evidence: LedgerResult,
     /// Errors reported by the network, and how often.
     errors: BTreeMap<String, u64>,
     processor: Use,
-    #[serde(skip)]
-    has_checksums: bool,
-    #[serde(skip)]
-    findings: Option<Findings>,
     /// Whether the run ends without a count: by a time, or at the end of the input.
     #[serde(skip)]
     has_end: bool,
@@ -88,22 +74,14 @@ impl Summary {
             rates: Rates::new(&transmitter.schedule, pace, run.duration),
             refused: refused.values().sum(),
             refused_by: refused,
-            sent: sending.map(|sending| sending.sent()),
-            received: findings.map(|findings| findings.received),
-            is_final: findings.map(|findings| findings.is_final),
-            lost: findings.map(|findings| findings.lost()),
-            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
+            run: RunRow::new(sending.map(|sending| sending.sent()), findings, has_checksums),
             evidence: ledger.into(),
             errors: transmitter.session.errors.clone(),
             processor,
-            has_checksums,
-            findings,
             has_end: matches!(transmitter.payload, Payload::Stream(_)) || arguments.duration.is_some(),
         }
     }
-}
 
-impl Summary {
     /// With more lines about how datagrams were sent.
     pub(super) fn with_lines(mut self, lines: Vec<String>) -> Self {
         self.report.extend(lines);
@@ -118,10 +96,10 @@ impl nocopy_report::Summary for Summary {
     fn outcome(&self) -> Outcome {
         // Below it is checked whether a count was reached.
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
-        let unknown = self.sent.is_some() && self.is_final != Some(true);
+        let unknown = self.run.sent.is_some() && self.run.is_final != Some(true);
         // With headers, the receiver's count of what is lost includes these.
-        let lost_here = self.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());
-        let lost = lost_here || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        let lost_here = self.run.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());
+        let lost = lost_here || self.run.has_lost();
         if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
             Outcome::Negative
         } else {
@@ -141,13 +119,13 @@ impl nocopy_report::Summary for Summary {
             (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
             ("sent".to_owned(), sent),
         ];
-        match (&self.sent, &self.findings) {
+        match (&self.run.sent, &self.run.findings) {
             (None, _) => rows
                 .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             (Some(_), None) => {
                 rows.push(("received".into(), "not known: the receiver never answered".into()))
             }
-            (Some(_), Some(findings)) => rows.extend(findings.rows(self.has_checksums)),
+            (Some(_), Some(findings)) => rows.extend(findings.rows(self.run.has_checksums)),
         }
         rows.push(("rate".into(), rate(&self.rates)));
         rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
