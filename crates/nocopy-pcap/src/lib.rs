@@ -23,6 +23,7 @@
 //! * `table`, `handle`: our state for each `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: stops panics at the library's boundary, and lets a thread end only where a call holds nothing.
+//! * `packet_socket`: opens packet sockets.
 //! * `patience`: waits for other threads that end in any case.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
@@ -37,7 +38,7 @@
 //! text
 //! system
 //! loader
-//! environment  abi  patience
+//! environment  abi  patience  packet_socket
 //! ```
 #![allow(unsafe_code)]
 
@@ -49,6 +50,7 @@ mod guard;
 mod handle;
 mod injection;
 mod loader;
+mod packet_socket;
 mod patience;
 mod report;
 mod system;

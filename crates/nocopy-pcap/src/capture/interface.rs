@@ -2,14 +2,16 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nocopy_proto::errno::Why;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::Refusal;
-use crate::text;
+use crate::{packet_socket, text};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InterfaceKind {
@@ -26,14 +28,11 @@ impl InterfaceKind {
         if name.starts_with("isdn") || name.starts_with("isdY") {
             return Err(Refusal("ISDN devices have no Ethernet headers of their own".into()));
         }
-        // SAFETY: takes numbers.
-        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(Refusal(format!("{name}: cannot be looked at{}", Why(&io::Error::last_os_error()))));
-        }
-        // SAFETY: opened above, and owned by nobody else.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let request = ask(std::os::fd::AsFd::as_fd(&socket), device, libc::SIOCGIFHWADDR);
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(|error| {
+            Refusal(format!("{name}: cannot be looked at{}", Why(&io::Error::from(error))))
+        })?;
+        let request = ask(socket.as_fd(), device, libc::SIOCGIFHWADDR);
         let request = request.map_err(|error| {
             Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", Why(&error)))
         })?;
@@ -71,61 +70,17 @@ fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc:
     }
 }
 
-/// A packet socket bound to an interface; it receives packets of a protocol, or none if that is 0.
-pub(super) fn packet_socket(device: &CStr, protocol: u16) -> io::Result<OwnedFd> {
-    // SAFETY: the name ends with a zero.
-    let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: takes numbers.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: opened above, and owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: numbers.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, protocol.to_be());
-    address.sll_ifindex = index.cast_signed();
-    let bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointer and length describe `address`.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// The socket's error, which is cleared.
 pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
-    let mut error: c_int = 0;
-    let mut bytes = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the pointers describe `error` and its length.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            (&raw mut error).cast(),
-            &raw mut bytes,
-        )
-    };
-    if result == 0 { io::Error::from_raw_os_error(error) } else { io::Error::last_os_error() }
+    let error = sockopt::socket_error(socket).and_then(|error| error);
+    error.err().map_or_else(|| io::Error::from_raw_os_error(0), io::Error::from)
 }
 
 /// Whether an interface that went down is up again. Errors: it was removed, or cannot be queried; in libpcap's words.
 pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
     const GONE: &str = "The interface disappeared";
-    // SAFETY: numbers.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the pointers describe `address` and its length.
-    let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut bytes) };
-    if result < 0 {
-        return Err(text::of_errno("getsockname failed", &io::Error::last_os_error()));
-    }
-    if address.sll_ifindex == -1 {
+    let index = packet_socket::index_of(socket);
+    if index.map_err(|error| text::of_errno("getsockname failed", &error))? == -1 {
         return Err(GONE.into());
     }
     match ask(socket, device, libc::SIOCGIFFLAGS) {
@@ -179,17 +134,10 @@ impl Drops {
 
 /// The number at the beginning of a file; 0 if there is none, as in libpcap.
 fn number_in(file: &CStr) -> Option<u64> {
-    // SAFETY: the path ends with a zero.
-    let fd = unsafe { libc::open(file.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: opened above, and owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let file = open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut digits = [0_u8; 32];
-    // SAFETY: the buffer is as long as said.
-    let bytes = unsafe { libc::read(fd.as_raw_fd(), digits.as_mut_ptr().cast(), digits.len()) };
-    let digits = &digits[..usize::try_from(bytes).unwrap_or(0)];
+    let bytes = rustix::io::read(&file, &mut digits).unwrap_or(0);
+    let digits = &digits[..bytes];
     let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
     Some(digits.fold(0, |number, digit| number.wrapping_mul(10).wrapping_add((digit - b'0').into())))
 }

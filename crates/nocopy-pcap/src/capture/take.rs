@@ -22,12 +22,12 @@ use nocopy::port::{Queues, ToHost};
 use nocopy::{Mode, Port};
 use nocopy_proto::filter::{INSTRUCTIONS_MAX, Program};
 
-use super::interface::{self, Drops, InterfaceKind};
+use super::interface::{Drops, InterfaceKind};
 use super::posted::Posted;
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
 use super::{Settings, Sleep, Slept, Stop};
 use crate::report::{self, CaptureMode, FilterPlace, Refused};
-use crate::text;
+use crate::{packet_socket, text};
 use descriptor::Descriptor;
 use filtering::Filtering;
 use gathering::Gathering;
@@ -369,7 +369,7 @@ impl Control {
         };
         Ok(Self {
             shared: Arc::new(shared),
-            sending: interface::packet_socket(device, 0).map_err(refused)?,
+            sending: packet_socket::open(device, 0).map_err(refused)?,
             meter: queues.meter(),
             in_front: queues.filter_control().map_err(refused)?,
             drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),

@@ -2,9 +2,10 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int};
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::claim::Place;
 use super::sending::Sending;
@@ -198,18 +199,9 @@ impl Live {
 
 /// Makes calls on a descriptor wait, or not.
 pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
-    let fd = descriptor.as_raw_fd();
-    // SAFETY: takes numbers.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL, 0) };
-    if flags < 0 {
-        return Err(text::of_errno("F_GETFL", &io::Error::last_os_error()));
-    }
-    let flags = if nonblocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-    // SAFETY: takes numbers.
-    if unsafe { libc::fcntl(fd, libc::F_SETFL, flags) } < 0 {
-        return Err(text::of_errno("F_SETFL", &io::Error::last_os_error()));
-    }
-    Ok(())
+    let flags = fcntl_getfl(descriptor).map_err(|error| text::of_errno("F_GETFL", &error.into()))?;
+    let flags = if nonblocking { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK };
+    fcntl_setfl(descriptor, flags).map_err(|error| text::of_errno("F_SETFL", &error.into()))
 }
 
 /// The number of a packet's bytes, as `pcap_inject` returns it.

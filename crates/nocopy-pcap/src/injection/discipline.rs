@@ -6,12 +6,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nocopy_proto::discipline::{Entry, entries, request};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The kind of a queueing discipline of the interface, in the thread's network namespace, that does more than queue.
 pub(super) fn find(index: u32) -> io::Result<Option<String>> {
-    let socket = super::interface::open(libc::AF_NETLINK, libc::SOCK_RAW)?; // its protocol is 0: NETLINK_ROUTE
+    // Its protocol is 0: NETLINK_ROUTE.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let request = request();
     // SAFETY: the pointer and length are the request's.
     check(unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) })?;

@@ -1,8 +1,10 @@
 //! Checks of the interface before frames bypass the kernel's path for packet sockets.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// `ARPHRD_ETHER` of `linux/if_arp.h`.
 const ETHERNET: u16 = 1;
@@ -72,7 +74,9 @@ fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) 
 
 /// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it (before 5.14).
 pub(super) fn is_at_home(socket: BorrowedFd<'_>) -> bool {
-    let here = open(libc::AF_UNIX, libc::SOCK_DGRAM).ok().and_then(|here| namespace_of(here.as_fd()));
+    let here = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .ok()
+        .and_then(|here| namespace_of(here.as_fd()));
     here.is_none() || here == namespace_of(socket)
 }
 
@@ -84,60 +88,4 @@ fn namespace_of(socket: BorrowedFd<'_>) -> Option<u64> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, cookie, &raw mut bytes)
     };
     (result == 0).then_some(cookie)
-}
-
-pub(super) fn open(family: i32, kind: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let number = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) };
-    if number < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-/// A packet socket that sends on an interface and receives nothing.
-pub(super) fn sending_socket(name: &str) -> io::Result<OwnedFd> {
-    let name = CString::new(name)?;
-    // SAFETY: the name ends with a zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let socket = open(libc::AF_PACKET, libc::SOCK_RAW)?;
-    let mut address = no_address();
-    (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, index.cast_signed());
-    let bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointer and length describe `address`, which outlives the call.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// The index of the interface that a packet socket is bound to.
-pub(super) fn index_of(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut address = no_address();
-    let mut bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointers are to the address and to its length, which outlive the call.
-    match unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut bytes) } {
-        0 => Ok(address.sll_ifindex.cast_unsigned()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn no_address() -> libc::sockaddr_ll {
-    // SAFETY: all-zero is a valid `sockaddr_ll`.
-    unsafe { std::mem::zeroed() }
-}
-
-/// The inode of a socket, by which `/proc/net/packet` names it.
-pub(super) fn inode(socket: impl AsFd) -> io::Result<u64> {
-    // SAFETY: all-zero is a valid `stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes one `stat`.
-    match unsafe { libc::fstat(socket.as_fd().as_raw_fd(), &raw mut stat) } {
-        0 => Ok(stat.st_ino),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

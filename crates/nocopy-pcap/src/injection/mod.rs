@@ -23,6 +23,7 @@ mod process;
 mod single;
 
 use std::cell::Cell;
+use std::ffi::CString;
 use std::fmt::Write as _;
 use std::io;
 use std::ops::ControlFlow;
@@ -32,7 +33,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy::port::Sender;
+use rustix::fs::fstat;
 
+use crate::packet_socket;
 use batches::{Batches, Put};
 use interface::Interface;
 use lock::{Guard, Lock};
@@ -150,10 +153,10 @@ impl Injector {
     pub(crate) fn open(name: &str, capture: Option<BorrowedFd<'_>>) -> io::Result<Arc<Self>> {
         let socket = match capture {
             Some(capture) => capture.try_clone_to_owned()?,
-            None => interface::sending_socket(name)?,
+            None => packet_socket::open(&CString::new(name)?, 0)?,
         };
-        let index = interface::index_of(socket.as_fd())?;
-        let inode = interface::inode(&socket)?;
+        let index = packet_socket::index_of(socket.as_fd())?.cast_unsigned();
+        let inode = fstat(&socket)?.st_ino;
         let now = Instant::now();
         let state = State {
             way: Way::Singly,

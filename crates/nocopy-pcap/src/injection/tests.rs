@@ -169,15 +169,10 @@ fn who_looks_on_sees_every_frame() {
 
 /// A socket that sees what is sent on an interface; it gives up after a while.
 fn onlooker(end: &End) -> OwnedFd {
-    let socket = interface::sending_socket(end.interface()).unwrap();
-    // SAFETY: all-zero is a valid `sockaddr_ll`; the pointers describe live values of the lengths given.
+    let name = CString::new(end.interface()).unwrap();
+    let socket = packet_socket::open(&name, libc::ETH_P_ALL as u16).unwrap();
+    // SAFETY: the pointer and length describe `patience`, which outlives the call.
     unsafe {
-        let mut address: libc::sockaddr_ll = std::mem::zeroed();
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = end.index().cast_signed();
-        let bytes = size_of_val(&address) as libc::socklen_t;
-        assert_eq!(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes), 0);
         let patience = libc::timeval { tv_sec: 60, tv_usec: 0 };
         let bytes = size_of_val(&patience) as libc::socklen_t;
         let value = (&raw const patience).cast();

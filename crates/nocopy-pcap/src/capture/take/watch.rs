@@ -8,7 +8,7 @@ use rustix::event::epoll;
 
 use super::super::deaf::NOBODYS_PROTOCOL;
 use super::super::interface;
-use crate::text;
+use crate::{packet_socket, text};
 
 /// Makes a descriptor readable when the interface is set down or removed.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Watches an interface; makes the epoll descriptor readable.
     pub(super) fn open(device: &CStr, epoll: BorrowedFd<'_>) -> io::Result<Self> {
-        let socket = interface::packet_socket(device, NOBODYS_PROTOCOL)?;
+        let socket = packet_socket::open(device, NOBODYS_PROTOCOL)?;
         // Errors are reported without being requested, and are not read here.
         epoll::add(epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::empty())?;
         Ok(Self { socket, device: device.to_owned() })
