@@ -7,7 +7,7 @@ use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, Procedure,
     ReadDirArguments, ReadDirPlusArguments, Status,
 };
-use crate::wire::xdr::{self, XdrError};
+use crate::wire::xdr::{self, Xdr, XdrError};
 
 /// Bytes of a directory per call, and the longest accepted reply: servers count differently.
 const PAGE_BYTES: u32 = 64 << 10;
@@ -29,6 +29,18 @@ struct Raw {
     cookie: u64,
     file: Option<FileHandle>,
     attributes: Option<Attributes>,
+}
+
+impl From<FullDirectoryEntry<'_>> for Raw {
+    fn from(FullDirectoryEntry { name, cookie, file, attributes, .. }: FullDirectoryEntry<'_>) -> Self {
+        Self { name: name.0.to_vec(), cookie, file, attributes }
+    }
+}
+
+impl From<DirectoryEntry<'_>> for Raw {
+    fn from(DirectoryEntry { name, cookie, .. }: DirectoryEntry<'_>) -> Self {
+        Self { name: name.0.to_vec(), cookie, file: None, attributes: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -126,10 +138,10 @@ impl Client {
         if is_full {
             let (names_bytes_max, bytes_max) = (PAGE_BYTES / 4, PAGE_BYTES);
             let arguments = ReadDirPlusArguments { directory, cookie, verifier, names_bytes_max, bytes_max };
-            return self.ask_for(&asked, &arguments, full_page);
+            return self.ask_for(&asked, &arguments, |results| page_of::<FullDirectoryEntry<'_>>(results));
         }
         let arguments = ReadDirArguments { directory, cookie, verifier, bytes_max: PAGE_BYTES };
-        self.ask_for(&asked, &arguments, page_of_names)
+        self.ask_for(&asked, &arguments, |results| page_of::<DirectoryEntry<'_>>(results))
     }
 }
 
@@ -139,31 +151,10 @@ fn not_believed(source: BadReply) -> ClientError {
 
 type Outcome = Result<NfsResult<Page, Option<Attributes>>, XdrError>;
 
-fn full_page(results: &[u8]) -> Outcome {
-    let page: NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, _> = xdr::parse(results)?;
-    let raw = |entry: &FullDirectoryEntry<'_>| Raw {
-        name: entry.name.0.to_vec(),
-        cookie: entry.cookie,
-        file: entry.file,
-        attributes: entry.attributes,
-    };
+fn page_of<'a, E: Xdr<'a> + Into<Raw>>(results: &'a [u8]) -> Outcome {
+    let page: NfsResult<DirectoryPage<E>, _> = xdr::parse(results)?;
     Ok(page.map(|page| Page {
-        entries: page.entries.iter().map(raw).collect(),
-        verifier: page.verifier,
-        is_end: page.is_end,
-    }))
-}
-
-fn page_of_names(results: &[u8]) -> Outcome {
-    let page: NfsResult<DirectoryPage<DirectoryEntry<'_>>, _> = xdr::parse(results)?;
-    let raw = |entry: &DirectoryEntry<'_>| Raw {
-        name: entry.name.0.to_vec(),
-        cookie: entry.cookie,
-        file: None,
-        attributes: None,
-    };
-    Ok(page.map(|page| Page {
-        entries: page.entries.iter().map(raw).collect(),
+        entries: page.entries.into_iter().map(Into::into).collect(),
         verifier: page.verifier,
         is_end: page.is_end,
     }))

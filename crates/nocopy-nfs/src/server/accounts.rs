@@ -72,29 +72,25 @@ impl Counts {
 
     pub(crate) fn since(&self, before: &Self) -> Self {
         // No underflow: counts only grow.
-        Self {
-            connections: self.connections - before.connections,
-            calls: self.calls - before.calls,
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            written: self.written - before.written,
-            written_by_reference: self.written_by_reference - before.written_by_reference,
-            moved: self.moved - before.moved,
-            spliced: self.spliced - before.spliced,
-            copied: std::array::from_fn(|cause| self.copied[cause] - before.copied[cause]),
-        }
+        self.with(before, |now, before| now - before)
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.connections += other.connections;
-        self.calls += other.calls;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.written += other.written;
-        self.written_by_reference += other.written_by_reference;
-        self.moved += other.moved;
-        self.spliced += other.spliced;
-        self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
+        *self = self.with(other, |mine, theirs| mine + theirs);
+    }
+
+    fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            connections: of(self.connections, other.connections),
+            calls: of(self.calls, other.calls),
+            reads: of(self.reads, other.reads),
+            writes: of(self.writes, other.writes),
+            written: of(self.written, other.written),
+            written_by_reference: of(self.written_by_reference, other.written_by_reference),
+            moved: of(self.moved, other.moved),
+            spliced: of(self.spliced, other.spliced),
+            copied: std::array::from_fn(|cause| of(self.copied[cause], other.copied[cause])),
+        }
     }
 }
 

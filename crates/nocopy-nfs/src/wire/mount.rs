@@ -1,7 +1,7 @@
 //! MOUNT, version 3 (RFC 1813, appendix I): how a client gets the first handle.
 
-use super::nfs3::{FileHandle, HANDLE_BYTES_MAX};
-use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
+use super::nfs3::FileHandle;
+use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_fields, xdr_struct};
 
 pub const PROGRAM: u32 = 100_005;
 pub const VERSION: u32 = 3;
@@ -70,7 +70,7 @@ impl Xdr<'_> for MountReply {
         match self {
             Ok(Mounted { handle, flavors }) => {
                 0_u32.encode(out);
-                put_opaque(out, handle.as_bytes());
+                handle.encode(out);
                 u32::try_from(flavors.len()).expect("there are few flavors").encode(out);
                 flavors.iter().for_each(|flavor| flavor.encode(out));
             }
@@ -84,9 +84,7 @@ impl Xdr<'_> for MountReply {
             return input.read().map(Err);
         }
         *input = status;
-        let bytes = input.opaque(HANDLE_BYTES_MAX)?;
-        let handle = FileHandle::new(bytes).expect("it was read as no longer");
-        let count = input.read()?;
+        let (handle, count) = (input.read()?, input.read()?);
         if count > FLAVORS_MAX {
             return Err(XdrError::AboveLimit { bytes: count as usize, max: FLAVORS_MAX as usize });
         }
@@ -110,13 +108,4 @@ pub struct ExportEntry<'a> {
     pub groups: Vec<Name<'a>>,
 }
 
-impl<'a> Xdr<'a> for ExportEntry<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.path.encode(out);
-        self.groups.encode(out);
-    }
-
-    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
-        Ok(Self { path: input.read()?, groups: input.read()? })
-    }
-}
+xdr_fields!(<'a> ExportEntry<'a> { path, groups, });

@@ -198,14 +198,10 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
     }
 }
 
-/// Defines a structure that is encoded as its fields, in order.
-macro_rules! xdr_struct {
-    ($(#[$about:meta])* $name:ident<$life:lifetime> { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name<$life> { $($(#[$doc])* pub $field: $type,)* }
-
-        impl<$life> $crate::wire::xdr::Xdr<$life> for $name<$life> {
+/// Encodes a structure as these fields, in order.
+macro_rules! xdr_fields {
+    (<$life:lifetime $(, $element:ident)?> $type:ty { $($field:ident,)* }) => {
+        impl<$life $(, $element: $crate::wire::xdr::Xdr<$life>)?> $crate::wire::xdr::Xdr<$life> for $type {
             fn encode(&self, out: &mut Vec<u8>) {
                 $($crate::wire::xdr::Xdr::encode(&self.$field, out);)*
             }
@@ -217,22 +213,16 @@ macro_rules! xdr_struct {
             }
         }
     };
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
+}
+
+/// Defines a structure that is encoded as its fields, in order. If it borrows from the message, its lifetime is `'a`.
+macro_rules! xdr_struct {
+    ($(#[$about:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name { $($(#[$doc])* pub $field: $type,)* }
+        pub struct $name $(<$life>)? { $($(#[$doc])* pub $field: $type,)* }
 
-        impl<'a> $crate::wire::xdr::Xdr<'a> for $name {
-            fn encode(&self, out: &mut Vec<u8>) {
-                $($crate::wire::xdr::Xdr::encode(&self.$field, out);)*
-            }
-
-            fn decode(
-                input: &mut $crate::wire::xdr::Reader<'a>,
-            ) -> Result<Self, $crate::wire::xdr::XdrError> {
-                Ok(Self { $($field: input.read()?,)* })
-            }
-        }
+        $crate::wire::xdr::xdr_fields!(<'a> $name $(<$life>)? { $($field,)* });
     };
 }
 
@@ -271,4 +261,4 @@ macro_rules! xdr_enum {
     };
 }
 
-pub(crate) use {xdr_enum, xdr_struct};
+pub(crate) use {xdr_enum, xdr_fields, xdr_struct};

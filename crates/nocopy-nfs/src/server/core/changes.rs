@@ -12,6 +12,9 @@ use crate::wire::nfs3::{
 };
 use crate::wire::rpc::{Call, Reply};
 
+/// Results, or a status with the attributes of the file or directory that was to be changed.
+type Outcome<T> = NfsResult<T, WeakCacheConsistency>;
+
 impl Core {
     /// Makes a change, and returns the reply. A call that a client repeats, because no reply arrived, is done once.
     pub(super) fn change(
@@ -88,66 +91,45 @@ impl Core {
         &self,
         caller: &Caller,
         asked: &SetAttributesArguments,
-    ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
+    ) -> Outcome<WeakCacheConsistency> {
         match self.export.file(&asked.file) {
             Ok(file) => {
-                result(self.export.set_attributes(caller, &file, &asked.new, asked.guard), |(), changed| {
-                    changed
-                })
+                let done = self.export.set_attributes(caller, &file, &asked.new, asked.guard);
+                result(done, |(), changed| changed)
             }
             Err(status) => self.refused(status, &asked.file),
         }
     }
 
     /// Commits the whole file, whatever range is requested.
-    fn commit(
-        &self,
-        caller: &Caller,
-        asked: &CommitArguments,
-    ) -> NfsResult<CommitResult, WeakCacheConsistency> {
+    fn commit(&self, caller: &Caller, asked: &CommitArguments) -> Outcome<CommitResult> {
         let committed = self.export.commit(caller, &asked.file);
         // Read after the change: if another call reported lost data meanwhile, this verifier shows it.
         let verifier = self.export.verifier();
         result(committed, |(), changed| CommitResult { changed, verifier })
     }
 
-    fn create(
-        &self,
-        caller: &Caller,
-        asked: &CreateArguments<'_>,
-    ) -> NfsResult<Created, WeakCacheConsistency> {
+    fn create(&self, caller: &Caller, asked: &CreateArguments<'_>) -> Outcome<Created> {
         self.in_directory(&asked.at, |directory, name| {
             self.export.create(caller, directory, name, &asked.how)
         })
     }
 
-    fn make_directory(
-        &self,
-        caller: &Caller,
-        asked: &MakeDirectoryArguments<'_>,
-    ) -> NfsResult<Created, WeakCacheConsistency> {
+    fn make_directory(&self, caller: &Caller, asked: &MakeDirectoryArguments<'_>) -> Outcome<Created> {
         let new = &asked.attributes;
         self.in_directory(&asked.at, |directory, name| {
             self.export.make_directory(caller, directory, name, new)
         })
     }
 
-    fn make_link(
-        &self,
-        caller: &Caller,
-        asked: &SymbolicLinkArguments<'_>,
-    ) -> NfsResult<Created, WeakCacheConsistency> {
+    fn make_link(&self, caller: &Caller, asked: &SymbolicLinkArguments<'_>) -> Outcome<Created> {
         let (Text(path), new) = (asked.path, &asked.attributes);
         self.in_directory(&asked.at, |directory, name| {
             self.export.make_link(caller, directory, name, path, new)
         })
     }
 
-    fn make_node(
-        &self,
-        caller: &Caller,
-        asked: &MakeNodeArguments<'_>,
-    ) -> NfsResult<Created, WeakCacheConsistency> {
+    fn make_node(&self, caller: &Caller, asked: &MakeNodeArguments<'_>) -> Outcome<Created> {
         self.in_directory(&asked.at, |directory, name| {
             self.export.make_node(caller, directory, name, &asked.node)
         })
@@ -157,7 +139,7 @@ impl Core {
         &self,
         at: &Entry<'_>,
         make: impl FnOnce(&OpenFile, &[u8]) -> Changed<Found>,
-    ) -> NfsResult<Created, WeakCacheConsistency> {
+    ) -> Outcome<Created> {
         match self.export.file(&at.directory) {
             Ok(directory) => result(make(&directory, at.name.0), |found, directory| Created {
                 file: Some(found.handle),
@@ -168,12 +150,7 @@ impl Core {
         }
     }
 
-    fn remove(
-        &self,
-        caller: &Caller,
-        at: &Entry<'_>,
-        is_directory: bool,
-    ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
+    fn remove(&self, caller: &Caller, at: &Entry<'_>, is_directory: bool) -> Outcome<WeakCacheConsistency> {
         match self.export.file(&at.directory) {
             Ok(directory) => {
                 result(self.export.remove(caller, &directory, at.name.0, is_directory), |(), changed| changed)
@@ -208,7 +185,7 @@ impl Core {
         done.map(|()| linked).map_err(|status| Refusal { status, rest: linked })
     }
 
-    pub(super) fn refused<T>(&self, status: Status, file: &FileHandle) -> NfsResult<T, WeakCacheConsistency> {
+    pub(super) fn refused<T>(&self, status: Status, file: &FileHandle) -> Outcome<T> {
         Err(Refusal { status, rest: self.export.unchanged(file) })
     }
 }
@@ -216,7 +193,7 @@ impl Core {
 pub(super) fn result<A, T>(
     (done, changed): Changed<A>,
     make: impl FnOnce(A, WeakCacheConsistency) -> T,
-) -> NfsResult<T, WeakCacheConsistency> {
+) -> Outcome<T> {
     match done {
         Ok(value) => Ok(make(value, changed)),
         Err(status) => Err(Refusal { status, rest: changed }),

@@ -3,7 +3,7 @@
 use super::attributes::{Attributes, Time};
 use super::{FileHandle, Status};
 use crate::wire::mount::Text;
-use crate::wire::xdr::{Reader, Xdr, XdrError, xdr_struct};
+use crate::wire::xdr::{Reader, Xdr, XdrError, xdr_fields, xdr_struct};
 
 /// Results, or a status with the results of a refused call.
 pub type NfsResult<T, R> = Result<T, Refusal<R>>;
@@ -113,23 +113,7 @@ pub struct DirectoryPage<E> {
     pub is_end: bool,
 }
 
-impl<'a, E: Xdr<'a>> Xdr<'a> for DirectoryPage<E> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.attributes.encode(out);
-        self.verifier.encode(out);
-        self.entries.encode(out);
-        self.is_end.encode(out);
-    }
-
-    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
-        Ok(Self {
-            attributes: input.read()?,
-            verifier: input.read()?,
-            entries: input.read()?,
-            is_end: input.read()?,
-        })
-    }
-}
+xdr_fields!(<'a, E> DirectoryPage<E> { attributes, verifier, entries, is_end, });
 
 xdr_struct! {
     /// Results of FSSTAT.

@@ -104,21 +104,15 @@ pub(super) fn run(
 /// Copies a file, or a directory with its contents.
 fn copy(copying: &mut Copying<'_>, client: &mut Client, wanted: Wanted) -> Result<(), Failure> {
     let (root, is_recursive) = (Rc::clone(&wanted.directory), copying.arguments.recursive);
-    match wanted.found.attributes.file_type {
-        FileType::Directory if is_recursive => {
-            copy_branches(copying, client, &root, vec![Step::Enter(wanted, Rc::new([]))])
-        }
-        FileType::Directory => {
-            copying.leave_out(wanted.name(), DIRECTORY);
-            Ok(())
-        }
-        FileType::Regular => copy_files(copying, client, &root, vec![wanted]),
-        _ if is_recursive => copy_files(copying, client, &root, vec![wanted]),
-        _ => {
-            copying.leave_out(wanted.name(), NO_FILE);
-            Ok(())
-        }
+    let is_directory = wanted.found.is_directory();
+    if is_directory && is_recursive {
+        return copy_branches(copying, client, &root, vec![Step::Enter(wanted, Rc::new([]))]);
     }
+    if is_recursive || wanted.found.is_regular() {
+        return copy_files(copying, client, &root, vec![wanted]);
+    }
+    copying.leave_out(wanted.name(), if is_directory { DIRECTORY } else { NO_FILE });
+    Ok(())
 }
 
 /// Copies what is in a directory into another.

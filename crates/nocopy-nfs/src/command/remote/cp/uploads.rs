@@ -97,10 +97,8 @@ impl Uploads {
             Ok(Some((mut file, true))) => {
                 self.number += 1;
                 copying.counts.resumed_bytes += file.offset;
-                match write(&mut file, copying, client) {
-                    Ok(next) => self.keep(self.number, file, next, copying)?,
-                    Err(failure) => self.fail(self.number, file, failure, copying, client)?,
-                }
+                let next = write(&mut file, copying, client);
+                self.keep(self.number, file, next, copying, client)?;
             }
             Ok(Some((file, false))) => {
                 let ticket = client.begin_create(file.directory(), file.part(), EMPTY);
@@ -127,18 +125,14 @@ impl Uploads {
         let number = self.tickets.remove(&ticket).expect("it was begun here");
         let mut upload = self.all.remove(&number).expect("it waits for that call");
         let was_committed = matches!(upload.step, Step::CommitPart | Step::CommitAll);
-        match advance(&mut upload, outcome, copying, client, &self.short) {
-            Ok(next) => self.keep(number, upload, next, copying)?,
-            Err(failure) => self.fail(number, upload, failure, copying, client)?,
-        }
+        let next = advance(&mut upload, outcome, copying, client, &self.short);
+        self.keep(number, upload, next, copying, client)?;
         // Its buffers are free again.
         while was_committed && copying.pool.at_home() > 0 {
             let Some(number) = self.starved.pop_front() else { break };
             let mut upload = self.all.remove(&number).expect("it waits for a buffer");
-            match write(&mut upload, copying, client) {
-                Ok(next) => self.keep(number, upload, next, copying)?,
-                Err(failure) => self.fail(number, upload, failure, copying, client)?,
-            }
+            let next = write(&mut upload, copying, client);
+            self.keep(number, upload, next, copying, client)?;
         }
         Ok(())
     }
@@ -147,19 +141,21 @@ impl Uploads {
         &mut self,
         number: u64,
         upload: Outgoing,
-        next: Next,
+        next: Result<Next, Failure>,
         copying: &mut Copying<'_>,
+        client: &mut Client,
     ) -> Result<(), Failure> {
         match next {
-            Next::Call(ticket) => drop(self.tickets.insert(ticket, number)),
-            Next::Buffer => self.starved.push_back(number),
-            Next::Over => {
+            Ok(Next::Call(ticket)) => drop(self.tickets.insert(ticket, number)),
+            Ok(Next::Buffer) => self.starved.push_back(number),
+            Ok(Next::Over) => {
                 copying.counts.files += 1;
                 self.note_original(upload.about(), || upload.place());
                 missing_there(upload.about()).into_iter().for_each(|what| copying.note(upload.name(), what));
                 return Ok(());
             }
-            Next::Failed(failure) => return copying.fail(upload.name(), failure),
+            Ok(Next::Failed(failure)) => return copying.fail(upload.name(), failure),
+            Err(failure) => return self.fail(number, upload, failure, copying, client),
         }
         self.all.insert(number, upload);
         Ok(())
@@ -181,7 +177,7 @@ impl Uploads {
         match commit(&mut upload, part, Step::CommitAll, client) {
             Ok(next) => {
                 upload.failure = Some(failure);
-                self.keep(number, upload, next, copying)
+                self.keep(number, upload, Ok(next), copying, client)
             }
             // The commit in progress returns its buffers.
             Err(_) => copying.fail(upload.name(), failure),
