@@ -1,5 +1,5 @@
-//! Any bytes as a filter and a packet: the kernel, our interpreter and our XDP program agree; rewritten for a packet socket it says the same.
-//! Needs the privileges that XDP takes.
+//! Any bytes as a filter and a packet: the kernel, our interpreter and our XDP program agree; rewritten for a
+//! packet socket it says the same. Needs the privileges that XDP takes.
 
 #![cfg_attr(fuzzing, no_main)]
 

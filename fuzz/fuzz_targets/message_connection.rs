@@ -1,5 +1,6 @@
-//! Any bytes as a schedule of what happens to two endpoints of the message protocol and to the datagrams between them: no panic, no
-//! memory beyond the settings, and messages that nobody forged are heard as they were said.
+//! Any bytes as a schedule of what happens to two endpoints of the message protocol and to the datagrams
+//! between them: no panic, no memory beyond the settings, and messages that nobody forged are heard as they
+//! were said.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,5 @@
-//! Any bytes as a packet's payload, and any messages laid into packets: no panic, and what comes back is what went in.
+//! Any bytes as a packet's payload, and any messages laid into packets: no panic, and what comes back is what
+//! went in.
 
 #![cfg_attr(fuzzing, no_main)]
 

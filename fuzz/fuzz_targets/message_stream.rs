@@ -1,5 +1,6 @@
-//! Any bytes as a stream of the message protocol: its first bytes, units whose messages are likely to be valid, and units of a writer that
-//! arrive damaged and in pieces. No panic, and memory within the settings; what was not damaged is received as it was written.
+//! Any bytes as a stream of the message protocol: its first bytes, units whose messages are likely to be
+//! valid, and units of a writer that arrive damaged and in pieces. No panic, and memory within the settings;
+//! what was not damaged is received as it was written.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,5 @@
-//! Any bytes as a datagram of the message protocol, with and without a right checksum: no panic, and what is read is written again.
+//! Any bytes as a datagram of the message protocol, with and without a right checksum: no panic, and what is
+//! read is written again.
 
 #![cfg_attr(fuzzing, no_main)]
 

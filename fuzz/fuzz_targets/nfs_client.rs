@@ -1,5 +1,5 @@
-//! Any replies to a client of NFS, right, nearly right and hostile: no panic, no byte outside of what was posted, and every call and buffer
-//! comes back once.
+//! Any replies to a client of NFS, right, nearly right and hostile: no panic, no byte outside of what was
+//! posted, and every call and buffer comes back once.
 
 #![cfg_attr(fuzzing, no_main)]
 

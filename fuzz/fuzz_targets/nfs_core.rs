@@ -1,5 +1,6 @@
-//! Any call to the core of an NFS server, of a small directory: no panic, and one whole record as its answer. And two clients with a
-//! disk that fails: what they read is what they wrote, and they are told what may be lost.
+//! Any call to the core of an NFS server, of a small directory: no panic, and one whole record as its answer.
+//! And two clients with a disk that fails: what they read is what they wrote, and they are told what may be
+//! lost.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,5 @@
-//! Any bytes as a stream of records, a call, a reply, and every argument and result of NFS and MOUNT: no panic, and the same again.
+//! Any bytes as a stream of records, a call, a reply, and every argument and result of NFS and MOUNT: no
+//! panic, and the same again.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,5 @@
-//! Any bytes as what the preloaded library and `nocopy run` say to each other: no panic, and what is read is written again.
+//! Any bytes as what the preloaded library and `nocopy run` say to each other: no panic, and what is read is
+//! written again.
 
 #![cfg_attr(fuzzing, no_main)]
 

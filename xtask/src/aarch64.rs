@@ -1,4 +1,5 @@
-//! The nightly suite `aarch64`: everything compiles for it, and test programs and the command run once on an emulated machine.
+//! The nightly suite `aarch64`: everything compiles for it, and test programs and the command run once on an
+//! emulated machine.
 
 use std::path::PathBuf;
 
@@ -15,8 +16,8 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// The list of built programs, for the lab (`crates/nocopy-vm/src/built.rs`).
 const BUILT: &str = "target/xtask/aarch64.json";
 
-/// Variables for the compiler: no debug information, which would fill the machine's memory, and optimised, since an emulated processor is
-/// slow: in the time of 160 of the library's unit tests without, all 385 end.
+/// Variables for the compiler: no debug information, which would fill the machine's memory, and optimised,
+/// since an emulated processor is slow: in the time of 160 of the library's unit tests without, all 385 end.
 const VARIABLES: &[(&str, &str)] = &[
     ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", AARCH64_LINKER),
     ("CARGO_PROFILE_DEV_DEBUG", "none"),
@@ -44,7 +45,8 @@ pub(crate) fn outcome() -> Outcome {
     })
 }
 
-/// Writes a list of the files for the machine: the test programs, and the files of the repository at the paths where tests look for them.
+/// Writes a list of the files for the machine: the test programs, and the files of the repository at the
+/// paths where tests look for them.
 fn listed(tests: Vec<Binary>) -> Result<(), Failed> {
     let program = |name| suite::program(&format!("{TARGET}/debug"), name);
     let lab = program("nocopy-vm");

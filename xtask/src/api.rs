@@ -14,7 +14,8 @@ const LIST: &str = "docs/api.txt";
 /// The most types that the API may have: as many as a user can learn.
 const TYPES_MAX: usize = 100;
 const FUNCTIONS_MAX: usize = 350;
-/// The most hidden items: what this workspace's own crates use of the library, in `integration` and as hidden functions of public types.
+/// The most hidden items: what this workspace's own crates use of the library, in `integration` and as hidden
+/// functions of public types.
 const HIDDEN_MAX: usize = 62;
 
 /// Compares the list with the library.
@@ -259,7 +260,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// `pub struct S { pub field }` with `pub fn go(self, to)` and a hidden function, in a private module, used in the root.
+    /// `pub struct S { pub field }` with `pub fn go(self, to)` and a hidden function, in a private module,
+    /// used in the root.
     fn example() -> Value {
         let function = |id: u32, name: &str, hidden: bool| {
             let attrs = if hidden { json!([{"other": "#[doc(hidden)]"}]) } else { json!([]) };

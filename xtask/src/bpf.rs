@@ -1,4 +1,5 @@
-//! The BPF programs in C, built by clang into object files that are committed, so that clang is needed only to change them.
+//! The BPF programs in C, built by clang into object files that are committed, so that clang is needed only
+//! to change them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! Circles of imports: files of a crate that use each other, directly or through further files.
 //!
-//! They are looked for in every crate of the workspace. A module and its own submodules may use each other, as they are one unit in several
-//! files. Tests are left out. The circles that are [`known`] stay until an issue opens them.
+//! They are looked for in every crate of the workspace. A module and its own submodules may use each other,
+//! as they are one unit in several files. Tests are left out. The circles that are [`known`] stay until an
+//! issue opens them.
 
 mod known;
 
@@ -15,8 +16,8 @@ use crate::workspace::Workspace;
 /// The files that each file uses.
 type Edges<'a> = BTreeMap<&'a Module, BTreeSet<Module>>;
 
-/// Files of which each uses all others, directly or through further files; each with the shortest circle through it, which begins and ends
-/// with that file. All paths are below `src`.
+/// Files of which each uses all others, directly or through further files; each with the shortest circle
+/// through it, which begins and ends with that file. All paths are below `src`.
 type Circle = BTreeMap<String, Vec<String>>;
 
 pub(crate) fn check() -> Outcome {

@@ -14,7 +14,8 @@ pub(crate) struct Outcome {
     /// Passed when run again, alone; counted as passed, too.
     pub(crate) flaky: Vec<Note>,
     pub(crate) skips: Vec<Note>,
-    /// Each with what to do about it; the step has passed nevertheless. A slice, since an outcome is also an error, and these are small.
+    /// Each with what to do about it; the step has passed nevertheless. A slice, since an outcome is also an
+    /// error, and these are small.
     pub(crate) warnings: Box<[String]>,
     /// A remark that the summary prints after the verdict.
     pub(crate) remark: String,
@@ -43,7 +44,8 @@ impl Outcome {
         Self { failures: vec![failure], ..Self::default() }
     }
 
-    /// A skip, because this machine lacks something that the step needs; on continuous integration that is a failure.
+    /// A skip, because this machine lacks something that the step needs; on continuous integration that is a
+    /// failure.
     pub(crate) fn unavailable(name: impl Into<String>, needs: impl Into<String>) -> Self {
         if std::env::var_os("CI").is_some_and(|value| value == "true") {
             return Self::failed(name, format!("a skip that CI does not allow: {}", needs.into()));
@@ -152,7 +154,8 @@ impl Gate {
         self.steps.iter().map(|(_, outcome, _)| outcome.flaky.len()).sum::<usize>() > FLAKY_MAX
     }
 
-    /// A row for each step, the flaky and skipped tests, the warnings, the failures with their output, and the counts as the last line.
+    /// A row for each step, the flaky and skipped tests, the warnings, the failures with their output, and
+    /// the counts as the last line.
     fn summary(&self) -> String {
         let mut text = format!("\n{:<28} {:<8} {:>8}\n", "step", "verdict", "time");
         for (name, outcome, took) in &self.steps {

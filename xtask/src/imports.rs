@@ -1,5 +1,5 @@
-//! Which modules of its crate each file uses: every path that it writes, through all imports that rename or re-export a name. Comments and
-//! tests are left out.
+//! Which modules of its crate each file uses: every path that it writes, through all imports that rename or
+//! re-export a name. Comments and tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::step::Failed;
 
-/// The most renames that are followed: enough for every import, and a limit for names that refer to themselves.
+/// The most renames that are followed: enough for every import, and a limit for names that refer to
+/// themselves.
 const RENAMES_MAX: u32 = 8;
 
 /// A module by its names from the root, which has an empty path.
@@ -225,7 +226,8 @@ fn paths_of(code: &str) -> impl Iterator<Item = Module> {
     code.split(move |c| !is_of_path(c)).filter(|path| path.contains("::")).map(words)
 }
 
-/// The modules of a file, from the root: `port::xdp` for `port/xdp/mod.rs` as for `port/xdp.rs`; none for the root itself.
+/// The modules of a file, from the root: `port::xdp` for `port/xdp/mod.rs` as for `port/xdp.rs`; none for the
+/// root itself.
 pub(crate) fn module_of(inside: &Path) -> Vec<String> {
     let names = inside.with_extension("");
     let names = names.components().map(|name| name.as_os_str().to_string_lossy().into_owned());

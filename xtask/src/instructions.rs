@@ -1,4 +1,5 @@
-//! Instructions per packet and per message, by callgrind: exact, and the same on a noisy machine as on a quiet one.
+//! Instructions per packet and per message, by callgrind: exact, and the same on a noisy machine as on a
+//! quiet one.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,8 +17,8 @@ pub(crate) const PROFILE: &str = "counted";
 const BATCHES: [u32; 2] = [100, 300];
 const BATCH_PACKETS: u32 = 64;
 
-/// Two loops that are compared: mostly the library, and a loop by hand that does the same checks; of those that forward, one that would
-/// finish checksums, and one that would not.
+/// Two loops that are compared: mostly the library, and a loop by hand that does the same checks; of those
+/// that forward, one that would finish checksums, and one that would not.
 struct Row {
     judged: &'static str,
     control: &'static str,
@@ -38,9 +39,10 @@ const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-fram
 /// Loops that are only shown: the least work for messages, without anything that makes them reliable.
 const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-hand"];
 
-/// Loops over messages of 64 bytes, and how many instructions one may cost, sent and received: with others in its packet, received
-/// together or one by one, and as the only one, where it pays for all that a packet costs at both ends; the same with each question to
-/// another of 10,000 peers, where the answer is acknowledged by a packet of its own.
+/// Loops over messages of 64 bytes, and how many instructions one may cost, sent and received: with others in
+/// its packet, received together or one by one, and as the only one, where it pays for all that a packet
+/// costs at both ends; the same with each question to another of 10,000 peers, where the answer is
+/// acknowledged by a packet of its own.
 const MESSAGES: &[(&str, f64)] = &[
     ("message-packed", 350.0),
     ("message-packed-single", 715.0),
@@ -49,17 +51,18 @@ const MESSAGES: &[(&str, f64)] = &[
     ("message-few-peers", 2400.0),
 ];
 
-/// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than this multiple. In the time of the
-/// loops, answers are acknowledged by packets of their own in both.
+/// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than
+/// this multiple. In the time of the loops, answers are acknowledged by packets of their own in both.
 const PEERS: Row = Row { judged: "message-many-peers", control: "message-few-peers", ratio_max: 1.2 };
 
-/// Calls of the sockets, and how many instructions one may cost from taking its buffer until that is free again: a datagram, 44 that the kernel
-/// cuts, and a TCP write of 64 KiB.
+/// Calls of the sockets, and how many instructions one may cost from taking its buffer until that is free
+/// again: a datagram, 44 that the kernel cuts, and a TCP write of 64 KiB.
 const SOCKETS: &[(&str, f64)] =
     &[("datagram-alone", 500.0), ("datagram-burst", 1500.0), ("tcp-write", 1270.0)];
 
-/// Calls that the library of `nocopy run --batch-udp` leaves alone, and how many instructions more they may cost with it. A plain `sendto` takes
-/// about 1 us, thousands of instructions, nearly all of them in the kernel, where they cannot be counted here.
+/// Calls that the library of `nocopy run --batch-udp` leaves alone, and how many instructions more they may
+/// cost with it. A plain `sendto` takes about 1 us, thousands of instructions, nearly all of them in the
+/// kernel, where they cannot be counted here.
 const LEFT_ALONE: &[(&str, f64)] =
     &[("send-alone", 40.0), ("write-file", 22.0), ("receive-nothing", 8.0), ("open-close", 166.0)];
 
@@ -143,8 +146,8 @@ fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
     Ok(slow)
 }
 
-/// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side, since what else runs does
-/// not change them.
+/// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side,
+/// since what else runs does not change them.
 fn count_all<'a>(
     loops: &[(&str, &'a str)],
     preloaded: Option<&Path>,

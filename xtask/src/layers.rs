@@ -1,7 +1,8 @@
 //! The layers of a crate: modules that use only modules below them.
 //!
-//! A crate declares them in the documentation of its root: a block of text after [`HEADING`], one layer a line, the highest first. A module
-//! may use those of the lines below its own. Tests are left out: tests of a low layer may use higher ones.
+//! A crate declares them in the documentation of its root: a block of text after [`HEADING`], one layer a
+//! line, the highest first. A module may use those of the lines below its own. Tests are left out: tests of a
+//! low layer may use higher ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -3,8 +3,8 @@
 use crate::gate::Outcome;
 use crate::step::{Step, install_subcommand};
 
-/// Licences, bans and sources of all dependencies. Not `advisories`: their database is fetched from a host that a build machine
-/// need not reach.
+/// Licences, bans and sources of all dependencies. Not `advisories`: their database is fetched from a host
+/// that a build machine need not reach.
 pub(crate) fn outcome() -> Outcome {
     let check = || {
         install_subcommand("deny")?;

@@ -1,7 +1,8 @@
 //! Names in the documents: each file, item, option and command that a document names exists.
 //!
-//! A name is `code` between backticks, a command in a block, or a file in a drawing. It exists if the sources have it anywhere outside of
-//! their comments. So it finds names that were changed or removed, and not those that now belong to something else.
+//! A name is `code` between backticks, a command in a block, or a file in a drawing. It exists if the sources
+//! have it anywhere outside of their comments. So it finds names that were changed or removed, and not those
+//! that now belong to something else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,7 +36,8 @@ const LIBRARY: &str = "crates/nocopy/";
 /// The public items of the library, which `cargo xtask check` compares with the library.
 const PUBLIC: &str = "docs/api.txt";
 
-/// Names of other projects that no source has: of the kernel and the C library, of programs and their settings.
+/// Names of other projects that no source has: of the kernel and the C library, of programs and their
+/// settings.
 const FOREIGN: [&str; 29] = [
     // Settings and functions of the kernel.
     "SCHED_INFO",
@@ -212,12 +214,14 @@ impl Sources {
         self.paths.iter().any(is_one)
     }
 
-    /// Whether a public type of the library has this part or function, if only the library has a type of this name.
+    /// Whether a public type of the library has this part or function, if only the library has a type of this
+    /// name.
     fn has_part(&self, of: &str, part: &str) -> bool {
         self.types_elsewhere.contains(of) || self.types.get(of).is_none_or(|parts| parts.contains(part))
     }
 
-    /// Whether it is a word of the sources, also as the identifier that it is made of there: `read-write` of `ReadWrite` or `read_write`.
+    /// Whether it is a word of the sources, also as the identifier that it is made of there: `read-write` of
+    /// `ReadWrite` or `read_write`.
     fn has_word(&self, word: &str) -> bool {
         let camel = || word.split('-').map(capitalised).collect::<String>();
         self.words.contains(word)

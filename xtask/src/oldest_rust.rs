@@ -1,5 +1,5 @@
-//! The oldest Rust that is named, `rust-version` in the workspace's Cargo.toml: the nightly suite `oldest-rust` builds with it, and README
-//! names the same.
+//! The oldest Rust that is named, `rust-version` in the workspace's Cargo.toml: the nightly suite
+//! `oldest-rust` builds with it, and README names the same.
 
 use crate::gate::Outcome;
 use crate::imports::read;

@@ -1,4 +1,5 @@
-//! Packages of Debian that a nightly suite looks into, unpacked below `target`: nothing is installed, and no service starts.
+//! Packages of Debian that a nightly suite looks into, unpacked below `target`: nothing is installed, and no
+//! service starts.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Lines of sh(1) that run in a network namespace, each with its processes in a group of their own, which ends with it.
+//! Lines of sh(1) that run in a network namespace, each with its processes in a group of their own, which
+//! ends with it.
 
 use std::fs::{self, File};
 use std::io;

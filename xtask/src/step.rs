@@ -83,7 +83,8 @@ impl Step {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs the command and shows its messages; returns its standard output. Errors: the command failed; the error has all messages.
+    /// Runs the command and shows its messages; returns its standard output. Errors: the command failed; the
+    /// error has all messages.
     pub(crate) fn captured(&self) -> Result<String, Failed> {
         let (printed, messages, status) = self.run_to_end(false)?;
         if status.success() { Ok(printed) } else { Err(self.failed(&messages)) }

@@ -1,4 +1,5 @@
-//! A machine that stalls on purpose: processes of the tests are stopped for a while, or compete with busy ones.
+//! A machine that stalls on purpose: processes of the tests are stopped for a while, or compete with busy
+//! ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! The VM lab, as a step of the gate: run, or its verdict remembered while nothing that it depends on has changed.
+//! The VM lab, as a step of the gate: run, or its verdict remembered while nothing that it depends on has
+//! changed.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -57,8 +58,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failed> {
     lab("debug", &arguments).run()
 }
 
-/// The lab, and the command that one of its tests starts. Both have a test called `command`; building that builds them with the
-/// features that all other builds have, so most of it is there.
+/// The lab, and the command that one of its tests starts. Both have a test called `command`; building that
+/// builds them with the features that all other builds have, so most of it is there.
 fn build() -> Result<(), Failed> {
     let what = ["test", "--workspace", "--all-features", "--no-run", "--test", "command"];
     Step::cargo("build the VM lab", &what).run()
@@ -211,7 +212,8 @@ impl Lab {
 }
 
 impl Measured {
-    /// A skipped test is a skip of the run; the number of passed tests is put beside the verdict, which counts rows.
+    /// A skipped test is a skip of the run; the number of passed tests is put beside the verdict, which
+    /// counts rows.
     fn add_to(self, outcome: &mut Outcome) {
         let program = self.program.unwrap_or_default();
         if let Some((test, needs)) = self.skipped {
@@ -283,7 +285,8 @@ fn inputs() -> Result<u64, Failed> {
     Ok(hasher.finish())
 }
 
-/// The kernels that are unpacked, by the names of their module trees, and whether KVM works, by the name of that answer.
+/// The kernels that are unpacked, by the names of their module trees, and whether KVM works, by the name of
+/// that answer.
 fn kernels() -> Vec<PathBuf> {
     let entries =
         |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());

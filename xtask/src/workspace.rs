@@ -45,8 +45,8 @@ impl Workspace {
         serde_json::from_str(metadata)
     }
 
-    /// The paths and, for each that is a crate's directory, the directories of the crates that it is built and tested with, and the files
-    /// that decide how all are built.
+    /// The paths and, for each that is a crate's directory, the directories of the crates that it is built
+    /// and tested with, and the files that decide how all are built.
     pub(crate) fn with_dependencies(&self, paths: &[&str]) -> Vec<String> {
         let mut found: BTreeSet<String> = paths.iter().map(|&path| path.to_owned()).collect();
         let named: Vec<&Crate> = paths.iter().filter_map(|path| self.at(path)).collect();
@@ -91,7 +91,8 @@ impl Workspace {
         self.crates.iter().find(|member| self.inside(member.manifest_path.parent()) == directory)
     }
 
-    /// The directories of the crates that one depends on; with `for_tests` also of those that only its tests use.
+    /// The directories of the crates that one depends on; with `for_tests` also of those that only its tests
+    /// use.
     fn below(&self, member: &Crate, for_tests: bool) -> Vec<String> {
         let used = member
             .dependencies

@@ -18,7 +18,8 @@ pub struct BenchArguments {
     /// Measure everything, which takes about 18 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
-    /// Repeat what five published zero-copy systems measured, and print it beside their figures, in about 5 minutes.
+    /// Repeat what five published zero-copy systems measured, and print it beside their figures, in about 5
+    /// minutes.
     #[arg(long, conflicts_with_all = ["workloads", "all", "methods", "interface"])]
     pub founding: bool,
     /// Explain what is measured and how, without measuring
@@ -42,13 +43,15 @@ pub struct BenchArguments {
     /// Overwrite files that exist.
     #[arg(long)]
     pub force: bool,
-    /// Send from this interface instead of a private lab; the bench attaches an XDP program to it while it runs
+    /// Send from this interface instead of a private lab; the bench attaches an XDP program to it while it
+    /// runs
     #[arg(long, value_name = "A", requires = "peer")]
     pub interface: Option<String>,
     /// Receive on this interface, which must be connected to A.
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
-    /// Only this method, in all workloads or those that are named; may be repeated. Name its baseline, too, to have a ratio.
+    /// Only this method, in all workloads or those that are named; may be repeated. Name its baseline, too,
+    /// to have a ratio.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]
     pub methods: Vec<String>,
 }

@@ -211,7 +211,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// One sample. If a signal interrupted a call in the window (the bench was stopped and continued), the window is measured again.
+    /// One sample. If a signal interrupted a call in the window (the bench was stopped and continued), the
+    /// window is measured again.
     fn sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
         let mut interruptions = 0;
         loop {

@@ -19,7 +19,8 @@ use nocopy_transfer::exchange::{Exchange, Waiting};
 /// How long to wait for an answer before the message counts as lost, and the next is sent.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in this many looks.
+/// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in
+/// this many looks.
 const LOOKS_A_CLOCK: u32 = 256;
 
 /// Bytes of the message's number, at its beginning.
@@ -28,13 +29,15 @@ pub(crate) const NUMBER_BYTES: usize = 8;
 /// What the asking side measured.
 struct Found {
     times: Histogram<u64>,
-    /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is not counted.
+    /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is
+    /// not counted.
     answered: u64,
     lost: u64,
 }
 
-/// Messages of `bytes` from the stage's sender to its receiver and back, each after the answer to the one before. The evidence is
-/// what is known in advance; a method with a ledger reports better evidence afterwards.
+/// Messages of `bytes` from the stage's sender to its receiver and back, each after the answer to the one
+/// before. The evidence is what is known in advance; a method with a ledger reports better evidence
+/// afterwards.
 pub(crate) fn converse<E: Exchange>(
     stage: &Stage,
     method: &'static str,

@@ -42,10 +42,12 @@ pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
     peak.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no VmHWM"))
 }
 
-/// Time since boot that the processors were idle or taken away by another machine, in total; and the number of processors.
+/// Time since boot that the processors were idle or taken away by another machine, in total; and the number
+/// of processors.
 ///
-/// Busy time is the rest of the elapsed time. The kernel's own busy columns are samples taken at timer ticks, which are wrong for work in
-/// short bursts; idle time is measured. It is measured in steps of 10 ms: sum many windows before dividing.
+/// Busy time is the rest of the elapsed time. The kernel's own busy columns are samples taken at timer ticks,
+/// which are wrong for work in short bursts; idle time is measured. It is measured in steps of 10 ms: sum
+/// many windows before dividing.
 pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
     let text = fs::read_to_string("/proc/stat")?;
     let (ticks, processors) = idle_ticks(&text)
@@ -87,8 +89,8 @@ fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
 
 /// Two processors for the two sides of a test; the same one twice if there is only one.
 ///
-/// If possible, the first has an even number and the second an odd one: veth and packet sockets choose one of two queues by the
-/// processor's number.
+/// If possible, the first has an even number and the second an odd one: veth and packet sockets choose one of
+/// two queues by the processor's number.
 pub(crate) fn pair() -> io::Result<[usize; 2]> {
     let allowed = sched_getaffinity(None)?;
     let indices: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&index| allowed.is_set(index)).collect();

@@ -1,12 +1,12 @@
 //! The datagrams that are sent: contiguous bursts in a cyclic source.
 //!
-//! Their bytes are prepared before measuring, so that no method is charged for producing them; only a number is written into each datagram
-//! as it is sent. All methods have a source of the same length.
+//! Their bytes are prepared before measuring, so that no method is charged for producing them; only a number
+//! is written into each datagram as it is sent. All methods have a source of the same length.
 
 use std::io;
 
-/// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so a copy reads memory,
-/// and less than may be locked without privileges (8 MiB).
+/// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so a copy
+/// reads memory, and less than may be locked without privileges (8 MiB).
 pub(crate) const BURSTS: usize = 64;
 
 /// The most bytes and datagrams of a burst: the kernel's limits for one message that is cut (`UDP_SEGMENT`).

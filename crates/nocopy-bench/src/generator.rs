@@ -22,7 +22,8 @@ const INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) enum Load {
     /// As fast as the kernel makes them.
     Full,
-    /// That many thousands a second, in bursts, as packets usually arrive; a receiver that sleeps between bursts is not idle.
+    /// That many thousands a second, in bursts, as packets usually arrive; a receiver that sleeps between
+    /// bursts is not idle.
     Paced { kpps: u32 },
 }
 
@@ -42,7 +43,8 @@ pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
 /// One in this number of packets matches the filter.
 pub(crate) const WANTED_ONE_IN: u32 = 100;
 
-/// Sends until the gauge ends it, including the wanted frames, if they differ; must run on a thread that entered the generator's site.
+/// Sends until the gauge ends it, including the wanted frames, if they differ; must run on a thread that
+/// entered the generator's site.
 pub(crate) fn generate(
     generator: &Generator,
     (frame, wanted): (&[u8], Option<&[u8]>),

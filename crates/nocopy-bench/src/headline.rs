@@ -1,6 +1,8 @@
-//! The measurements of `nocopy bench` without a workload: the main jobs, each against one or two other ways, within a minute.
+//! The measurements of `nocopy bench` without a workload: the main jobs, each against one or two other ways,
+//! within a minute.
 //!
-//! A job is some methods of a series (`nocopy_report::headline`), so its rows are the same as those of `nocopy bench --all`.
+//! A job is some methods of a series (`nocopy_report::headline`), so its rows are the same as those of
+//! `nocopy bench --all`.
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,9 @@
 //! ```text
 //!   choice, plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ JSON Lines, table
 //! ```
-//! A round runs every trial of every series once; the order within a series rotates from round to round. What the machine does to one
-//! method in a round it does to its neighbours too, so ratios are taken round by round, and survive a machine whose speed drifts.
+//! A round runs every trial of every series once; the order within a series rotates from round to round. What
+//! the machine does to one method in a round it does to its neighbours too, so ratios are taken round by
+//! round, and survive a machine whose speed drifts.
 
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]

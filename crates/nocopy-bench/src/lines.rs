@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long another program may take to start, to answer, and to end: a machine with other work may let it wait for half a minute.
+/// How long another program may take to start, to answer, and to end: a machine with other work may let it
+/// wait for half a minute.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]

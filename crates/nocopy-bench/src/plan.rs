@@ -21,7 +21,8 @@ pub(crate) struct Plan {
     pub quick: bool,
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
-    /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes refuse it.
+    /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes
+    /// refuse it.
     pub without_io_uring: Option<String>,
 }
 

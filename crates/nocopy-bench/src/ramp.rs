@@ -90,7 +90,8 @@ impl Rates {
     }
 }
 
-/// Makes a program count what arrives at a rate, until it is ended. Called on a thread that entered the receiver's site.
+/// Makes a program count what arrives at a rate, until it is ended. Called on a thread that entered the
+/// receiver's site.
 pub(crate) fn take(
     stage: &Stage,
     generator: &Generator,
@@ -133,8 +134,8 @@ fn send(generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
     }
 }
 
-/// Packets that have arrived on an interface of this thread's network namespace, whichever program received them: packets lost before it
-/// are no program's loss.
+/// Packets that have arrived on an interface of this thread's network namespace, whichever program received
+/// them: packets lost before it are no program's loss.
 fn arrived(interface: &str) -> io::Result<u64> {
     let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
     let of_interface =

@@ -12,7 +12,8 @@ use nocopy_report::statistics::{self, interval, median};
 /// A baseline: the trial of [`MODES`] with the best median.
 pub(crate) const BEST_MODE: &str = "best mode";
 
-/// A baseline: the trial of the series with the best median, other than the row itself. Variants do other work and do not count.
+/// A baseline: the trial of the series with the best median, other than the row itself. Variants do other
+/// work and do not count.
 pub(crate) const BEST_METHOD: &str = "best method";
 
 /// A baseline: the trial of [`OWNED`] with the best median.
@@ -32,8 +33,8 @@ const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
 pub(crate) struct Trial<'a> {
     pub method: &'static str,
     pub variant: Option<String>,
-    /// The methods of the same series that it is compared with, each by the trial of the same variant, or else by its first one; or one of
-    /// the constants above, as [`BEST_MODE`]. A row of results each.
+    /// The methods of the same series that it is compared with, each by the trial of the same variant, or
+    /// else by its first one; or one of the constants above, as [`BEST_MODE`]. A row of results each.
     pub baselines: &'static [&'static str],
     pub run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
 }
@@ -72,7 +73,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// What arrived (packets, or bytes of a stream), and in which time, at each receiver; at the sink if there is no receiver.
+    /// What arrived (packets, or bytes of a stream), and in which time, at each receiver; at the sink if
+    /// there is no receiver.
     fn arrivals(&self) -> impl Iterator<Item = (u64, Duration)> {
         let receivers = self.traffic.receivers.iter().map(|reading| (reading.packets, reading.elapsed));
         let sink = self.traffic.sink.filter(|_| self.traffic.receivers.is_empty());
@@ -166,7 +168,8 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
                 }
                 method => named(series, trial, method).map(Other::fixed),
             };
-            // The best trial may also be a named baseline; and a method is missing if the bench was interrupted.
+            // The best trial may also be a named baseline; and a method is missing if the bench was
+            // interrupted.
             let is_new = |other: &Other| others.iter().all(|(known, _)| known.shown != other.shown);
             let is_played = |other: &Other| !rounds[other.shown].is_empty();
             others.extend(other.filter(is_new).filter(is_played).map(|other| (other, baseline)));
@@ -197,8 +200,8 @@ fn named(series: &Series<'_>, trial: &Trial<'_>, method: &str) -> Option<usize> 
     like.or_else(|| position(&|_| true))
 }
 
-/// The trial that a row is compared with. The best of several is lucky in the rounds by which it is the best, so it is picked in the odd
-/// rounds and compared in the even ones, and the other way round.
+/// The trial that a row is compared with. The best of several is lucky in the rounds by which it is the best,
+/// so it is picked in the odd rounds and compared in the even ones, and the other way round.
 #[derive(Debug, Clone, Copy)]
 struct Other {
     /// The best of all rounds, which is named.
@@ -434,7 +437,8 @@ mod tests {
         assert_eq!(compared, [(first, Some(4.0)), (like, Some(2.0)), (first, Some(8.0))]);
     }
 
-    /// Twenty equal methods whose rounds differ by chance: the best of them by the rounds that are compared would seem better by some 8 %.
+    /// Twenty equal methods whose rounds differ by chance: the best of them by the rounds that are compared
+    /// would seem better by some 8 %.
     #[test]
     fn the_luck_of_the_best_is_not_compared_with() {
         let mut random = 1_u64;

@@ -44,7 +44,8 @@ impl Site {
         }
     }
 
-    /// Runs `work` on a thread that is on this side, and on its first processor: programs that it starts stay there.
+    /// Runs `work` on a thread that is on this side, and on its first processor: programs that it starts stay
+    /// there.
     pub(crate) fn run_pinned<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let pinned = scope.spawn(|| {
@@ -86,8 +87,9 @@ impl Stage {
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
-    /// As [`private`](Self::private), with single TCP segments on the wire: the kernel cuts data before the sender's interface. Otherwise the interface would
-    /// pass it on whole, and GRO would have nothing to join.
+    /// As [`private`](Self::private), with single TCP segments on the wire: the kernel cuts data before the
+    /// sender's interface. Otherwise the interface would pass it on whole, and GRO would have nothing to
+    /// join.
     pub(crate) fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
         let stage = Self::private(lab)?;
         if let Some(lab) = &stage.lab {
@@ -96,7 +98,8 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Sets the TCP congestion control of both sides' namespaces, which must be private: that of sockets that set none.
+    /// Sets the TCP congestion control of both sides' namespaces, which must be private: that of sockets that
+    /// set none.
     pub(crate) fn with_congestion_control(self, name: &'static str) -> Result<Self, Failure> {
         let set = || {
             fs::write(CONGESTION_SETTING, name)?;
@@ -125,8 +128,8 @@ impl Stage {
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
-    /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor that its packets
-    /// come in on: on veth, the sender's.
+    /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor
+    /// that its packets come in on: on veth, the sender's.
     pub(crate) fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
         let stage = Self::private(lab.queues(2))?;
         let receiver = Site { processors: stage.sender.processors, ..stage.receiver };

@@ -121,7 +121,8 @@ pub(crate) fn conduct(
     })
 }
 
-/// Waits until every thread has done some work: on a busy machine the window could otherwise end before one begins.
+/// Waits until every thread has done some work: on a busy machine the window could otherwise end before one
+/// begins.
 fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
     let start = Instant::now();
     while window.under_way() < threads.len()

@@ -1,4 +1,5 @@
-//! nocopy's own methods: UDP over a port, with payloads in its frames, and with payloads that are copied into them.
+//! nocopy's own methods: UDP over a port, with payloads in its frames, and with payloads that are copied into
+//! them.
 
 use crate::evidence;
 use std::collections::VecDeque;

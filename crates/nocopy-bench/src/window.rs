@@ -51,7 +51,8 @@ impl Window {
         Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0), cpu }
     }
 
-    // Relaxed, as are the loads below: only the phase itself is communicated; joining the threads orders everything else.
+    // Relaxed, as are the loads below: only the phase itself is communicated; joining the threads orders
+    // everything else.
     pub(crate) fn advance(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }

@@ -21,7 +21,8 @@ const TX_RING: u32 = 2048;
 /// The size of the ring in packet ring mode: as much memory as the baseline.
 const RING_RX: u32 = 4096;
 
-/// Packets of a batch: fewer than a ring holds, so that frames return to the kernel while others are being read.
+/// Packets of a batch: fewer than a ring holds, so that frames return to the kernel while others are being
+/// read.
 const RX_BATCH: u32 = 256;
 
 /// The fanout group of ports; the baseline's sockets are in another.
@@ -53,8 +54,8 @@ impl Waiting {
         }
     }
 
-    /// Entries of the rx ring, with a frame for each: few, so that frames are still in a cache when they are used again,
-    /// unless the receiver is to sleep long.
+    /// Entries of the rx ring, with a frame for each: few, so that frames are still in a cache when they are
+    /// used again, unless the receiver is to sleep long.
     fn rx_ring(self) -> u32 {
         match self {
             Waiting::Coalesced(Load::Paced { .. }) => 8192,
@@ -111,7 +112,8 @@ impl Wanted {
         Self::of(Choice::Xdp(waiting))
     }
 
-    /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait as long as the baseline's.
+    /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait
+    /// as long as the baseline's.
     pub(crate) const fn ring(load: Load) -> Self {
         let waiting = match load {
             Load::Full => Waiting::Poll,
@@ -176,7 +178,8 @@ impl Wanted {
     }
 }
 
-/// Opens a port; on a busy machine the kernel releases the queues of the trial before later than the library waits.
+/// Opens a port; on a busy machine the kernel releases the queues of the trial before later than the library
+/// waits.
 fn released<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let mut opened = open();
     for _ in 1..OPENINGS {

@@ -68,8 +68,9 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
 pub(crate) enum Command {
     /// Compare nocopy with other ways to move data on this machine, with real packets.
     ///
-    /// Sends over a private network (a veth pair between two network namespaces of its own, which end with the process), runs every method
-    /// in turn, many times, and prints medians, and each ratio with its 95 % confidence interval. Needs root.
+    /// Sends over a private network (a veth pair between two network namespaces of its own, which end with
+    /// the process), runs every method in turn, many times, and prints medians, and each ratio with its 95 %
+    /// confidence interval. Needs root.
     Bench(BenchArguments),
     /// Part of `bench`: a process that it starts.
     #[command(hide = true)]
@@ -81,19 +82,22 @@ pub(crate) enum Command {
     },
     /// Show results that 'nocopy bench' or 'nocopy profile sweep' wrote as JSON, or compare two of them.
     ///
-    /// One file: the tables that were printed when it was measured. Two files: for each row in both, the ratio
-    /// of the medians, and whether it differs significantly from 1.
+    /// One file: the tables that were printed when it was measured. Two files: for each row in both, the
+    /// ratio of the medians, and whether it differs significantly from 1.
     Report(ReportArguments),
-    /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to enable the others.
+    /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to
+    /// enable the others.
     ///
-    /// Changes nothing: it prints the commands that would. A port is how nocopy sends and receives the packets of an interface. Exit code 1
-    /// if no port can be opened on INTERFACE, or without INTERFACE on any interface of this machine.
+    /// Changes nothing: it prints the commands that would. A port is how nocopy sends and receives the
+    /// packets of an interface. Exit code 1 if no port can be opened on INTERFACE, or without INTERFACE on
+    /// any interface of this machine.
     Doctor(DoctorArguments),
     /// Show the counters of interfaces, live: packets, drops, and AF_XDP sockets of every process.
     ///
-    /// On a terminal a table of rates by interface, queue and socket. Keys: s sorts by the next column, r reverses the order, a shows all lines or
-    /// only those that counted something, q quits. At the end it prints one line with the totals of the run. Without a terminal each counter is a line,
-    /// under the names of the kernel and the driver. Changes nothing. Ends when interrupted.
+    /// On a terminal a table of rates by interface, queue and socket. Keys: s sorts by the next column, r
+    /// reverses the order, a shows all lines or only those that counted something, q quits. At the end it
+    /// prints one line with the totals of the run. Without a terminal each counter is a line, under the names
+    /// of the kernel and the driver. Changes nothing. Ends when interrupted.
     Stats(StatsArguments),
     /// Print the packets of an interface, one a line.
     ///
@@ -102,35 +106,41 @@ pub(crate) enum Command {
     Sniff(SniffArguments),
     /// Record the packets of an interface into a file, without loss.
     ///
-    /// The host keeps its traffic. The memory that the kernel writes packets to is written to the disk as a pcapng file, without another
-    /// copy. Ends when interrupted, and prints what was received, written and lost. Exit code 1 if packets were lost.
+    /// The host keeps its traffic. The memory that the kernel writes packets to is written to the disk as a
+    /// pcapng file, without another copy. Ends when interrupted, and prints what was received, written and
+    /// lost. Exit code 1 if packets were lost.
     Record(RecordArguments),
     /// Part of `record`: cuts its file back if it is killed.
     #[command(hide = true)]
     RecordGuard,
     /// Send generated or recorded packets on an interface, or UDP datagrams or a TCP stream to a host.
     ///
-    /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
-    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT or
-    /// tcp://HOST:PORT, where 'nocopy recv' receives, both ends print what arrived. Exit code 1 if less was sent than asked for, or arrived than was sent.
-    /// Nothing is encrypted: there is no TLS.
+    /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed
+    /// over, completed and lost. On an interface, completed is not delivered: only the receiver knows that.
+    /// To udp://HOST:PORT or tcp://HOST:PORT, where 'nocopy recv' receives, both ends print what arrived.
+    /// Exit code 1 if less was sent than asked for, or arrived than was sent. Nothing is encrypted: there is
+    /// no TLS.
     Send(Box<SendArguments>),
     /// Receive UDP datagrams or a TCP stream from 'nocopy send', or with --raw from any program.
     ///
-    /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or
-    /// out of order. Exit code 1 if anything was lost or damaged, or the sender ended early. Nothing is encrypted: there is no TLS.
+    /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived,
+    /// was lost, came twice or out of order. Exit code 1 if anything was lost or damaged, or the sender ended
+    /// early. Nothing is encrypted: there is no TLS.
     Recv(RecvArguments),
     /// Measure round-trip times to 'nocopy serve': by messages, UDP, TCP, or UDP over AF_XDP.
     ///
-    /// 'nocopy serve' must run at the other end. One message is in flight at a time. Ends after a count or a time, or when interrupted, and prints
-    /// percentiles and a histogram. Exit code 1 if an answer is missing or changed. Nothing is encrypted: there is no TLS.
+    /// 'nocopy serve' must run at the other end. One message is in flight at a time. Ends after a count or a
+    /// time, or when interrupted, and prints percentiles and a histogram. Exit code 1 if an answer is missing
+    /// or changed. Nothing is encrypted: there is no TLS.
     Ping(PingArguments),
-    /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or serve a directory by NFS.
+    /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or
+    /// serve a directory by NFS.
     ///
-    /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered, and nothing is encrypted.
-    /// 'nocopy serve nfs DIR' serves a directory instead.
+    /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered,
+    /// and nothing is encrypted. 'nocopy serve nfs DIR' serves a directory instead.
     Serve(ServeChoice),
-    /// Send a request to 'nocopy serve', or to any program that speaks nocopy's message protocol, and print the response.
+    /// Send a request to 'nocopy serve', or to any program that speaks nocopy's message protocol, and print
+    /// the response.
     Call(CallArguments),
     /// List directories of an NFS server, without a mount: nfs://HOST/PATH.
     ///
@@ -143,13 +153,15 @@ pub(crate) enum Command {
     Cat(CatArguments),
     /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
     ///
-    /// A file is copied to NAME.nocopy-part and renamed when it is complete and on the disk. If
-    /// the server restarts in between, data that it lost is sent again. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
+    /// A file is copied to NAME.nocopy-part and renamed when it is complete and on the disk. If the server
+    /// restarts in between, data that it lost is sent again. Prints what was copied. Exit code 1 if anything
+    /// could not be copied. Nothing is encrypted.
     Cp(CpArguments),
     /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.
     ///
-    /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs unchanged. Ends after a time, with
-    /// the command, or when interrupted. Measures and prints its own cost, too. Needs root.
+    /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs
+    /// unchanged. Ends after a time, with the command, or when interrupted. Measures and prints its own cost,
+    /// too. Needs root.
     Profile(ProfileArguments),
     /// Part of `profile`: waits until it is watched, and becomes the command.
     #[command(hide = true)]
@@ -157,13 +169,14 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Run a program unchanged with nocopy: one that uses libpcap, such as tcpdump, or with --batch-udp one that sends datagrams.
+    /// Run a program unchanged with nocopy: one that uses libpcap, such as tcpdump, or with --batch-udp one
+    /// that sends datagrams.
     ///
     /// Preloads (LD_PRELOAD) a library with libpcap's functions into COMMAND and all it starts; what nocopy
     /// cannot do is left to the system's libpcap. The host keeps its traffic, unless --take is given. With
     /// --batch-udp another library is preloaded, which joins datagrams of equal length and destination to
-    /// bursts (UDP_SEGMENT). Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
-    /// it; 125 if nocopy itself failed, 126 if COMMAND cannot be run, 127 if it is not found.
+    /// bursts (UDP_SEGMENT). Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N
+    /// ended it; 125 if nocopy itself failed, 126 if COMMAND cannot be run, 127 if it is not found.
     Run(RunArguments),
     /// Print the manual page.
     Man {
@@ -348,8 +361,8 @@ pub(crate) struct RecordArguments {
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
-    /// Record into FILE ('-': standard output); with rotation, into files whose names have a number and a time added. A pipe gets each
-    /// packet within 0.1 s.
+    /// Record into FILE ('-': standard output); with rotation, into files whose names have a number and a
+    /// time added. A pipe gets each packet within 0.1 s.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Overwrite files that exist.

@@ -81,8 +81,8 @@ fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outc
     print()
 }
 
-/// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the process (SIGXFSZ). For every
-/// command: any output may be a file.
+/// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the
+/// process (SIGXFSZ). For every command: any output may be a file.
 fn survive_file_limits() -> Result<(), Failure> {
     let noted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted)

@@ -58,7 +58,8 @@ fn visible(command: &Command) -> Vec<(String, &Command)> {
     std::iter::once((name, command)).chain(below).collect()
 }
 
-/// Finds a command by its name, or by its parent's name and its own, as in the names of pages: `profile-sweep`.
+/// Finds a command by its name, or by its parent's name and its own, as in the names of pages:
+/// `profile-sweep`.
 fn find<'a>(parent: &'a Command, name: &str) -> Option<&'a Command> {
     parent.get_subcommands().find_map(|command| match name.strip_prefix(command.get_name())? {
         "" => Some(command),

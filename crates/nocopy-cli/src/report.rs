@@ -79,7 +79,8 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     Ok(if comparison.rows.is_empty() { Outcome::Negative } else { Outcome::Positive })
 }
 
-/// The output file of a page, if one was requested. It is refused if it is, by whatever name, a file that is read or written already.
+/// The output file of a page, if one was requested. It is refused if it is, by whatever name, a file that is
+/// read or written already.
 fn page_file(path: Option<&Path>, taken: &[&Path], force: bool) -> Result<Option<ResultFile>, Failure> {
     let Some(path) = path else { return Ok(None) };
     let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();

@@ -8,7 +8,8 @@ use crate::Failure;
 /// Opens ports on all queues of an interface; refuses a mode in which the host keeps its packets.
 pub(crate) fn open(builder: PortBuilder, interface: &str) -> Result<Queues, Failure> {
     let mut queues = match builder.clone().open_queues(..) {
-        // Only if the MTU requires it: it needs a newer kernel, and not every driver supports it in zero-copy mode.
+        // Only if the MTU requires it: it needs a newer kernel, and not every driver supports it in zero-copy
+        // mode.
         Err(OpenError::Mtu { .. }) => builder.multi_buffer(true).open_queues(..)?,
         opened => opened?,
     };

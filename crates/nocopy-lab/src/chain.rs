@@ -10,8 +10,9 @@ use crate::{End, Error, Interface, Lab, Namespace};
 ///   nc0  10.77.0.1/24 ──── nc1   (no address)   nc2 ──── 10.77.0.2/24  nc3
 /// ```
 ///
-/// Nothing is forwarded in the middle unless a program does it. The hosts know each other's hardware address, and compute their
-/// checksums themselves, since no device on the path would complete them. Removed with the process, like a [`Lab`].
+/// Nothing is forwarded in the middle unless a program does it. The hosts know each other's hardware address,
+/// and compute their checksums themselves, since no device on the path would complete them. Removed with the
+/// process, like a [`Lab`].
 #[derive(Debug)]
 pub struct Chain {
     left: End,

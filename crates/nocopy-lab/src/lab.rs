@@ -34,7 +34,8 @@ pub struct End {
     neighbour: (Ipv4Addr, [u8; 6]),
 }
 
-/// Two namespaces joined by a veth pair, or by [`Lab::of_interfaces`]. Dropped, or its process killed, nothing of it remains.
+/// Two namespaces joined by a veth pair, or by [`Lab::of_interfaces`]. Dropped, or its process killed,
+/// nothing of it remains.
 #[derive(Debug)]
 pub struct Lab {
     left: End,
@@ -63,12 +64,14 @@ impl Lab {
         Builder { mtu: 1500, queues: 1, gro: [false; 2] }
     }
 
-    /// A lab of two interfaces that exist already in the calling thread's namespace and are wired to each other: each is
-    /// moved into its own namespace, renamed to `nc0` or `nc1`, given its address, and set up. Their other settings stay
-    /// unchanged. When the lab is dropped the kernel returns hardware interfaces to the first namespace.
+    /// A lab of two interfaces that exist already in the calling thread's namespace and are wired to each
+    /// other: each is moved into its own namespace, renamed to `nc0` or `nc1`, given its address, and set up.
+    /// Their other settings stay unchanged. When the lab is dropped the kernel returns hardware interfaces to
+    /// the first namespace.
     ///
     /// # Errors
-    /// [`Error::Netlink`], with `ENODEV` when there is no such interface; [`Error::NoCarrier`] when they are not wired.
+    /// [`Error::Netlink`], with `ENODEV` when there is no such interface; [`Error::NoCarrier`] when they are
+    /// not wired.
     pub fn of_interfaces(left: &str, right: &str) -> Result<Self, Error> {
         require_capabilities()?;
         let (left, right) = (Interface::find(left)?, Interface::find(right)?);
@@ -271,8 +274,8 @@ impl End {
             .try_for_each(|feature| ethtool::set_feature(&self.namespace, self.interface, feature, on))
     }
 
-    /// Puts the interface into its own bond (active-backup), which has its hardware address but no IP address, and
-    /// returns the bond's name once it has carrier.
+    /// Puts the interface into its own bond (active-backup), which has its hardware address but no IP
+    /// address, and returns the bond's name once it has carrier.
     ///
     /// # Errors
     /// [`Error::Missing`] on a kernel without bonding, [`Error::Netlink`], [`Error::NoCarrier`].
@@ -286,14 +289,15 @@ impl End {
     /// Changes how many combined queues the interface has.
     ///
     /// # Errors
-    /// [`Error::Netlink`]; `EINVAL` when the device cannot have so many (a veth has no combined queues), or when a
-    /// zero-copy AF_XDP socket is bound to a queue that would be removed.
+    /// [`Error::Netlink`]; `EINVAL` when the device cannot have so many (a veth has no combined queues), or
+    /// when a zero-copy AF_XDP socket is bound to a queue that would be removed.
     pub fn set_queues(&self, count: u32) -> Result<(), Error> {
         ethtool::set_combined_queues(&self.namespace, self.interface, count)
     }
 
-    /// Whether the interface leaves the checksums of its host's packets to the device. On veth, which computes none, they
-    /// are never completed: AF_XDP receives packets with wrong ones. The lab leaves it on, as the kernel does.
+    /// Whether the interface leaves the checksums of its host's packets to the device. On veth, which
+    /// computes none, they are never completed: AF_XDP receives packets with wrong ones. The lab leaves it
+    /// on, as the kernel does.
     ///
     /// # Errors
     /// [`Error::Netlink`].
@@ -301,8 +305,9 @@ impl End {
         ethtool::set_feature(&self.namespace, self.interface, "tx-checksum-ip-generic", on)
     }
 
-    /// Whether the device takes several TCP segments at a time and cuts them, as veth pretends to; off, the kernel cuts them before
-    /// the device. Only then does GRO at the other end of a veth pair join them (kernel: `veth_skb_is_eligible_for_gro`).
+    /// Whether the device takes several TCP segments at a time and cuts them, as veth pretends to; off, the
+    /// kernel cuts them before the device. Only then does GRO at the other end of a veth pair join them
+    /// (kernel: `veth_skb_is_eligible_for_gro`).
     ///
     /// # Errors
     /// As [`End::set_gro`].
@@ -314,7 +319,8 @@ impl End {
         })
     }
 
-    /// Whether the device cuts long UDP messages into datagrams (`UDP_SEGMENT`); off, the kernel does, before the device.
+    /// Whether the device cuts long UDP messages into datagrams (`UDP_SEGMENT`); off, the kernel does, before
+    /// the device.
     ///
     /// # Errors
     /// As [`End::set_gro`].

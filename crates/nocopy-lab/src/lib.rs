@@ -7,8 +7,9 @@
 //!   nc0  02:6e:63:00:00:01  10.77.0.1/24 ── 10.77.0.2/24  02:6e:63:00:00:02  nc1
 //! ```
 //!
-//! The namespaces have no name in the file system. They live as long as a descriptor, a socket or a thread refers to them, so a process
-//! killed with SIGKILL leaves nothing to clean up. The machine's own interfaces are never touched.
+//! The namespaces have no name in the file system. They live as long as a descriptor, a socket or a thread
+//! refers to them, so a process killed with SIGKILL leaves nothing to clean up. The machine's own interfaces
+//! are never touched.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), nocopy_lab::Error> {

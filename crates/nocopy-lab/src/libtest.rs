@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-/// The beginning of the line in which a test reports why it was skipped ([`skip`](crate::skip)); libtest may have begun the line.
+/// The beginning of the line in which a test reports why it was skipped ([`skip`](crate::skip)); libtest may
+/// have begun the line.
 const SKIP: &str = "SKIP: ";
 const NEEDS: &str = "needs ";
 
@@ -55,7 +56,8 @@ pub fn command_line(test: &str) -> [&str; 4] {
     ["--exact", test, "--nocapture", "--include-ignored"]
 }
 
-/// The result of a test that printed `output`. A program that runs no test exits with success, too, so the output must say that it ran one.
+/// The result of a test that printed `output`. A program that runs no test exits with success, too, so the
+/// output must say that it ran one.
 pub fn verdict(status: ExitStatus, output: &str) -> Verdict {
     let ran = output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"));
     let needs = |line: &str| {

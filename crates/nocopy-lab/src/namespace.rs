@@ -18,8 +18,8 @@ pub struct Namespace {
     descriptor: Arc<OwnedFd>,
 }
 
-/// The environment variable with settings for each new namespace, which otherwise begins with those of the machine: `PATH=VALUE;PATH=VALUE …`
-/// with paths below /proc/sys.
+/// The environment variable with settings for each new namespace, which otherwise begins with those of the
+/// machine: `PATH=VALUE;PATH=VALUE …` with paths below /proc/sys.
 pub const SYSCTLS: &str = "NOCOPY_LAB_SYSCTLS";
 
 /// The namespace of the *thread*; /proc/self is that of the process's first thread.
@@ -64,7 +64,8 @@ impl Namespace {
         Ok(Self { descriptor: Arc::new(file.into()) })
     }
 
-    /// Permanently moves the calling thread, and only it, into the namespace. Threads it starts begin there too.
+    /// Permanently moves the calling thread, and only it, into the namespace. Threads it starts begin there
+    /// too.
     ///
     /// # Errors
     /// The kernel's refusal; `EPERM` without `CAP_SYS_ADMIN`.
@@ -73,7 +74,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs `work` on a thread inside the namespace and waits for it. Sockets opened there stay in the namespace.
+    /// Runs `work` on a thread inside the namespace and waits for it. Sockets opened there stay in the
+    /// namespace.
     ///
     /// # Panics
     /// When `work` panics, with its payload; when the thread cannot be started or may not enter (the process
@@ -88,7 +90,8 @@ impl Namespace {
         })
     }
 
-    /// Starts `work` on a thread inside the namespace and does not wait. The thread keeps the namespace alive.
+    /// Starts `work` on a thread inside the namespace and does not wait. The thread keeps the namespace
+    /// alive.
     ///
     /// # Panics
     /// When the thread cannot be started. A refused entry panics that thread and shows at `join`.

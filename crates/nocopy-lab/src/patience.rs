@@ -1,14 +1,15 @@
 //! Waiting for conditions in tests, for as long as a slow machine needs.
 //!
-//! A test checks a condition again and again instead of sleeping for a time that is hoped to be long enough; it fails only if the condition is not
-//! true after [`PATIENCE`].
+//! A test checks a condition again and again instead of sleeping for a time that is hoped to be long enough;
+//! it fails only if the condition is not true after [`PATIENCE`].
 
 use std::io::{self, ErrorKind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for an event that must happen: much longer than a busy machine is stalled, or a thread is not scheduled. (Of a minute
-/// on one processor with two suites of tests, a thread waited 45 s for it.)
+/// How long a test waits for an event that must happen: much longer than a busy machine is stalled, or a
+/// thread is not scheduled. (Of a minute on one processor with two suites of tests, a thread waited 45 s for
+/// it.)
 pub const PATIENCE: Duration = Duration::from_secs(150);
 
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -26,8 +27,9 @@ pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Repeats a call while it is interrupted (`EINTR`). A call of a socket with a timeout is also interrupted when the
-/// process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), as happens to tests on a machine that is paused at times.
+/// Repeats a call while it is interrupted (`EINTR`). A call of a socket with a timeout is also interrupted
+/// when the process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), as happens to tests on a
+/// machine that is paused at times.
 ///
 /// # Errors
 /// Errors of the call, except [`ErrorKind::Interrupted`].

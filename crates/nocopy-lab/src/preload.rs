@@ -58,10 +58,12 @@ impl Preloaded {
     }
 }
 
-/// A name for this library in `LD_PRELOAD`: its path or, as a name ends there at a blank or a colon, that of a link to it.
+/// A name for this library in `LD_PRELOAD`: its path or, as a name ends there at a blank or a colon, that of
+/// a link to it.
 ///
-/// The link lies in a directory where only this user can write: `/run` for root, `XDG_RUNTIME_DIR` for others. It stays there for programs
-/// that are started later, until the user's session or the system ends. There is one for each path.
+/// The link lies in a directory where only this user can write: `/run` for root, `XDG_RUNTIME_DIR` for
+/// others. It stays there for programs that are started later, until the user's session or the system ends.
+/// There is one for each path.
 ///
 /// # Errors
 /// There is no such directory, or the link cannot be made.

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// A copy of a program, in memory, that any user can start: neither the permissions of its file nor those of the directories above it
-/// matter. A checkout may lie in root's home, or have been built with a umask of 077.
+/// A copy of a program, in memory, that any user can start: neither the permissions of its file nor those of
+/// the directories above it matter. A checkout may lie in root's home, or have been built with a umask
+/// of 077.
 #[derive(Debug)]
 pub struct ProgramForAll(OwnedFd);
 

@@ -1,4 +1,5 @@
-//! Errors on purpose: system calls that fail, and the sentences that follow from it. With the feature `refused`.
+//! Errors on purpose: system calls that fail, and the sentences that follow from it. With the feature
+//! `refused`.
 
 use std::fmt;
 

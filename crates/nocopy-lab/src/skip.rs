@@ -43,7 +43,8 @@ pub const ALLOWED_SKIPS: &[AllowedSkip] = &[
     },
 ];
 
-/// The environment variable with what a run of tests takes away from them on purpose, separated by semicolons: skips for want of it are allowed.
+/// The environment variable with what a run of tests takes away from them on purpose, separated by
+/// semicolons: skips for want of it are allowed.
 pub const TAKEN_AWAY: &str = "NOCOPY_TEST_WITHOUT";
 
 const IO_URING: &str = "io_uring";
@@ -53,7 +54,8 @@ const DESCRIPTORS: &str = "1,024 descriptors";
 /// Prints `SKIP: needs …` for the running test.
 ///
 /// # Panics
-/// If the environment has `CI=true`, and `missing` is neither in [`ALLOWED_SKIPS`] nor [taken away](TAKEN_AWAY).
+/// If the environment has `CI=true`, and `missing` is neither in [`ALLOWED_SKIPS`] nor [taken
+/// away](TAKEN_AWAY).
 pub fn skip(missing: &Missing) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     let taken_away = std::env::var(TAKEN_AWAY).unwrap_or_default();
@@ -87,8 +89,8 @@ pub fn io_uring_or_skip() -> bool {
     or_skip(has_io_uring(), &Missing::Kernel(IO_URING))
 }
 
-/// The values; where io_uring is refused, without those that need it. What is missing is printed at the end of the iteration, after a loop
-/// has asserted the rest.
+/// The values; where io_uring is refused, without those that need it. What is missing is printed at the end
+/// of the iteration, after a loop has asserted the rest.
 ///
 /// # Panics
 /// As [`skip`].
@@ -99,7 +101,8 @@ pub fn without_refused_io_uring<T>(
     without_missing(IO_URING, has_io_uring(), values, needs_io_uring)
 }
 
-/// The values; where no IPv6 socket can be bound, without those that need one. What is missing is printed at the end of the iteration.
+/// The values; where no IPv6 socket can be bound, without those that need one. What is missing is printed at
+/// the end of the iteration.
 ///
 /// # Panics
 /// As [`skip`].
@@ -110,7 +113,8 @@ pub fn without_missing_ipv6<T>(
     without_missing(IPV6, has_ipv6(), values, needs_ipv6)
 }
 
-/// As [`without_missing_ipv6`], but only where the kernel has no IPv6 at all: it can be enabled for an interface of a lab.
+/// As [`without_missing_ipv6`], but only where the kernel has no IPv6 at all: it can be enabled for an
+/// interface of a lab.
 ///
 /// # Panics
 /// As [`skip`].
@@ -146,7 +150,8 @@ fn without_missing<T>(
     values.into_iter().chain(end)
 }
 
-/// Whether this process may have 1,024 descriptors, to which its limit is raised; otherwise prints that they are missing.
+/// Whether this process may have 1,024 descriptors, to which its limit is raised; otherwise prints that they
+/// are missing.
 ///
 /// # Panics
 /// As [`skip`].
@@ -183,10 +188,12 @@ pub fn ipv6_sockets_or_skip() -> bool {
     or_skip(has_ipv6_sockets(), &Missing::Kernel(IPV6))
 }
 
-/// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else { return };`
+/// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else {
+/// return };`
 ///
 /// # Panics
-/// When the lab fails for another reason than a missing capability or kernel feature, and on a skip CI does not allow.
+/// When the lab fails for another reason than a missing capability or kernel feature, and on a skip CI does
+/// not allow.
 pub fn lab_or_skip() -> Option<Lab> {
     Lab::builder().build_or_skip()
 }

@@ -16,8 +16,9 @@ use crate::{Missing, skip};
 /// The environment variable that a process has in which the machine was suspended.
 const SUSPENDED: &str = "NOCOPY_TEST_SUSPENDED";
 
-/// Runs a part of the test `name` in a process whose `CLOCK_BOOTTIME` is so far ahead of its `CLOCK_MONOTONIC`, as after a suspension of that
-/// many seconds: the process runs this test of this program again, in a time namespace. Skips where there are none.
+/// Runs a part of the test `name` in a process whose `CLOCK_BOOTTIME` is so far ahead of its
+/// `CLOCK_MONOTONIC`, as after a suspension of that many seconds: the process runs this test of this program
+/// again, in a time namespace. Skips where there are none.
 ///
 /// # Panics
 /// If `work` panics there, or there is no such test.
@@ -40,14 +41,16 @@ pub fn for_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     assert!(again.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Runs a program in a time namespace (time_namespaces(7)), from a thread of its own: all later children of that one have its clocks.
+/// Runs a program in a time namespace (time_namespaces(7)), from a thread of its own: all later children of
+/// that one have its clocks.
 fn run_suspended(command: &mut Command, seconds: Duration) -> io::Result<Output> {
     let run = || {
         // nix has no name for it.
         unshare(CloneFlags::from_bits_retain(UnshareFlags::NEWTIME.bits().cast_signed()))?;
         let offsets = format!("/proc/{}/timens_offsets", gettid().as_raw_nonzero());
         fs::write(offsets, format!("boottime {} 0", seconds.as_secs()))?;
-        // For a user, it is forked: before Linux 6.0 a child that shares its parent's memory has its parent's clocks, too.
+        // For a user, it is forked: before Linux 6.0 a child that shares its parent's memory has its parent's
+        // clocks, too.
         command.uid(getuid().as_raw()).output()
     };
     thread::scope(|scope| scope.spawn(run).join().expect("no panic"))

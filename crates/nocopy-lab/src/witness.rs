@@ -1,15 +1,17 @@
 //! Detects whether this machine stood still while a test ran.
 //!
-//! The host of a virtual machine may stop one of its processors for a second, and a loaded machine may let a thread wait
-//! as long. A test that fails meanwhile has proven nothing. A [`Witness`] beside the tests says whether that happened:
+//! The host of a virtual machine may stop one of its processors for a second, and a loaded machine may let a
+//! thread wait as long. A test that fails meanwhile has proven nothing. A [`Witness`] beside the tests says
+//! whether that happened:
 //!
-//! - **oversleep**: on each processor a thread sleeps for [`NAP`] again and again. How much later it wakes is how long
-//!   nothing of its priority ran there.
+//! - **oversleep**: on each processor a thread sleeps for [`NAP`] again and again. How much later it wakes is
+//!   how long nothing of its priority ran there.
 //! - **steal**: how long the host ran something else on a processor, by its own account (`/proc/stat`).
-//! - **pressure**: how long any thread of this machine waited for a processor (`/proc/pressure/cpu`). A busy machine has
-//!   much of it and is no slower for it: it is reported, and no reason for anything.
+//! - **pressure**: how long any thread of this machine waited for a processor (`/proc/pressure/cpu`). A busy
+//!   machine has much of it and is no slower for it: it is reported, and no reason for anything.
 //!
-//! Several tests that run side by side share one witness; each asks for the time between its own start and end.
+//! Several tests that run side by side share one witness; each asks for the time between its own start and
+//! end.
 //!
 //! ```
 //! # use nocopy_lab::witness::{STALL_LIMIT, Witness};
@@ -56,10 +58,11 @@ const READINGS: usize = 72_000;
 pub struct Stall {
     /// The longest time that a thread was prevented from running on any processor.
     pub oversleep: Duration,
-    /// The most that the host took from any one processor between two readings of its account (about 100 ms apart, more
-    /// when stalled). `None`: this kernel has no account of it.
+    /// The most that the host took from any one processor between two readings of its account (about 100 ms
+    /// apart, more when stalled). `None`: this kernel has no account of it.
     pub steal: Option<Duration>,
-    /// How long any thread of the machine waited for a processor, in all. `None`: this kernel has no account of it.
+    /// How long any thread of the machine waited for a processor, in all. `None`: this kernel has no account
+    /// of it.
     pub pressure: Option<Duration>,
 }
 
@@ -93,7 +96,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Starts one thread on each processor that this process may use, and one that reads the kernel's accounts.
+    /// Starts one thread on each processor that this process may use, and one that reads the kernel's
+    /// accounts.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -116,8 +120,8 @@ impl Witness {
         Ok(witness)
     }
 
-    /// The worst stall between two points in time. One that lasts yet counts for as long as it has lasted; of one that
-    /// began before `start` or lasted beyond `end`, the part between them counts.
+    /// The worst stall between two points in time. One that lasts yet counts for as long as it has lasted; of
+    /// one that began before `start` or lasted beyond `end`, the part between them counts.
     pub fn worst_between(&self, start: Instant, end: Instant) -> Stall {
         let now = Instant::now();
         let oversleep = self.naps.iter().map(|naps| lock(naps).worst_between(start, end, now)).max();

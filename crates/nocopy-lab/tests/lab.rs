@@ -144,8 +144,9 @@ fn a_deleted_pair_is_no_such_device() {
     assert_eq!(source.raw_os_error(), Some(19), "ENODEV, for: {operation}");
 }
 
-/// Proves that nothing is sent by an idle lab: a stray frame would spoil every count. However long it is idle: what the kernel sends
-/// on its own, and when it likes, is not there, namely IPv6, ARP, and memberships to report.
+/// Proves that nothing is sent by an idle lab: a stray frame would spoil every count. However long it is
+/// idle: what the kernel sends on its own, and when it likes, is not there, namely IPv6, ARP, and memberships
+/// to report.
 #[test]
 fn an_idle_lab_is_silent() {
     let Some(lab) = lab_or_skip() else { return };

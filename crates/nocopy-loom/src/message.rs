@@ -1,4 +1,5 @@
-//! The endpoint that threads share, and a stand-in for what it shares: messages without contents, and a count of events.
+//! The endpoint that threads share, and a stand-in for what it shares: messages without contents, and a count
+//! of events.
 
 #[path = "../../nocopy/src/message/shared.rs"]
 mod shared;
@@ -126,7 +127,8 @@ mod tests {
         while shared.lock().receive().unwrap().is_none() {}
     }
 
-    /// Proves that each of two threads that wait gets its message: a model in which one sleeps for ever fails.
+    /// Proves that each of two threads that wait gets its message: a model in which one sleeps for ever
+    /// fails.
     #[test]
     fn two_messages_reach_two_threads() {
         model(|| {
@@ -141,7 +143,8 @@ mod tests {
         });
     }
 
-    /// Proves that a message reaches the thread that waits for it where another thread, which sends, has taken it from the kernel.
+    /// Proves that a message reaches the thread that waits for it where another thread, which sends, has
+    /// taken it from the kernel.
     #[test]
     fn a_message_taken_by_a_thread_that_sends_is_handed_on() {
         model(|| {
@@ -154,7 +157,8 @@ mod tests {
         });
     }
 
-    /// Proves that an event ends the waits for an event and for a message, whichever of the threads watches the descriptor.
+    /// Proves that an event ends the waits for an event and for a message, whichever of the threads watches
+    /// the descriptor.
     #[test]
     fn an_event_ends_all_waits() {
         model(|| {

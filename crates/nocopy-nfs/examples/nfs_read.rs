@@ -1,4 +1,5 @@
-//! Sums the bytes of a file on an NFS server, read from the socket straight into a few buffers, and copied nowhere else.
+//! Sums the bytes of a file on an NFS server, read from the socket straight into a few buffers, and copied
+//! nowhere else.
 //!
 //! ```text
 //! cargo run --example nfs_read -p nocopy-nfs -- nfs://HOST/PATH

@@ -1,4 +1,5 @@
-//! Tests with file systems of their own, on loop devices: what outlives another device number, and what must not.
+//! Tests with file systems of their own, on loop devices: what outlives another device number, and what must
+//! not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +26,8 @@ struct Attached(String);
 struct Mounted(PathBuf);
 
 impl Scene {
-    /// `None`, and the test is skipped, without the right to mount, loop devices, or a program that makes the file system.
+    /// `None`, and the test is skipped, without the right to mount, loop devices, or a program that makes the
+    /// file system.
     fn new() -> Option<Self> {
         let scene = Self { around: tempfile::tempdir().unwrap() };
         fs::create_dir_all(scene.path("exported/a")).unwrap();
@@ -72,7 +74,8 @@ impl Scene {
 
     fn export(&self) -> Export {
         let mut opened = None;
-        // The processes that other tests start have this one's descriptors for a moment, and with them the lock of the state.
+        // The processes that other tests start have this one's descriptors for a moment, and with them the
+        // lock of the state.
         wait_until("the state to be free", || {
             opened = match Export::open(&self.path("exported"), Some(&self.path("state"))) {
                 Err(ExportError::State(StateError::InUse { .. })) => None,
@@ -248,7 +251,8 @@ fn what_is_in_memory_ends_with_its_mount() {
     drop(mounted);
 }
 
-/// An overlay has a UUID since Linux 6.6, which is stored beside the upper layer; without one it is known until the machine is restarted.
+/// An overlay has a UUID since Linux 6.6, which is stored beside the upper layer; without one it is known
+/// until the machine is restarted.
 #[test]
 fn handles_of_an_overlay_are_valid_or_stale() {
     let Some(scene) = Scene::new() else { return };

@@ -1,4 +1,5 @@
-//! Settings that `nocopy run` passes in environment variables; a process with more rights than its starter ignores them.
+//! Settings that `nocopy run` passes in environment variables; a process with more rights than its starter
+//! ignores them.
 
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -9,7 +10,8 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 /// The path of the system's libpcap, if the loader does not find it.
 pub(crate) const SYSTEM_LIBPCAP: &str = "NOCOPY_SYSTEM_LIBPCAP";
 
-/// The socket to `nocopy run` that the command inherited, the address of another, and the key: `NUMBER:INODE:NAME:KEY`.
+/// The socket to `nocopy run` that the command inherited, the address of another, and the key:
+/// `NUMBER:INODE:NAME:KEY`.
 const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 
 /// `1`: take packets from the host.
@@ -30,8 +32,8 @@ pub(crate) fn takes() -> bool {
 /// How to reach `nocopy run`.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    /// The socket that this process inherited. The program may have closed it, and opened something else with the same descriptor: so the
-    /// inode and the kind of the file were checked.
+    /// The socket that this process inherited. The program may have closed it, and opened something else with
+    /// the same descriptor: so the inode and the kind of the file were checked.
     pub(crate) inherited: Option<BorrowedFd<'static>>,
     /// The abstract name of another socket, in the network namespace of `nocopy run`.
     pub(crate) name: String,
@@ -45,8 +47,8 @@ pub(crate) fn runner() -> Option<Runner> {
     let number: RawFd = parts.next()?.parse().ok().filter(|number| *number >= 0)?;
     let inode: u64 = parts.next()?.parse().ok()?;
     let (name, key) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
-    // SAFETY: nothing is done to it before it is known to be the socket that `nocopy run` made for this, and only the program could close
-    // it between this and the message: then the message is not sent.
+    // SAFETY: nothing is done to it before it is known to be the socket that `nocopy run` made for this, and
+    // only the program could close it between this and the message: then the message is not sent.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let is_ours = fstat(socket).is_ok_and(|status| {
         status.st_ino == inode

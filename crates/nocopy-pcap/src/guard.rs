@@ -1,9 +1,10 @@
-//! The boundary that stops panics, and the end of a thread: neither may unwind from this library's code into C, or through it.
+//! The boundary that stops panics, and the end of a thread: neither may unwind from this library's code into
+//! C, or through it.
 //!
-//! A thread that is cancelled ends in a function of the C library that is a cancellation point, and unwinds its stack from there; exit of a
-//! thread, longjmp and exceptions of C++ do so from a callback. Rust permits that for frames that have nothing to drop, in functions of the
-//! ABI "C-unwind". So this library waits, and calls the program, only between two entries, from such frames; in an entry the thread cannot
-//! be cancelled.
+//! A thread that is cancelled ends in a function of the C library that is a cancellation point, and unwinds
+//! its stack from there; exit of a thread, longjmp and exceptions of C++ do so from a callback. Rust permits
+//! that for frames that have nothing to drop, in functions of the ABI "C-unwind". So this library waits, and
+//! calls the program, only between two entries, from such frames; in an entry the thread cannot be cancelled.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -21,7 +22,8 @@ unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Runs the body of an exported function. After a panic it returns `fallback` and sets the error text of `handle`, unless that is null.
+/// Runs the body of an exported function. After a panic it returns `fallback` and sets the error text of
+/// `handle`, unless that is null.
 ///
 /// # Safety
 /// The handle is open, or null.
@@ -42,7 +44,8 @@ pub(crate) unsafe fn entry<R: Copy>(handle: *mut Pcap, fallback: R, run: impl Fn
 /// As [`entry`].
 #[inline]
 pub(crate) unsafe fn quick<R: Copy>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
-    // `AssertUnwindSafe`: a panic may leave the state of a handle incomplete, but memory stays safe: later calls fail or go on.
+    // `AssertUnwindSafe`: a panic may leave the state of a handle incomplete, but memory stays safe: later
+    // calls fail or go on.
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result,
         Err(panic) => {

@@ -64,7 +64,8 @@ impl Handle {
         }
     }
 
-    /// The settings that the program asked for. Fails in the child of a fork during another thread's call, and after such a call was left.
+    /// The settings that the program asked for. Fails in the child of a fork during another thread's call,
+    /// and after such a call was left.
     pub(crate) fn settings(&self) -> Result<Settings, &'static str> {
         self.with_settings(|settings| settings.clone())
     }
@@ -91,9 +92,9 @@ impl Handle {
         Capture::open(&self.device, &settings)
     }
 
-    /// Activates the system's handle and starts our capture. The system's handle has the smallest buffer and receives nothing; libpcap
-    /// compiles filters for it, opens files and refuses calls that come too late, as for its own captures. Returns the result of
-    /// `pcap_activate`; below 0 the capture is closed.
+    /// Activates the system's handle and starts our capture. The system's handle has the smallest buffer and
+    /// receives nothing; libpcap compiles filters for it, opens files and refuses calls that come too late,
+    /// as for its own captures. Returns the result of `pcap_activate`; below 0 the capture is closed.
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap to which this state belongs.
@@ -162,8 +163,8 @@ impl Handle {
         }
     }
 
-    /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child whose parent continues.
-    /// `real` is closed afterwards.
+    /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child
+    /// whose parent continues. `real` is closed afterwards.
     pub(crate) fn stop(&self, real: *mut Pcap) {
         if let Some(live) = self.live() {
             live.finish_sending();
@@ -174,7 +175,8 @@ impl Handle {
         }
     }
 
-    /// As [`Self::stop`], of a handle that is never freed, because a step of a call still uses it: the host gets its packets.
+    /// As [`Self::stop`], of a handle that is never freed, because a step of a call still uses it: the host
+    /// gets its packets.
     pub(crate) fn stop_in_use(&self, real: *mut Pcap) {
         self.stop(real);
         if let Some(live) = self.live().filter(|_| !self.is_inherited()) {
@@ -182,14 +184,15 @@ impl Handle {
         }
     }
 
-    /// Reports the counts, as the handle is closed or the program ends; not in a forked child, unless that is a daemon, which has the handle
-    /// alone.
+    /// Reports the counts, as the handle is closed or the program ends; not in a forked child, unless that is
+    /// a daemon, which has the handle alone.
     pub(crate) fn report_end(&self, real: *mut Pcap) {
         if self.is_inherited() {
             let Some(&opener) = self.opener.get().filter(|opener| opener.has_ended()) else { return };
             report::inherited(self.number, opener);
         }
-        // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to read.
+        // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to
+        // read.
         let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
         let (sent, sending) = self.live().map_or((0, None), Live::sent);
         let counts = report::Counts { received, dropped, interface_dropped, sent };

@@ -1,5 +1,6 @@
-//! libpcap's interface over nocopy: a shared library with the name and the functions of `libpcap.so.0.8`, for programs that were
-//! linked with it, or with the `libpcap.so.1` of other distributions, or that open it by dlopen(3).
+//! libpcap's interface over nocopy: a shared library with the name and the functions of `libpcap.so.0.8`, for
+//! programs that were linked with it, or with the `libpcap.so.1` of other distributions, or that open it by
+//! dlopen(3).
 //!
 //! ```text
 //!            a program, unchanged
@@ -13,9 +14,9 @@
 //!     capture::{Passive}      injection
 //! ```
 //!
-//! A program's `pcap_t*` comes from the system's libpcap. `table` has this library's state for it, from `pcap_create` to `pcap_close`. An
-//! unknown pointer is passed to the system's library, which decides what to do with it. Texts of errors are written into the real
-//! handle's own buffer.
+//! A program's `pcap_t*` comes from the system's libpcap. `table` has this library's state for it, from
+//! `pcap_create` to `pcap_close`. An unknown pointer is passed to the system's library, which decides what to
+//! do with it. Texts of errors are written into the real handle's own buffer.
 //!
 //! * `exports`: the functions that programs call.
 //! * `system`: the functions of the system's libpcap.

@@ -1,4 +1,5 @@
-//! What is asked of the loader: the system's libpcap, and that programs which open libpcap by its name get this library.
+//! What is asked of the loader: the system's libpcap, and that programs which open libpcap by its name get
+//! this library.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,8 @@ use nocopy_proto::distribution::libpcap_install;
 
 use crate::environment;
 
-/// What distributions call the file: Debian and those that build on it, others, and all where programs are built.
+/// What distributions call the file: Debian and those that build on it, others, and all where programs are
+/// built.
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 
 /// The directories that loaders search, with Debian's directory of each architecture first (ld.so(8)).
@@ -32,9 +34,10 @@ const MULTIARCH: [&str; 2] = if cfg!(target_arch = "aarch64") {
     ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
 };
 
-/// The library's internal calls use its own functions, not those that programs find first: ours. musl has no such flag, and a library that
-/// was loaded with the program is not changed: then the internal calls come here, which does no harm.
-/// The address sanitizer does not allow the flag; its tests use a libpcap that was linked so.
+/// The library's internal calls use its own functions, not those that programs find first: ours. musl has no
+/// such flag, and a library that was loaded with the program is not changed: then the internal calls come
+/// here, which does no harm. The address sanitizer does not allow the flag; its tests use a libpcap that was
+/// linked so.
 #[cfg(all(target_env = "gnu", not(nocopy_sanitizer)))]
 const OWN_FUNCTIONS: c_int = libc::RTLD_DEEPBIND;
 #[cfg(not(all(target_env = "gnu", not(nocopy_sanitizer))))]
@@ -45,8 +48,8 @@ const OWN_FUNCTIONS: c_int = 0;
 pub(crate) struct Library(NonNull<c_void>);
 
 impl Library {
-    /// Opens the library that the environment names, or the first that is found: the one that the program was linked with, one in a usual
-    /// directory, or one that the loader finds by its name.
+    /// Opens the library that the environment names, or the first that is found: the one that the program was
+    /// linked with, one in a usual directory, or one that the loader finds by its name.
     pub(crate) fn open() -> Result<Self, String> {
         if let Some(named) = environment::variable(environment::SYSTEM_LIBPCAP) {
             return Self::open_named(&named);
@@ -120,8 +123,8 @@ fn absent() -> String {
 
 fn open(name: &CStr, flags: c_int) -> Option<Library> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | OWN_FUNCTIONS | flags;
-    // SAFETY: the C library's function, which has this type. Opening a library runs its initialisers; those of libpcap and what it needs do
-    // nothing that matters here.
+    // SAFETY: the C library's function, which has this type. Opening a library runs its initialisers; those
+    // of libpcap and what it needs do nothing that matters here.
     let library = unsafe {
         let open =
             std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, c_int) -> *mut c_void>(dlopen());
@@ -137,8 +140,8 @@ pub(crate) fn dlopen() -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // The C library comes after this one, unless a program was linked with both in the other order: then it is the first of all.
-    // SAFETY: the name ends with a zero.
+    // The C library comes after this one, unless a program was linked with both in the other order: then it
+    // is the first of all. SAFETY: the name ends with a zero.
     let look = |place: *mut c_void| unsafe { libc::dlsym(place, c"dlopen".as_ptr()) };
     let is_other = |found: &*mut c_void| !found.is_null() && file_of(*found) != own_name();
     let found = [libc::RTLD_NEXT, libc::RTLD_DEFAULT].map(look).into_iter().find(is_other);
@@ -159,7 +162,8 @@ pub(crate) fn own_name() -> Option<&'static CStr> {
     file_of(own_name as *mut c_void)
 }
 
-/// The name by which the loader knows the library of a function; it stays valid as long as the library is loaded.
+/// The name by which the loader knows the library of a function; it stays valid as long as the library is
+/// loaded.
 fn file_of(function: *mut c_void) -> Option<&'static CStr> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),

@@ -1,4 +1,5 @@
-//! Waits for other threads that end in any case: a thread may have left what it held, by siglongjmp(3), or not exist in the child of a fork.
+//! Waits for other threads that end in any case: a thread may have left what it held, by siglongjmp(3), or
+//! not exist in the child of a fork.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Reports on each handle to `nocopy run`, if that has started the program, and requests for filters.
 //!
-//! This must not disturb the program. It waits only for the answer to a request, and only if `nocopy run` has answered before. It raises no
-//! signal, prints nothing, and returns no errors except those of requests. A report that does not arrive is ignored.
+//! This must not disturb the program. It waits only for the answer to a request, and only if `nocopy run` has
+//! answered before. It raises no signal, prints nothing, and returns no errors except those of requests. A
+//! report that does not arrive is ignored.
 
 mod channel;
 
@@ -26,7 +27,8 @@ pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 pub(crate) enum Refused {
     /// The earlier one still is.
     Unchanged(String),
-    /// Whether it is, `nocopy run` does not say, since it is stopped or gone. Should it go on, it removes every filter.
+    /// Whether it is, `nocopy run` does not say, since it is stopped or gone. Should it go on, it removes
+    /// every filter.
     InDoubt,
 }
 
@@ -69,7 +71,8 @@ pub(crate) fn opened(
     Some(Opener { process: getpid(), channel: channel.number })
 }
 
-/// Reports that a handle is this process's now: it was forked by the one that has opened it, and that has ended.
+/// Reports that a handle is this process's now: it was forked by the one that has opened it, and that has
+/// ended.
 pub(crate) fn inherited(handle: u64, opener: Opener) {
     say(|| Message::Inherited { handle, channel: opener.channel });
 }
@@ -83,16 +86,17 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
     say(|| Message::Filter { handle, place });
 }
 
-/// Sends `nocopy run` a control that can replace the filter of a handle's packets, for the time when this process may no longer do that:
-/// `put` sends it through a socket (`FilterControl::send`), and returns whether that succeeded.
+/// Sends `nocopy run` a control that can replace the filter of a handle's packets, for the time when this
+/// process may no longer do that: `put` sends it through a socket (`FilterControl::send`), and returns
+/// whether that succeeded.
 pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     if let Some(channel) = channel() {
         channel.hand_over(handle, put);
     }
 }
 
-/// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer, but not without end.
-/// Errors: it could not be installed.
+/// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer, but
+/// not without end. Errors: it could not be installed.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
         Refused::Unchanged(
@@ -130,7 +134,8 @@ enum Way {
 
 static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 
-/// How long another thread may have the channel: it waits for nothing. In the child of a fork it may be held without end.
+/// How long another thread may have the channel: it waits for nothing. In the child of a fork it may be held
+/// without end.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The channel, opened at first use, and again if it was lost; the child of a fork has its own.

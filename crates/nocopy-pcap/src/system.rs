@@ -1,4 +1,5 @@
-//! The system's libpcap, which is loaded with this library, as the loader would have done with the program, and never unloaded.
+//! The system's libpcap, which is loaded with this library, as the loader would have done with the program,
+//! and never unloaded.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::io::Write as _;
@@ -9,7 +10,8 @@ use nocopy_proto::filter::Instruction;
 use crate::abi::{BpfProgram, Handler, Opaque, PacketHeader, Pcap, Statistics};
 use crate::loader::Library;
 
-/// Functions of the library, by name: a pointer to each, or to one that ends the program and names the missing function.
+/// Functions of the library, by name: a pointer to each, or to one that ends the program and names the
+/// missing function.
 macro_rules! functions {
     ($($name:ident($($type:ty),*) $(-> $result:ty)?;)*) => {
         #[derive(Debug)]
@@ -26,8 +28,8 @@ macro_rules! functions {
                         }
                         let found = library.symbol(concat!(stringify!($name), "\0"));
                         let found = found.unwrap_or(missing as *mut c_void);
-                        // SAFETY: the type is that of `pcap/pcap.h`, unchanged since the function first appeared; one that is
-                        // missing looks at no argument and does not return.
+                        // SAFETY: the type is that of `pcap/pcap.h`, unchanged since the function first
+                        // appeared; one that is missing looks at no argument and does not return.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)
                         }
@@ -137,8 +139,8 @@ functions! {
 
 static SYSTEM: OnceLock<System> = OnceLock::new();
 
-/// Loads the system's libpcap before the program starts, while descriptors are free and the root directory is unchanged. A program that
-/// never calls libpcap also runs without it.
+/// Loads the system's libpcap before the program starts, while descriptors are free and the root directory is
+/// unchanged. A program that never calls libpcap also runs without it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {

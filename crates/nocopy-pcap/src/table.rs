@@ -1,7 +1,8 @@
 //! The table from a program's `pcap_t` pointers to the state that this library keeps for each of them.
 //!
-//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never freed:
-//! a reading call that has waited, or called the program, finds its handle again in its slot, or finds out that it was closed.
+//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by
+//! segments, which are never freed: a reading call that has waited, or called the program, finds its handle
+//! again in its slot, or finds out that it was closed.
 
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -63,7 +64,8 @@ impl Segment {
     }
 
     fn find(&self, key: *mut Pcap) -> Option<&Slot> {
-        // Acquire: pairs with the exchange in `take`: a handle that is then read from the slot is at least as new as the key.
+        // Acquire: pairs with the exchange in `take`: a handle that is then read from the slot is at least as
+        // new as the key.
         let keys = self.slots_for(key).map(|slot| (slot, slot.key.load(Ordering::Acquire)));
         // Nothing lies behind an empty slot: a key takes the first free one, and no slot becomes empty again.
         keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
@@ -88,7 +90,8 @@ impl Segment {
     /// The next segment; allocates it if there is none.
     fn grow(&self) -> &'static Self {
         let made = Box::into_raw(Box::new(Self::new()));
-        // Release: pairs with the acquire in `next`; acquire: pairs with the release of another thread that added a segment first.
+        // Release: pairs with the acquire in `next`; acquire: pairs with the release of another thread that
+        // added a segment first.
         match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: allocated above, and now never freed.
             Ok(_) => unsafe { &*made },
@@ -110,8 +113,8 @@ fn segments() -> impl Iterator<Item = &'static Segment> {
 #[inline]
 pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
     let slot = find_slot(key)?;
-    // SAFETY: null, or a handle, which lives until it is closed. Closing one while another call uses it is an error of the program with any
-    // libpcap. Acquire: pairs with the release in `insert`.
+    // SAFETY: null, or a handle, which lives until it is closed. Closing one while another call uses it is an
+    // error of the program with any libpcap. Acquire: pairs with the release in `insert`.
     unsafe { slot.handle.load(Ordering::Acquire).as_ref() }
 }
 
@@ -146,7 +149,8 @@ pub(crate) struct Inside {
     handle: NonNull<Handle>,
 }
 
-/// As [`find`], for calls during which the handle may be closed: only handles for which this library captures.
+/// As [`find`], for calls during which the handle may be closed: only handles for which this library
+/// captures.
 #[inline]
 pub(crate) fn find_for_reading(key: *mut Pcap) -> Option<Found> {
     let slot = find_slot(key)?;
@@ -211,8 +215,8 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
-/// Calls this for each handle, after the step that another thread is in. Handles of steps that do not end, or that the caller interrupted,
-/// are left out.
+/// Calls this for each handle, after the step that another thread is in. Handles of steps that do not end, or
+/// that the caller interrupted, are left out.
 pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
     for slot in segments().flat_map(|segment| &segment.slots) {
         // Relaxed: only to pass over empty slots; it is loaded again with the claim.
@@ -289,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Another thread is in a step that ends when its handle was closed, and a handle with another key opened in its slot.
+    /// Another thread is in a step that ends when its handle was closed, and a handle with another key opened
+    /// in its slot.
     #[test]
     fn a_handle_in_a_step_is_enumerated_after_it_by_its_new_key() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
 //! Advice derived from the figures; each piece names its evidence.
 //!
-//! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each comment says which.
-//! Above a threshold an effect begins to matter, but a change may still not pay: so advice names what to try, and why.
+//! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's
+//! source; each comment says which. Above a threshold an effect begins to matter, but a change may still not
+//! pay: so advice names what to try, and why.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +11,9 @@ use super::measured::{Measured, Owner, Stack};
 use super::place::{Place, Spot};
 use nocopy_report::quantity::short;
 
-/// `recv` into 1 KiB reached 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and larger buffers hardly more; a receiver that also reads the
-/// bytes was slower with 4 MiB than with 256 KiB, which fit into a processor's own cache (2 MiB).
+/// `recv` into 1 KiB reached 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and larger buffers hardly more; a
+/// receiver that also reads the bytes was slower with 4 MiB than with 256 KiB, which fit into a processor's
+/// own cache (2 MiB).
 const READ_BYTES_ENOUGH: f64 = 65_536.0;
 const READ_BYTES_MAX: f64 = 262_144.0;
 
@@ -20,34 +22,38 @@ const CALLS_MIN: u64 = 100;
 const PACKETS_MIN: u64 = 100;
 const SAMPLES_MIN: u64 = 100;
 
-/// The cost of a wake-up compared with a read: 2.4 us on one core, 40 across cores; a read of 4 KiB takes about 1.
+/// The cost of a wake-up compared with a read: 2.4 us on one core, 40 across cores; a read of 4 KiB takes
+/// about 1.
 const WAKE_SHARE_MIN: f64 = 0.1;
 const WAITED_BYTES_MAX: f64 = 16_384.0;
 
-/// Segments of this size, up to those of jumbo frames, are full: the sender had more to send. GRO joins up to 45 of 1,448 bytes; without it
-/// the backlog joined up to 2.5.
+/// Segments of this size, up to those of jumbo frames, are full: the sender had more to send. GRO joins up to
+/// 45 of 1,448 bytes; without it the backlog joined up to 2.5.
 const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..9_000.0;
 const JOINED_MIN: f64 = 3.0;
 
-/// The share of a fixed receive buffer that can hold data: the kernel advertises at most about half of it (the rest is for packets'
-/// overhead).
+/// The share of a fixed receive buffer that can hold data: the kernel advertises at most about half of it
+/// (the rest is for packets' overhead).
 const BUFFER_USED_MIN: f64 = 0.4;
 const WINDOW_SHARE_MAX: f64 = 0.125;
 
 /// A share of processor time that is worth a change of the program.
 const COPY_SHARE_MIN: f64 = 0.2;
 
-/// A page, as TCP_ZEROCOPY_RECEIVE maps them: only segments whose payload is whole pages map (MTU 4148, 8244).
+/// A page, as TCP_ZEROCOPY_RECEIVE maps them: only segments whose payload is whole pages map (MTU 4148,
+/// 8244).
 const PAGE_BYTES: f64 = 4_096.0;
 
 /// MSG_ZEROCOPY pays above about 10 KB a call on real cards.
 const ZERO_COPY_BYTES_MIN: f64 = 10_000.0;
 
-/// `nocopy run --batch-udp` joins datagrams that are less than 50 us apart, 8 or more of them, without a wait or a receive between them.
+/// `nocopy run --batch-udp` joins datagrams that are less than 50 us apart, 8 or more of them, without a wait
+/// or a receive between them.
 const DATAGRAMS_PER_SECOND_MIN: f64 = 20_000.0;
 const DATAGRAMS_PER_WAIT_MIN: f64 = 8.0;
 
-/// The longest datagram of jumbo frames: a call that sends more sends several datagrams already (`sendmmsg`, `UDP_SEGMENT`), or fragments.
+/// The longest datagram of jumbo frames: a call that sends more sends several datagrams already (`sendmmsg`,
+/// `UDP_SEGMENT`), or fragments.
 const DATAGRAM_BYTES_MAX: f64 = 8_972.0;
 
 /// The kernel's functions in which datagrams are sent, over IPv4 and IPv6.

@@ -16,10 +16,12 @@ pub struct ProfileArguments {
     /// A process, and the children that it starts during the profile; may be repeated.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
-    /// Only sockets with this local or remote port; may be repeated. Without --pid and --comm, sockets of all processes.
+    /// Only sockets with this local or remote port; may be repeated. Without --pid and --comm, sockets of all
+    /// processes.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Processes that have this name now (at most 15 letters), and the children that they start during the profile; may be repeated.
+    /// Processes that have this name now (at most 15 letters), and the children that they start during the
+    /// profile; may be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     pub comm: Vec<String>,
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
@@ -42,8 +44,9 @@ pub struct ProfileArguments {
 pub enum ProfileCommand {
     /// Profile our own TCP receiver with buffers of every length.
     ///
-    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into buffers from 1 KiB to 4 MiB;
-    /// with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and off; each with and without profiling, alternately.
+    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into
+    /// buffers from 1 KiB to 4 MiB; with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and
+    /// off; each with and without profiling, alternately.
     Sweep(SweepArguments),
 }
 

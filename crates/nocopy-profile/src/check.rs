@@ -1,11 +1,13 @@
-//! Cross-checks: pairs of independent figures that must agree. A failed check is printed prominently, with the results.
+//! Cross-checks: pairs of independent figures that must agree. A failed check is printed prominently, with
+//! the results.
 
 use nocopy_report::check::Check;
 
 use super::figures::Figures;
 use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 
-/// How many printed errors are allowed: by chance one of 20 windows exceeds one error, and one of 10,000 exceeds this many.
+/// How many printed errors are allowed: by chance one of 20 windows exceeds one error, and one of 10,000
+/// exceeds this many.
 const ERRORS: f64 = 2.0;
 
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {

@@ -1,5 +1,6 @@
-//! A command that is profiled from its first instruction on: it is started as a process that waits, and becomes the command once it is
-//! watched. It waits for a byte from a socket, because any other process could continue one that had stopped itself.
+//! A command that is profiled from its first instruction on: it is started as a process that waits, and
+//! becomes the command once it is watched. It waits for a byte from a socket, because any other process could
+//! continue one that had stopped itself.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -38,8 +39,8 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Starts the process, and returns when it has connected and waits for the start byte. If `aside`, its output goes to standard error, so
-    /// that standard output has only the results.
+    /// Starts the process, and returns when it has connected and waits for the start byte. If `aside`, its
+    /// output goes to standard error, so that standard output has only the results.
     pub(crate) fn start(words: &[OsString], aside: bool) -> Result<Self, Error> {
         let name = words[0].to_string_lossy().into_owned();
         let failed = |source| Error::Start { program: name.clone(), source };

@@ -1,5 +1,5 @@
-//! The reported figures, computed from the measurement without any I/O: fields of the JSON schema `nocopy.profile/2` (docs/profile.md).
-//! A field that does not apply is absent.
+//! The reported figures, computed from the measurement without any I/O: fields of the JSON schema
+//! `nocopy.profile/2` (docs/profile.md). A field that does not apply is absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,21 +12,22 @@ use super::place::{Place, Spot};
 /// Two-sided 95 % of a normal distribution, to which a binomial distribution of some dozen samples is close.
 const DEVIATIONS: f64 = 1.96;
 
-/// How late a sample may be taken; it then counts for the code that runs next. Interrupts of a virtual processor are up to 60 us late, and
-/// more on a busy machine; with short turns on a processor, 10 to 24 us of each turn were missed on average.
+/// How late a sample may be taken; it then counts for the code that runs next. Interrupts of a virtual
+/// processor are up to 60 us late, and more on a busy machine; with short turns on a processor, 10 to 24 us
+/// of each turn were missed on average.
 pub(crate) const LATE_SECONDS: f64 = 80e-6;
-/// The largest share of the accounted time that samples may miss. If threads run in short turns, late samples also hit them in place of
-/// others. Up to 0.38 was missed.
+/// The largest share of the accounted time that samples may miss. If threads run in short turns, late samples
+/// also hit them in place of others. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
 const FUNCTIONS_MAX: usize = 5;
 
-/// With this many samples inside sending calls, the absence of copies is significant: if 5 % of them were copies, one of 13 windows would
-/// have none.
+/// With this many samples inside sending calls, the absence of copies is significant: if 5 % of them were
+/// copies, one of 13 windows would have none.
 const SENDING_SAMPLES_MIN: u64 = 50;
 
-/// The least share of copies among the samples inside sending calls if every byte is copied: 14 to 40 % were measured, for calls of
-/// 1 KiB to 1 MiB.
+/// The least share of copies among the samples inside sending calls if every byte is copied: 14 to 40 % were
+/// measured, for calls of 1 KiB to 1 MiB.
 const COPYING_SHARE_MIN: f64 = 0.05;
 
 /// Copies other than those between kernel and program, by function.
@@ -67,16 +68,18 @@ pub struct Time {
     pub asleep: Off,
     /// Time off the processor while ready, because another task ran.
     pub ready: Off,
-    /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel accounts it.
+    /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel
+    /// accounts it.
     pub sampled_seconds: f64,
     pub error_seconds: f64,
     pub booked_seconds: f64,
-    /// Time that samples may have missed because they were late, each time that a thread left a processor; and the part of the accounted
-    /// time for which clock ticks are missing on all processors.
+    /// Time that samples may have missed because they were late, each time that a thread left a processor;
+    /// and the part of the accounted time for which clock ticks are missing on all processors.
     pub late_seconds: f64,
     pub still_seconds: f64,
     pub switches: u64,
-    /// Time of softirqs and device interrupts on all processors, for any traffic; and the share of it that `places` cover.
+    /// Time of softirqs and device interrupts on all processors, for any traffic; and the share of it that
+    /// `places` cover.
     pub machine_seconds: f64,
     pub machine_share: f64,
     pub period_us: f64,
@@ -191,10 +194,12 @@ pub struct Tcp {
     pub packets_in: u64,
     pub segments_out: u64,
     pub retransmits: u64,
-    /// More than 1 if segments arrive joined: by GRO, in the backlog, or because a sender on the same host never cut them.
+    /// More than 1 if segments arrive joined: by GRO, in the backlog, or because a sender on the same host
+    /// never cut them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments_per_packet: Option<f64>,
-    /// The share of incoming packets that a process handled when it released the socket; softirq handled the others.
+    /// The share of incoming packets that a process handled when it released the socket; softirq handled the
+    /// others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_share: Option<f64>,
     /// Sent segments without payload, per received segment.
@@ -338,7 +343,8 @@ fn count_error(measured: &Measured, count: u64) -> f64 {
     let period = measured.sampling.period.as_secs_f64();
     let most = ratio(measured.elapsed.as_secs_f64() * f64::from(measured.tasks.threads.max(1)), period);
     let chance = most.map_or(0.0, |most| (count as f64 / most).min(1.0));
-    // At least as if every second chance were taken: a thread that always runs is still caught between two ticks, or not.
+    // At least as if every second chance were taken: a thread that always runs is still caught between two
+    // ticks, or not.
     let variance = count as f64 * (1.0 - chance.min(0.5));
     DEVIATIONS * variance.sqrt() + measured.sampling.without_stack as f64 + 1.0
 }

@@ -12,14 +12,16 @@ pub struct Measured {
     pub stacks: Vec<Stack>,
     pub receives: Calls,
     pub sends: Calls,
-    /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes` are 0.
+    /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes`
+    /// are 0.
     pub polls: Calls,
     pub copied: Copied,
     /// All TCP sockets of the target together.
     pub tcp: Tcp,
     /// Packets that reached the target's TCP sockets, after GRO, and datagrams that it received.
     pub delivered_packets: u64,
-    /// Packets that the machine's receive softirq handled during the window, after GRO, for any process (`/proc/net/softnet_stat`).
+    /// Packets that the machine's receive softirq handled during the window, after GRO, for any process
+    /// (`/proc/net/softnet_stat`).
     pub machine_packets: u64,
     pub drops: Vec<Drops>,
     pub own_cost: OwnCost,
@@ -55,7 +57,8 @@ pub struct Sampling {
     pub period: Duration,
     /// Samples that belong to the target or to the kernel's receive softirq.
     pub taken: u64,
-    /// The clock ticks of all processors that happened, and those that were due: a virtual machine that is paused has none.
+    /// The clock ticks of all processors that happened, and those that were due: a virtual machine that is
+    /// paused has none.
     pub ticks: u64,
     pub ticks_due: u64,
     /// Samples whose stack could not be stored.
@@ -88,7 +91,8 @@ pub struct Stack {
 pub struct Calls {
     pub count: u64,
     pub bytes: u64,
-    /// Bytes moved as counted by the socket layer (`sock:sock_recv_length`, `sock:sock_send_length`), to check `bytes`.
+    /// Bytes moved as counted by the socket layer (`sock:sock_recv_length`, `sock:sock_send_length`), to
+    /// check `bytes`.
     pub socket_bytes: u64,
     /// Time from entry to return.
     pub inside: Duration,
@@ -96,7 +100,8 @@ pub struct Calls {
     pub asleep: Duration,
     /// The part of it in which another task ran although the thread was ready.
     pub ready: Duration,
-    /// For TCP receive calls: the bytes in the receive queue when the call began, summed over `depth_count` calls, and the largest number.
+    /// For TCP receive calls: the bytes in the receive queue when the call began, summed over `depth_count`
+    /// calls, and the largest number.
     pub depth_sum_bytes: u64,
     pub depth_max_bytes: u64,
     /// The same in queued packets.
@@ -116,9 +121,11 @@ pub struct Copied {
     pub to_user_bytes: u64,
     /// Bytes received by UDP (`sock:sock_recv_length`): each is copied once, which no tracepoint shows.
     pub udp_bytes: u64,
-    /// Bytes that were passed by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
+    /// Bytes that were passed by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into
+    /// a pipe.
     pub mapped_bytes: u64,
-    /// The part of `to_user_bytes` by calls that left the bytes in the queue (`MSG_PEEK`); they do not count as received.
+    /// The part of `to_user_bytes` by calls that left the bytes in the queue (`MSG_PEEK`); they do not count
+    /// as received.
     pub peeked_bytes: u64,
     /// Bytes of TCP that were neither copied nor mapped, because the call discarded them (`MSG_TRUNC`).
     pub discarded_bytes: u64,
@@ -143,7 +150,8 @@ pub struct Tcp {
     /// The largest `SO_RCVBUF` of the sockets, and whether the kernel may still raise it.
     pub receive_buffer_bytes: u64,
     pub receive_buffer_fixed: bool,
-    /// Sockets whose segments, and some of whose packets, are not counted, because more existed at a time than there is room for.
+    /// Sockets whose segments, and some of whose packets, are not counted, because more existed at a time
+    /// than there is room for.
     pub lost_sockets: u64,
 }
 

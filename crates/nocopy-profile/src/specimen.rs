@@ -9,7 +9,8 @@ pub(crate) fn stack(owner: Owner, functions: &str, samples: u64) -> Stack {
     Stack { owner, functions, samples }
 }
 
-/// One busy thread that reads 1 GiB in calls of 64 KiB within a second, sampled each 0.5 ms: 1,800 samples of its own.
+/// One busy thread that reads 1 GiB in calls of 64 KiB within a second, sampled each 0.5 ms: 1,800 samples of
+/// its own.
 pub(crate) fn bulk_receive() -> Measured {
     let bytes = 1 << 30;
     let receives = Calls {

@@ -39,7 +39,8 @@ pub(crate) fn processes_called(name: &str) -> Result<Vec<u32>, Error> {
     }
 }
 
-/// Whether this process has the number that the kernel's programs see (kernel: include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
+/// Whether this process has the number that the kernel's programs see (kernel: include/linux/proc_ns.h,
+/// `PROC_PID_INIT_INO`).
 fn is_in_first_namespace() -> bool {
     const FIRST: &str = "pid:[4026531836]";
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)

@@ -44,7 +44,8 @@ fn used(thread: &Path) -> Option<Used> {
     Some(Used { runtime, user_ticks, system_ticks, runs })
 }
 
-/// How long a thread has been ready while another one ran, since its start; zero if the kernel does not count it, or the thread has ended.
+/// How long a thread has been ready while another one ran, since its start; zero if the kernel does not count
+/// it, or the thread has ended.
 pub(crate) fn run_delay(id: u32) -> Duration {
     let told = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
     let [_, waited_ns, _] = told.and_then(|text| numbers(&text)).unwrap_or_default();

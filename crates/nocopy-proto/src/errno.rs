@@ -62,7 +62,8 @@ pub fn number(error: &io::Error) -> Option<i32> {
     None
 }
 
-/// Whether the interface is down: a port and a capture go on when it is up again, and a wait for packets is no error until then.
+/// Whether the interface is down: a port and a capture go on when it is up again, and a wait for packets is
+/// no error until then.
 pub fn is_down(error: &io::Error) -> bool {
     match number(error) {
         Some(number) => Errno::from_raw(number) == Errno::ENETDOWN,
@@ -70,15 +71,17 @@ pub fn is_down(error: &io::Error) -> bool {
     }
 }
 
-/// Whether a datagram that the kernel refused for this reason is lost as others are on their way, and a later one may pass: links, routes,
-/// addresses, neighbours, packet filters, tunnels and queues change while a program runs. Any other error is a fault that waiting does not
-/// mend, and ends a run; so does a stream's error.
+/// Whether a datagram that the kernel refused for this reason is lost as others are on their way, and a later
+/// one may pass: links, routes, addresses, neighbours, packet filters, tunnels and queues change while a
+/// program runs. Any other error is a fault that waiting does not mend, and ends a run; so does a stream's
+/// error.
 pub fn is_passing(error: &io::Error) -> bool {
     let Some(number) = number(error) else { return is_down(error) };
     matches!(
         Errno::from_raw(number),
-        // No route, or one of the kinds `unreachable`, `prohibit` and `blackhole`; also an address of this host that is gone (`EINVAL`
-        // in older kernels), and the results of ICMP (`icmp_err_convert` of net/ipv4/icmp.c).
+        // No route, or one of the kinds `unreachable`, `prohibit` and `blackhole`; also an address of this
+        // host that is gone (`EINVAL` in older kernels), and the results of ICMP (`icmp_err_convert` of
+        // net/ipv4/icmp.c).
         Errno::ENETUNREACH
             | Errno::EHOSTUNREACH
             | Errno::EHOSTDOWN

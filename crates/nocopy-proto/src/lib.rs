@@ -1,7 +1,8 @@
 //! Wire formats and sans-I/O protocol logic of nocopy.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number, and nothing is `unsafe`. Bytes are the input, typed views and bytes
-//! the output, so every part runs in a simulation and under a fuzzer exactly as on a port.
+//! Nothing here opens a socket, reads a clock or draws a random number, and nothing is `unsafe`. Bytes are
+//! the input, typed views and bytes the output, so every part runs in a simulation and under a fuzzer exactly
+//! as on a port.
 //!
 //! * [`describe`]: one line of text for a packet.
 //! * [`discipline`]: what queueing disciplines do with packets.

@@ -12,10 +12,12 @@
 //!                 ◀────────────────────────────────────────── Reply
 //! ```
 //!
-//! All processes of a command inherit one socket, and any of them could read an answer there: hence the channels. Any process of the network
-//! namespace can send to the address: hence the key, which a datagram to it [begins with](by_address). Without it, the kernel drops the
-//! datagram where it is sent: with descriptors in it, a stranger could make the process that closes them wait for as long as it likes. A process that lost its channel joins again, with the same number. This module checks each
-//! message, because an attacker's packet may have taken over a process that reads packets: a parsed message has no text that is too long,
+//! All processes of a command inherit one socket, and any of them could read an answer there: hence the
+//! channels. Any process of the network namespace can send to the address: hence the key, which a datagram to
+//! it [begins with](by_address). Without it, the kernel drops the datagram where it is sent: with descriptors
+//! in it, a stranger could make the process that closes them wait for as long as it likes. A process that
+//! lost its channel joins again, with the same number. This module checks each message, because an attacker's
+//! packet may have taken over a process that reads packets: a parsed message has no text that is too long,
 //! and no more instructions than a filter may have.
 
 mod instructions;
@@ -83,8 +85,8 @@ pub enum Message {
         /// Where; `None`: it has no filter any more.
         place: Option<FilterPlace>,
     },
-    /// Asks whether `nocopy run` answers, before a filter is requested: a request without a waiting process would still be granted once it
-    /// is read. [`Reply::Here`] follows.
+    /// Asks whether `nocopy run` answers, before a filter is requested: a request without a waiting process
+    /// would still be granted once it is read. [`Reply::Here`] follows.
     Call {
         /// A number that the reply repeats.
         request: u64,

@@ -1,4 +1,5 @@
-//! Sentences of errors, each provoked by an input. Faults of received bytes are facts, as `nocopy sniff` prints them.
+//! Sentences of errors, each provoked by an input. Faults of received bytes are facts, as `nocopy sniff`
+//! prints them.
 #![allow(missing_docs)]
 
 use std::fmt::Display;
@@ -231,7 +232,8 @@ fn impossible_headers_and_blocks_are_not_written() {
 
 #[test]
 fn filters_that_cannot_be_used_say_why() {
-    // Each instruction reads behind X, which takes some instructions of eBPF, and jumps to the end if there is no such byte.
+    // Each instruction reads behind X, which takes some instructions of eBPF, and jumps to the end if there
+    // is no such byte.
     let long = format!("4001\n{}6 0 0 1\n", "72 0 0 14\n".repeat(4000));
     let refused = Program::parse(&long).unwrap().to_xdp(false);
     assert_sentences(&[

@@ -1,7 +1,7 @@
 //! Descriptions against tcpdump's, of packets that two kernels exchanged.
 //!
-//! `tcpdump.txt` holds for each packet a line with its length and its first 128 bytes, as captured, and the line that tcpdump 4.99
-//! (`-n -S -t`) printed of all of it.
+//! `tcpdump.txt` holds for each packet a line with its length and its first 128 bytes, as captured, and the
+//! line that tcpdump 4.99 (`-n -S -t`) printed of all of it.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,7 @@
 //! Time that also passes while the machine is suspended: what another host, or a person, counts on meanwhile.
 //!
-//! Rates, pauses and durations of runs follow `Instant`, which stands still then, so that no rate has anything to catch up.
+//! Rates, pauses and durations of runs follow `Instant`, which stands still then, so that no rate has
+//! anything to catch up.
 
 use std::ops::Add;
 use std::time::Duration;

@@ -6,7 +6,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::Failure;
 
-/// Capabilities to open ports and packet sockets, and to make a lab (`CAP_SYS_ADMIN`). The doctor checks the same ones.
+/// Capabilities to open ports and packet sockets, and to make a lab (`CAP_SYS_ADMIN`). The doctor checks the
+/// same ones.
 pub const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
@@ -16,12 +17,14 @@ pub const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
 /// Capabilities to see the sockets of other processes (`/proc/PID/fd`).
 pub const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Capabilities that other recording programs need in addition when they run as root: to change their user, even to root, and to write files.
+/// Capabilities that other recording programs need in addition when they run as root: to change their user,
+/// even to root, and to write files.
 pub const RECORDERS: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
 
-/// Capabilities that other file servers need in addition when they run as root: to change their user, to listen at a low port, to read and
-/// open all files; and that the process needs which started a server as another user, to give it files and to end it.
+/// Capabilities that other file servers need in addition when they run as root: to change their user, to
+/// listen at a low port, to read and open all files; and that the process needs which started a server as
+/// another user, to give it files and to end it.
 pub const FILE_SERVERS: CapabilitySet = RECORDERS
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::NET_BIND_SERVICE)
@@ -31,10 +34,11 @@ pub const FILE_SERVERS: CapabilitySet = RECORDERS
 /// For a process that only computes, prints, or uses open descriptors.
 pub const NONE: CapabilitySet = CapabilitySet::empty();
 
-/// Permanently gives up every capability of the calling thread except these; programs that it starts cannot regain any.
+/// Permanently gives up every capability of the calling thread except these; programs that it starts cannot
+/// regain any.
 ///
-/// The kernel keeps capabilities per thread, and a new thread gets those of the thread that starts it. So a command calls this while it has
-/// one thread, and threads may call it again to give up more.
+/// The kernel keeps capabilities per thread, and a new thread gets those of the thread that starts it. So a
+/// command calls this while it has one thread, and threads may call it again to give up more.
 pub fn drop_all_but(kept: CapabilitySet) -> Result<(), Failure> {
     narrow(kept).map_err(Failure::Capabilities)
 }

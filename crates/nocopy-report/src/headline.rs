@@ -24,7 +24,8 @@ pub struct Job {
     /// The sink, for series that have the same title with several sinks.
     pub(crate) sink: Option<&'static str>,
     pub(crate) ours: Method,
-    /// What it is compared with: what most programs do, and what a program does that was written with care for this job.
+    /// What it is compared with: what most programs do, and what a program does that was written with care
+    /// for this job.
     pub(crate) others: &'static [Method],
 }
 

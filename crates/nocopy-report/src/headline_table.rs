@@ -1,5 +1,5 @@
-//! The headline: one line for each job, nocopy beside the other method, in 100 columns. Columns are as wide for one line as for all, so
-//! that each can be printed as soon as it is measured.
+//! The headline: one line for each job, nocopy beside the other method, in 100 columns. Columns are as wide
+//! for one line as for all, so that each can be printed as soon as it is measured.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! Files that a command reads: whether the length that the kernel reports is that of the content, and reading short files whole.
+//! Files that a command reads: whether the length that the kernel reports is that of the content, and reading
+//! short files whole.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -15,8 +16,9 @@ use crate::Failure;
 pub enum Kind {
     /// A file with this length, which can be read at any offset.
     Stored { bytes: u64 },
-    /// Its length is known only when it has been read to its end: a pipe, a device, or a file whose content is made when it is read
-    /// (procfs, sysfs) and which the kernel reports to be empty, or longer than it is.
+    /// Its length is known only when it has been read to its end: a pipe, a device, or a file whose content
+    /// is made when it is read (procfs, sysfs) and which the kernel reports to be empty, or longer than it
+    /// is.
     Stream,
 }
 
@@ -36,7 +38,8 @@ pub fn kind(file: &File) -> io::Result<Kind> {
 pub fn kind_of(file: &File, about: &Metadata) -> Kind {
     let is_stored = match about.len() {
         _ if !about.is_file() => false,
-        // It may have content. In a file system without room it is not even tried: what is read may be gone (trace_pipe).
+        // It may have content. In a file system without room it is not even tried: what is read may be gone
+        // (trace_pipe).
         0 => fstatfs(file).is_ok_and(|system| system.f_blocks > 0) && ends_at(file, 0),
         // What takes no room is made when it is read, or has holes only.
         bytes => about.blocks() > 0 || ends_at(file, bytes),
@@ -44,7 +47,8 @@ pub fn kind_of(file: &File, about: &Metadata) -> Kind {
     if is_stored { Kind::Stored { bytes: about.len() } } else { Kind::Stream }
 }
 
-/// Whether the content of a file ends at an offset, whatever length is reported. If it cannot be read there, it does not.
+/// Whether the content of a file ends at an offset, whatever length is reported. If it cannot be read there,
+/// it does not.
 pub fn ends_at(file: &File, offset: u64) -> bool {
     let count_at = |offset| file.read_at(&mut [0], offset).ok();
     let has_last = offset.checked_sub(1).is_none_or(|last| count_at(last) == Some(1));
@@ -74,7 +78,8 @@ pub fn name(path: &Path) -> PathBuf {
     if is_standard(path) { "standard input".into() } else { path.into() }
 }
 
-/// The content of a file, or of standard input for `-`; `None` if it is longer than that many bytes, or has no end.
+/// The content of a file, or of standard input for `-`; `None` if it is longer than that many bytes, or has
+/// no end.
 ///
 /// # Errors
 /// The kernel's.

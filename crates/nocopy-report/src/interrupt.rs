@@ -26,8 +26,8 @@ pub struct Interrupt {
 impl Interrupt {
     /// Catches the signals that ask the process to end; a second signal ends it at once.
     ///
-    /// A closed terminal (SIGHUP) also asks for the end, unless the command was started to survive it (nohup(1)). Shell and kernel may both
-    /// send SIGHUP, so a second one does not end the process at once.
+    /// A closed terminal (SIGHUP) also asks for the end, unless the command was started to survive it
+    /// (nohup(1)). Shell and kernel may both send SIGHUP, so a second one does not end the process at once.
     pub fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
         let signal_came = Arc::new(AtomicUsize::new(0));
@@ -51,7 +51,8 @@ impl Interrupt {
         self.came.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the process by the signal that arrived, if one did, so that a waiting shell or process sees that it was interrupted.
+    /// Ends the process by the signal that arrived, if one did, so that a waiting shell or process sees that
+    /// it was interrupted.
     pub fn end_process(&self) {
         let signal = self.signal.load(Ordering::Relaxed);
         if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal != 0) {
@@ -78,7 +79,8 @@ impl Interrupt {
     }
 }
 
-/// Sets up what catches signals, which wait meanwhile: one that came between its handler and what this is to do would be lost.
+/// Sets up what catches signals, which wait meanwhile: one that came between its handler and what this is to
+/// do would be lost.
 pub fn while_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let result = set_up();
@@ -86,7 +88,8 @@ pub fn while_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T>
     result
 }
 
-/// Whether this process ignores a signal, as it does from the start under nohup(1); false if `/proc` cannot be read.
+/// Whether this process ignores a signal, as it does from the start under nohup(1); false if `/proc` cannot
+/// be read.
 pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

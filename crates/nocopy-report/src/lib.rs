@@ -1,4 +1,5 @@
-//! Shared by all parts of the command: how results are printed, drawn and written, and how a command starts and ends.
+//! Shared by all parts of the command: how results are printed, drawn and written, and how a command starts
+//! and ends.
 //!
 //! ```text
 //!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal, markdown

@@ -24,7 +24,8 @@ impl Default for LiveLine {
 }
 
 impl LiveLine {
-    /// Redraws the line with the text that `say` returns for the time since the last redraw, if a redraw is due and there is a terminal.
+    /// Redraws the line with the text that `say` returns for the time since the last redraw, if a redraw is
+    /// due and there is a terminal.
     pub fn update(&mut self, now: Instant, say: impl FnOnce(Duration) -> String) {
         let since = now.saturating_duration_since(self.drawn);
         if since < INTERVAL || self.bar.is_hidden() {

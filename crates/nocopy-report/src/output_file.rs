@@ -21,7 +21,8 @@ const OWN: u32 = 0o600;
 /// The number of users that a user namespace does not have (`/proc/sys/kernel/overflowuid`).
 const UNMAPPED: u32 = 65_534;
 
-/// How files of packets and received bytes are made: readable only by their owner, unless the user asks for other permissions.
+/// How files of packets and received bytes are made: readable only by their owner, unless the user asks for
+/// other permissions.
 #[derive(Debug, Clone, Copy)]
 pub struct PrivateFile {
     pub force: bool,
@@ -30,8 +31,9 @@ pub struct PrivateFile {
 }
 
 impl PrivateFile {
-    /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged. Waits for the reader of a pipe,
-    /// which is not waited for later: it is opened so that writing returns [`io::ErrorKind::WouldBlock`].
+    /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged. Waits
+    /// for the reader of a pipe, which is not waited for later: it is opened so that writing returns
+    /// [`io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
     /// As [`open`].
@@ -40,7 +42,8 @@ impl PrivateFile {
         let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWN != 0;
         let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWN));
         if file.metadata()?.is_file() {
-            // Before there is anything to read. Fails for a file of another user, who could read it whatever its permissions.
+            // Before there is anything to read. Fails for a file of another user, who could read it whatever
+            // its permissions.
             permissions.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode)))?;
             file.set_len(0)?;
         }
@@ -54,9 +57,11 @@ pub struct OutputFile {
     /// For messages.
     pub path: PathBuf,
     pub file: File,
-    /// Whether it is a file that can be written at any offset, in any order. Everything else is written in order.
+    /// Whether it is a file that can be written at any offset, in any order. Everything else is written in
+    /// order.
     pub has_places: bool,
-    /// Whether writing may wait for a reader: a socket or terminal, or the pipe of another program that cannot be opened again.
+    /// Whether writing may wait for a reader: a socket or terminal, or the pipe of another program that
+    /// cannot be opened again.
     pub may_wait: bool,
 }
 
@@ -94,8 +99,9 @@ pub(crate) fn standard_output() -> Result<File, Failure> {
     Ok(output.into())
 }
 
-/// The same pipe, opened again so that writing never waits: the given descriptor is shared with other processes, and remains unchanged.
-/// Other outputs are used as they are (a file has its own position, a socket cannot be opened).
+/// The same pipe, opened again so that writing never waits: the given descriptor is shared with other
+/// processes, and remains unchanged. Other outputs are used as they are (a file has its own position, a
+/// socket cannot be opened).
 fn without_waiting(pipe: &File) -> io::Result<File> {
     if !pipe.metadata()?.file_type().is_fifo() {
         return Err(io::ErrorKind::Unsupported.into());
@@ -104,20 +110,22 @@ fn without_waiting(pipe: &File) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Opens a file with `options`. If the file existed, also returns its former metadata. A pipe without a reader is waited for, until a
-/// signal arrives.
+/// Opens a file with `options`. If the file existed, also returns its former metadata. A pipe without a
+/// reader is waited for, until a signal arrives.
 ///
 /// # Errors
-/// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link leads to a file. Links to
-/// anything else, such as those in `/dev/fd`, are followed, because nothing can be overwritten. `EACCES`, if a pipe or device belongs to
-/// another user than this process's and root, and was not inherited: that user would read what is written.
+/// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link
+/// leads to a file. Links to anything else, such as those in `/dev/fd`, are followed, because nothing can be
+/// overwritten. `EACCES`, if a pipe or device belongs to another user than this process's and root, and was
+/// not inherited: that user would read what is written.
 pub fn open(
     path: &Path,
     options: &OpenOptions,
     may_overwrite: impl FnOnce(&Metadata) -> bool,
     interrupt: Option<&Interrupt>,
 ) -> io::Result<(File, Option<Metadata>)> {
-    // A single call makes or finds the file: between a check and a later call another user could put a link there.
+    // A single call makes or finds the file: between a check and a later call another user could put a link
+    // there.
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return Ok((made?, None)),
@@ -142,8 +150,8 @@ fn is_same(stat: Stat, file: &Metadata) -> bool {
     (stat.st_dev, stat.st_ino) == (file.dev(), file.ino())
 }
 
-/// Opens a pipe once a program reads it; for writing only, because while a process could read its own pipe, it would not notice that
-/// the reader is gone.
+/// Opens a pipe once a program reads it; for writing only, because while a process could read its own pipe,
+/// it would not notice that the reader is gone.
 fn open_pipe(path: &Path, found: &Metadata, interrupt: Option<&Interrupt>) -> io::Result<(File, Metadata)> {
     let refused = || io::Error::from_raw_os_error(libc::EACCES);
     if !is_trusted(found, None) {
@@ -201,7 +209,8 @@ fn is_trusted(metadata: &Metadata, file: Option<&File>) -> bool {
     owner == geteuid().as_raw() || owner == 0 || is_unmapped_device || is_inherited(metadata, file)
 }
 
-/// Whether this process has it open already, such as a pipe of the shell that started it, which is of another user under sudo(8).
+/// Whether this process has it open already, such as a pipe of the shell that started it, which is of another
+/// user under sudo(8).
 fn is_inherited(metadata: &Metadata, file: Option<&File>) -> bool {
     let Ok(open) = fs::read_dir("/proc/self/fd") else { return false };
     let own = file.map(|file| file.as_raw_fd().to_string());

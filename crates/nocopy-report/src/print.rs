@@ -1,4 +1,5 @@
-//! Output of commands: results at the end, and messages before. Control characters in text from other sources are removed.
+//! Output of commands: results at the end, and messages before. Control characters in text from other sources
+//! are removed.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -27,7 +28,8 @@ pub fn text(text: &str) -> Result<(), Failure> {
     printed.map_err(Failure::Print)
 }
 
-/// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!` would panic.
+/// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!`
+/// would panic.
 pub fn say(line: impl fmt::Display) {
     let _ = write(io::stderr().lock(), &format!("{line}\n"));
 }

@@ -12,7 +12,8 @@ pub enum Rate {
     Bits(f64),
 }
 
-/// A number with the prefix of a unit behind it: powers of 1000 (`k`, `M`, `G`, `T`), or of 1024 (`Ki`, `Mi`, …).
+/// A number with the prefix of a unit behind it: powers of 1000 (`k`, `M`, `G`, `T`), or of 1024 (`Ki`, `Mi`,
+/// …).
 fn number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let value: f64 = text[..end].parse().ok()?;

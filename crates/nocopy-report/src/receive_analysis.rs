@@ -1,5 +1,5 @@
-//! A TCP receiver in the terms of the study of 2011: processor time by the study's rows, and the figures of its other tables, by the length
-//! of the program's buffer. One line of `nocopy bench --founding --json`.
+//! A TCP receiver in the terms of the study of 2011: processor time by the study's rows, and the figures of
+//! its other tables, by the length of the program's buffer. One line of `nocopy bench --founding --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,8 @@ use crate::quantity::{length, short};
 use crate::statistics::Range;
 use crate::table::Table;
 
-/// The processor time of a TCP receiver by place, and figures of its socket, for each length of the program's buffer.
+/// The processor time of a TCP receiver by place, and figures of its socket, for each length of the program's
+/// buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceiveAnalysis {
     /// The amount that each transfer moved.
@@ -37,12 +38,13 @@ pub struct BufferAnalysis {
     /// All rows together, per 10^6 received bytes; `None` if nothing was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
-    /// The same as a share of one processor's time while it was profiled; may be more than 1, since softirqs run on another one.
+    /// The same as a share of one processor's time while it was profiled; may be more than 1, since softirqs
+    /// run on another one.
     pub processor_share: f64,
     /// The number of samples for the rows.
     pub samples: u64,
-    /// The share of the receiver's processor time (as the kernel accounts it) that samples cover. Samples of a thread that often leaves its
-    /// processor arrive late.
+    /// The share of the receiver's processor time (as the kernel accounts it) that samples cover. Samples of
+    /// a thread that often leaves its processor arrive late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_share: Option<f64>,
     /// The share of the received bytes that were not yet in the receive queue when the call began.
@@ -132,7 +134,8 @@ impl ReceiveAnalysis {
         let header: Vec<_> = header.collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let columns: Vec<_> = self.buffers.iter().map(BufferAnalysis::column).collect();
-        // The buffers of a file that anybody wrote may have different rows: those of the longest, and a dash for each that is missing.
+        // The buffers of a file that anybody wrote may have different rows: those of the longest, and a dash
+        // for each that is missing.
         let names =
             columns.iter().max_by_key(|column| column.len()).into_iter().flatten().map(|(name, _)| name);
         let rows = names.map(|name| {

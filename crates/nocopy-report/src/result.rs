@@ -1,4 +1,5 @@
-//! Rows of a bench, as the JSON schemas `nocopy.bench/1` and `/2` have them. A field that does not apply is absent, never null or zero.
+//! Rows of a bench, as the JSON schemas `nocopy.bench/1` and `/2` have them. A field that does not apply is
+//! absent, never null or zero.
 
 use serde::{Deserialize, Serialize};
 
@@ -260,7 +261,8 @@ pub struct Row {
     /// The variant of the baseline, if it has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_variant: Option<String>,
-    /// How many times better than the baseline: the baseline's cost divided by this row's, or this row's rate divided by the baseline's.
+    /// How many times better than the baseline: the baseline's cost divided by this row's, or this row's rate
+    /// divided by the baseline's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::{Failure, input_file, output_file};
 
-/// An output file, opened before anything is measured, because two minutes of work must not end in "permission denied". Its old content
-/// stays until there are new results.
+/// An output file, opened before anything is measured, because two minutes of work must not end in
+/// "permission denied". Its old content stays until there are new results.
 #[derive(Debug)]
 pub struct ResultFile {
     path: PathBuf,
@@ -17,8 +17,8 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Makes or opens the file (`-`: standard output); opens a file with content only if `force`. An interrupted command leaves an empty
-    /// file.
+    /// Makes or opens the file (`-`: standard output); opens a file with content only if `force`. An
+    /// interrupted command leaves an empty file.
     pub fn open(path: &Path, force: bool) -> Result<Self, Failure> {
         if input_file::is_standard(path) {
             return Ok(Self { path: "standard output".into(), file: output_file::standard_output()? });

@@ -1,4 +1,5 @@
-//! Results of a bench as JSON Lines, the schema `nocopy.bench/2`: a header, a line for each row once it is measured, and an end.
+//! Results of a bench as JSON Lines, the schema `nocopy.bench/2`: a header, a line for each row once it is
+//! measured, and an end.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};

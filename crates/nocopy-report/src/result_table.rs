@@ -230,7 +230,8 @@ const OWN_CHOICES: [&str; 2] = ["auto", "default"];
 /// An own choice below this part of the best by hand is named.
 const GOOD_CHOICE: f64 = 0.95;
 
-/// How many of the library's own choices are worse than what they are compared with, and which. `None` if there are none.
+/// How many of the library's own choices are worse than what they are compared with, and which. `None` if
+/// there are none.
 fn own_choices(report: &Report) -> Option<String> {
     let mut worst: Vec<&Row> = Vec::new();
     let is_own = |row: &&Row| OWN_CHOICES.contains(&row.method.as_str()) && row.ratio.is_some();

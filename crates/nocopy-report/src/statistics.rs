@@ -1,7 +1,7 @@
 //! Medians and intervals that assume no distribution.
 //!
-//! Times on a shared machine have long tails and drift; a mean with a standard error would assume a normal distribution, which they do not
-//! have. The interval of the median by order statistics assumes none.
+//! Times on a shared machine have long tails and drift; a mean with a standard error would assume a normal
+//! distribution, which they do not have. The interval of the median by order statistics assumes none.
 
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,8 @@ mod tests {
         assert_eq!(interval(&[]), None);
     }
 
-    /// The claim itself: over many samples of a skewed distribution the interval covers the median that often.
+    /// The claim itself: over many samples of a skewed distribution the interval covers the median that
+    /// often.
     #[test]
     fn the_interval_covers_what_it_says() {
         let mut state = 1_u64;

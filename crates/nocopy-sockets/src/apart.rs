@@ -1,5 +1,6 @@
-//! A thread of a moment, without the program's descriptors: what it opens takes none of their numbers. A program may count on a number, as
-//! one that closes its standard input and expects that the next file it opens is that.
+//! A thread of a moment, without the program's descriptors: what it opens takes none of their numbers. A
+//! program may count on a number, as one that closes its standard input and expects that the next file it
+//! opens is that.
 //!
 //! Like the [thread for the deadline](crate::ticker) it makes system calls only.
 
@@ -25,7 +26,8 @@ static TASK: AtomicPtr<Task<'_>> = AtomicPtr::new(std::ptr::null_mut());
 /// The number of the thread while there is one; cleared by the kernel.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 
-/// Does something in such a thread. `None`: there is no room for a thread. One caller at a time: the holder of the lock.
+/// Does something in such a thread. `None`: there is no room for a thread. One caller at a time: the holder
+/// of the lock.
 pub(crate) fn run(work: Work, memory: &mut [u8]) -> Option<u32> {
     let mut task = Task { work, memory, result: 0 };
     TASK.store((&raw mut task).cast(), Release);

@@ -1,12 +1,14 @@
 //! The burst to which the process adds datagrams (one burst at a time), and its handover to the kernel.
 //!
-//! A signal handler may interrupt this code anywhere, and then hands over the datagrams in the burst. Blocking signals would prevent
-//! that, but costs two system calls for each burst. Instead:
+//! A signal handler may interrupt this code anywhere, and then hands over the datagrams in the burst.
+//! Blocking signals would prevent that, but costs two system calls for each burst. Instead:
 //!
 //! * A datagram joins by one instruction, after its bytes are in place.
-//! * The kernel writes whether it took the burst into `msg_len` of sendmmsg(2), before the call returns. If a handler finds it written, it
-//!   only notes that the burst has ended, because the interrupted code may never continue (siglongjmp(3)).
-//! * A handler that runs before the call hands the burst over itself, and makes the interrupted code's call fail (`Message::spoil`).
+//! * The kernel writes whether it took the burst into `msg_len` of sendmmsg(2), before the call returns. If a
+//!   handler finds it written, it only notes that the burst has ended, because the interrupted code may never
+//!   continue (siglongjmp(3)).
+//! * A handler that runs before the call hands the burst over itself, and makes the interrupted code's call
+//!   fail (`Message::spoil`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -90,8 +92,8 @@ pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
     unsafe { &mut *BUFFER.0.get() }
 }
 
-/// Appends a datagram to the burst, which has room for it, and hands the burst over if it is then full. Returns whether the datagram
-/// joined, because a signal handler may have interfered.
+/// Appends a datagram to the burst, which has room for it, and hands the burst over if it is then full.
+/// Returns whether the datagram joined, because a signal handler may have interfered.
 #[inline]
 pub(crate) fn add(guard: &Guard, word: Word, head: &Head, parts: &[libc::iovec]) -> bool {
     // Before the word: a handler that interrupts here finds the burst without this datagram.
@@ -111,16 +113,17 @@ fn copy(mut at: usize, parts: &[libc::iovec]) {
     let start = BUFFER.0.get().cast::<u8>();
     for part in parts {
         if part.iov_len > 0 {
-            // SAFETY: the shape's bytes are those of all parts, which are not in the program's memory, and so many datagrams fit
-            // (`segments_max`); the data are as they would be for the kernel, and are not the buffer; the lock is held.
+            // SAFETY: the shape's bytes are those of all parts, which are not in the program's memory, and so
+            // many datagrams fit (`segments_max`); the data are as they would be for the kernel, and are not
+            // the buffer; the lock is held.
             unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), start.add(at), part.iov_len) };
             at += part.iov_len;
         }
     }
 }
 
-/// Gives the kernel the burst. `guard` is `None` in a signal handler that interrupted the lock's holder; then the state of the socket stays
-/// unchanged.
+/// Gives the kernel the burst. `guard` is `None` in a signal handler that interrupted the lock's holder; then
+/// the state of the socket stays unchanged.
 pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
     if guard.is_some() {
         let handed = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
@@ -148,13 +151,15 @@ fn note_taken() {
     }
 }
 
-/// Errors that a call returns only because a signal handler interfered, and that the program would not see without this library: the
-/// handler spoiled the call, left no room, closed the descriptor, or sent the datagrams of a refused burst one by one.
+/// Errors that a call returns only because a signal handler interfered, and that the program would not see
+/// without this library: the handler spoiled the call, left no room, closed the descriptor, or sent the
+/// datagrams of a refused burst one by one.
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
 struct Handover {
-    /// Whether the caller holds the lock. If not, it is a signal handler that interrupted the holder, and has blocked signals.
+    /// Whether the caller holds the lock. If not, it is a signal handler that interrupted the holder, and has
+    /// blocked signals.
     is_ours: bool,
     message: *mut Message,
 }
@@ -165,7 +170,8 @@ impl Handover {
         if word.count() == 0 {
             return Handed::All;
         }
-        // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not write the head.
+        // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not
+        // write the head.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
         // No underflow: `first` counts datagrams of this burst.
         let rest = word.count() - word.first();
@@ -202,7 +208,8 @@ impl Handover {
     fn refused(&self, errno: i32, word: Word, head: &Head, why: Flush) -> Handed {
         match errno {
             libc::EAGAIN => return stuck(),
-            // Datagrams longer than the path takes are `EINVAL` of older kernels and `EMSGSIZE` of newer ones (seen with 6.18).
+            // Datagrams longer than the path takes are `EINVAL` of older kernels and `EMSGSIZE` of newer ones
+            // (seen with 6.18).
             libc::EIO | libc::EINVAL | libc::EMSGSIZE => {
                 if self.is_ours {
                     // SAFETY: the lock is held, and no other reference is alive.
@@ -257,9 +264,11 @@ impl Handover {
         // Fits in 16 bits below: bursts are of datagrams of which two fit into `BURST_BYTES_MAX`.
         let bytes = head.shape.bytes;
         let payload = payload(word.first() * bytes, datagrams * bytes);
-        // SAFETY: the lock is held, so that only signal handlers use it meanwhile, as described above; or it is the handler's own.
+        // SAFETY: the lock is held, so that only signal handlers use it meanwhile, as described above; or it
+        // is the handler's own.
         unsafe { (*self.message).set(head.shape.destination.bytes(), payload, bytes as u16, datagrams) };
-        // A handler that comes before this point is noticed below, and one that comes after it finds a complete message.
+        // A handler that comes before this point is noticed below, and one that comes after it finds a
+        // complete message.
         compiler_fence(Ordering::SeqCst);
         if self.is_ours {
             // Relaxed: only signal handlers of this thread act on it.

@@ -1,6 +1,6 @@
-//! A minimal implementation: bursts of equal datagrams on one socket, without a deadline or any other rule. The bench measures it as the
-//! upper limit (`NOCOPY_BATCH_TUNING=by-hand`). With `by-hand-first`, the first datagram of each burst is sent alone, as in `outgoing`: the
-//! limit with that rule.
+//! A minimal implementation: bursts of equal datagrams on one socket, without a deadline or any other rule.
+//! The bench measures it as the upper limit (`NOCOPY_BATCH_TUNING=by-hand`). With `by-hand-first`, the first
+//! datagram of each burst is sent alone, as in `outgoing`: the limit with that rule.
 
 use std::cell::UnsafeCell;
 

@@ -27,8 +27,8 @@ impl Destination {
     /// The peer of a connected socket.
     pub(crate) const CONNECTED: Self = Self { address: [0; BYTES_MAX], bytes: 0 };
 
-    /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, too short or too long. Its bytes are read once, because
-    /// another thread may change them.
+    /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, too short or too long. Its
+    /// bytes are read once, because another thread may change them.
     #[inline]
     pub(crate) fn of(given: &[u8]) -> Option<Self> {
         let mut address = [0; BYTES_MAX];

@@ -1,4 +1,5 @@
-//! Settings that `nocopy run` passes in environment variables. A process that has more rights than its user ignores them.
+//! Settings that `nocopy run` passes in environment variables. A process that has more rights than its user
+//! ignores them.
 //!
 //! Nothing here allocates, because it runs before the program starts, with only the C library.
 
@@ -13,7 +14,8 @@ use crate::sys;
 /// The file for the counts, as `NUMBER:INODE` of a descriptor that the program inherits.
 const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
 
-/// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, `by-hand-first`, with commas between.
+/// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`,
+/// `by-hand-first`, with commas between.
 const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
 
 /// How long a burst waits for further datagrams; the kernel's timer may be late by its slack.
@@ -32,8 +34,8 @@ fn variable(name: &CStr) -> Option<&'static str> {
     }
 }
 
-/// The descriptor of the shared file, if it still refers to that file. No process can make the file shorter: a count that is written behind
-/// its end would end this one.
+/// The descriptor of the shared file, if it still refers to that file. No process can make the file shorter:
+/// a count that is written behind its end would end this one.
 pub(crate) fn report_file() -> Option<i32> {
     let (number, inode) = variable(REPORT)?.split_once(':')?;
     let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);

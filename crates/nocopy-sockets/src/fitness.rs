@@ -63,8 +63,8 @@ const HARMLESS: u32 = 0;
 const MEDDLE: u32 = 1;
 const UNKNOWN: u32 = 2;
 
-/// Whether the disciplines of all interfaces only queue. All are checked, because other interfaces may lie below the route's (a bond, a
-/// VLAN, a tunnel), and marks and rules may change a datagram's route.
+/// Whether the disciplines of all interfaces only queue. All are checked, because other interfaces may lie
+/// below the route's (a bond, a VLAN, a tunnel), and marks and rules may change a datagram's route.
 fn disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
     // Relaxed: used under the lock, except by `forget_disciplines`. If that is overlooked, the list is used
     // for `LISTED_NS` at most.

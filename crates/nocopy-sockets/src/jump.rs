@@ -1,7 +1,7 @@
 //! Where a jump of the C library leads (longjmp(3)): the stack pointer that it restores.
 //!
-//! The C library mangles the stack pointers that setjmp(3) stores, by the same number for the life of a process. The number is found by
-//! storing one that is known (the thread sanitizer does the same).
+//! The C library mangles the stack pointers that setjmp(3) stores, by the same number for the life of a
+//! process. The number is found by storing one that is known (the thread sanitizer does the same).
 
 use std::arch::asm;
 use std::mem::MaybeUninit;

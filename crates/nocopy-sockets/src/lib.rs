@@ -1,5 +1,6 @@
-//! Equal datagrams of unchanged UDP programs, joined to bursts that the kernel or the card cuts (`UDP_SEGMENT`): a library that the loader
-//! puts in front of the C library (`LD_PRELOAD`, set by `nocopy run --batch-udp`).
+//! Equal datagrams of unchanged UDP programs, joined to bursts that the kernel or the card cuts
+//! (`UDP_SEGMENT`): a library that the loader puts in front of the C library (`LD_PRELOAD`, set by
+//! `nocopy run --batch-udp`).
 //!
 //! ```text
 //!         a program, unchanged
@@ -13,13 +14,14 @@
 //!         payoff: do bursts pay here?
 //! ```
 //!
-//! Programs keep the kernel's own descriptors, so `fork`, `exec`, `dup`, `epoll` and the passing of descriptors work as always. The library
-//! delays only bursts, by at most 100 us.
+//! Programs keep the kernel's own descriptors, so `fork`, `exec`, `dup`, `epoll` and the passing of
+//! descriptors work as always. The library delays only bursts, by at most 100 us.
 //!
-//! Libraries of this kind often fail at forks, in signal handlers, when a descriptor is closed without their notice, and in programs that
-//! inspect their own threads. So after its start this library allocates no memory and takes no lock of the C library; calls of signal
-//! handlers never wait for the code that they interrupted; the kernel is asked for the socket's cookie twice for each burst; and the thread
-//! for the deadline exists only during bursts.
+//! Libraries of this kind often fail at forks, in signal handlers, when a descriptor is closed without their
+//! notice, and in programs that inspect their own threads. So after its start this library allocates no
+//! memory and takes no lock of the C library; calls of signal handlers never wait for the code that they
+//! interrupted; the kernel is asked for the socket's cookie twice for each burst; and the thread for the
+//! deadline exists only during bursts.
 //!
 //! * `entries`: the functions that programs call.
 //! * `outgoing`: sends a datagram alone, or adds it to the burst.
@@ -30,8 +32,8 @@
 //! * `ticker`: the thread for the deadline. `apart`: a thread of a moment, without the program's descriptors.
 //! * `process`: start, forks and end of the process.
 //! * `by_hand`: the upper limit that the bench compares with.
-//! * `real`, `jump`, `sys`, `shared`, `environment`: the C library's functions and its jumps, system calls, the state that threads share,
-//!   variables.
+//! * `real`, `jump`, `sys`, `shared`, `environment`: the C library's functions and its jumps, system calls,
+//!   the state that threads share, variables.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!

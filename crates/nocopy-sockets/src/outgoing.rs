@@ -1,9 +1,9 @@
-//! Sends a program's datagram alone, or adds it to the burst. A process has one burst at a time, so that datagrams are sent in the order of
-//! the calls, whichever thread and socket made them.
+//! Sends a program's datagram alone, or adds it to the burst. A process has one burst at a time, so that
+//! datagrams are sent in the order of the calls, whichever thread and socket made them.
 //!
-//! All of this may run in a signal handler, even one that interrupts this code: it allocates no memory, never waits for a lock that its own
-//! thread holds, and calls only the kernel. A signal handler gives the pending burst to the kernel first, and sends its own datagrams alone; `burst`
-//! describes why that is safe.
+//! All of this may run in a signal handler, even one that interrupts this code: it allocates no memory, never
+//! waits for a lock that its own thread holds, and calls only the kernel. A signal handler gives the pending
+//! burst to the kernel first, and sends its own datagrams alone; `burst` describes why that is safe.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +18,9 @@ use crate::shared::{Denied, Guard, SHARED, Word, is_guest, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
-/// How long other output waits for a socket without room: in total for a burst, and per attempt. After that the burst's datagrams are lost if
-/// their socket is closed or their process ends; otherwise they are overtaken. (Output of the same socket waits as without this library.)
+/// How long other output waits for a socket without room: in total for a burst, and per attempt. After that
+/// the burst's datagrams are lost if their socket is closed or their process ends; otherwise they are
+/// overtaken. (Output of the same socket waits as without this library.)
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
 
@@ -54,8 +55,9 @@ pub(crate) struct Datagram<'a> {
     pub(crate) dont_wait: bool,
 }
 
-/// Appends a datagram to the current burst, if it has the same shape and there is no obstacle, and returns its bytes; otherwise [`offer`]
-/// decides what to do with it. `parts` compares its shape with the burst's, if the burst is of the same descriptor.
+/// Appends a datagram to the current burst, if it has the same shape and there is no obstacle, and returns
+/// its bytes; otherwise [`offer`] decides what to do with it. `parts` compares its shape with the burst's, if
+/// the burst is of the same descriptor.
 #[inline]
 pub(crate) fn join<P: AsRef<[libc::iovec]>>(
     descriptor: i32,
@@ -76,7 +78,8 @@ pub(crate) fn join<P: AsRef<[libc::iovec]>>(
     joined.flatten()
 }
 
-/// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library is off.
+/// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library
+/// is off.
 #[inline]
 pub(crate) fn identified(descriptor: i32) -> Option<(&'static Slot, Kind)> {
     let slot = slots::of(descriptor).filter(|_| !is_off())?;
@@ -253,12 +256,13 @@ pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     });
 }
 
-/// Hands over the burst, before the program does something else. If the program only waits, the burst stays if its socket has no room, or an
-/// error that the program waits for, and that the burst would take.
+/// Hands over the burst, before the program does something else. If the program only waits, the burst stays
+/// if its socket has no room, or an error that the program waits for, and that the burst would take.
 pub(crate) fn flush(why: Flush) {
     while is_queued() {
         let ours = SHARED.lock.with(|guard| {
-            // A burst that is under way has a head, which this thread, interrupted or not, does not write now.
+            // A burst that is under way has a head, which this thread, interrupted or not, does not write
+            // now.
             let descriptor = head(guard).descriptor;
             let must_stay = why == Flush::Wait && sys::has_error(descriptor);
             (!must_stay).then(|| (hand_over(why, Some(guard)), descriptor))

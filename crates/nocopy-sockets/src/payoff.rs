@@ -1,28 +1,31 @@
 //! Whether bursts pay on a socket, found by measuring while the program sends.
 //!
-//! Bursts and plain sends alternate for short epochs, in pairs, because the speed of a shared machine drifts; the median of the pairs'
-//! ratios decides. A decision for bursts holds long enough that measuring again costs about a hundredth of the time; this period doubles
-//! each time the decision is confirmed. A decision for plain sends holds for as many datagrams as take that long.
+//! Bursts and plain sends alternate for short epochs, in pairs, because the speed of a shared machine drifts;
+//! the median of the pairs' ratios decides. A decision for bursts holds long enough that measuring again
+//! costs about a hundredth of the time; this period doubles each time the decision is confirmed. A decision
+//! for plain sends holds for as many datagrams as take that long.
 //!
-//! (The policy of the nocopy library measures the same way among many methods and classes, but it allocates memory for each new class,
-//! which a function that a signal handler may call must not do.)
+//! (The policy of the nocopy library measures the same way among many methods and classes, but it allocates
+//! memory for each new class, which a function that a signal handler may call must not do.)
 
 /// The datagrams of an epoch with bursts, and of one without.
 const BATCHED_DATAGRAMS: u32 = 256;
 const PLAIN_DATAGRAMS: u32 = 64;
 
-/// After this many interruptions epochs become half as long, at most [`HALVINGS_MAX`] times, because a program may pause after every
-/// hundred datagrams.
+/// After this many interruptions epochs become half as long, at most [`HALVINGS_MAX`] times, because a
+/// program may pause after every hundred datagrams.
 const INTERRUPTIONS: u32 = 16;
 const HALVINGS_MAX: u32 = 2;
 
 /// Pairs of epochs of one comparison: an odd number, so that there is a median.
 const PAIRS: usize = 5;
 
-/// Bursts are chosen unless plain sends are faster by more than this share: they take less of the processor where both wait for the card.
+/// Bursts are chosen unless plain sends are faster by more than this share: they take less of the processor
+/// where both wait for the card.
 const FASTER_SHARE: f64 = 0.02;
 
-/// A decision first holds for this many times the duration of the plain epochs, and at most for [`HOLD_NS_MAX`].
+/// A decision first holds for this many times the duration of the plain epochs, and at most for
+/// [`HOLD_NS_MAX`].
 const HOLD_TIMES: u64 = 100;
 const HOLD_NS_MAX: u64 = 10_000_000_000;
 
@@ -98,7 +101,8 @@ impl Payoff {
         self.stage == Stage::Plain
     }
 
-    /// Whether [`turn`](Self::turn) must be called with the time; checked before each datagram while there is no burst.
+    /// Whether [`turn`](Self::turn) must be called with the time; checked before each datagram while there is
+    /// no burst.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         match self.stage {

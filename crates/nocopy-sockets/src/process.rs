@@ -1,5 +1,6 @@
-//! Start of the library in a process, forks, the end of the process, and conditions under which the library stops doing anything. A child that
-//! shares the memory of its parent (vfork(2)) changes nothing of the parent's.
+//! Start of the library in a process, forks, the end of the process, and conditions under which the library
+//! stops doing anything. A child that shares the memory of its parent (vfork(2)) changes nothing of the
+//! parent's.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,8 @@ pub(crate) fn begin() {
     jump::learn();
     record::open();
     ticker::set_flush(outgoing::flush_by_deadline);
-    // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the handlers below are not called.
+    // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the
+    // handlers below are not called.
     unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
@@ -29,7 +31,8 @@ fn note_process() {
     SHARED.process.store(sys::process() as u32, Ordering::Relaxed);
 }
 
-/// Switches the library off: no further burst begins. A current burst is handed over, even one that another thread was about to begin.
+/// Switches the library off: no further burst begins. A current burst is handed over, even one that another
+/// thread was about to begin.
 pub(crate) fn switch_off() {
     if shared::is_guest() {
         return outgoing::flush(Flush::Process);
@@ -42,13 +45,14 @@ pub(crate) fn switch_off() {
     flush_and_end_ticker();
 }
 
-/// A thread that holds the lock now may have found the library on: the burst that it begins leaves with the next [flush](outgoing::flush).
-/// Those that take the lock from now on see that it is off.
+/// A thread that holds the lock now may have found the library on: the burst that it begins leaves with the
+/// next [flush](outgoing::flush). Those that take the lock from now on see that it is off.
 fn wait_for_beginners() {
     let _ = SHARED.lock.with(|_| ());
 }
 
-/// Hands over the burst, even one that another thread begins during this, and ends the thread for the deadline.
+/// Hands over the burst, even one that another thread begins during this, and ends the thread for the
+/// deadline.
 fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
     if shared::is_guest() {
@@ -64,8 +68,9 @@ pub(crate) fn end() {
     outgoing::flush_before_closing(0..=i32::MAX, Flush::Process);
 }
 
-/// Switches the library off, because the process filters its system calls from now on, and the filter may kill it for calls that bursts
-/// need. (A filter with which it was started is made for programs in general, which make the same calls.)
+/// Switches the library off, because the process filters its system calls from now on, and the filter may
+/// kill it for calls that bursts need. (A filter with which it was started is made for programs in general,
+/// which make the same calls.)
 pub(crate) fn confine() {
     let is_guest = shared::is_guest();
     if !shared::is_off() && !is_guest {
@@ -83,22 +88,23 @@ pub(crate) fn quiesce() {
     fitness::forget_disciplines();
 }
 
-/// Ends the library's thread before a call that changes all threads that the C library knows; the next one is started after it, with the
-/// rights that are left ([`shared::end_pause`]).
+/// Ends the library's thread before a call that changes all threads that the C library knows; the next one is
+/// started after it, with the rights that are left ([`shared::end_pause`]).
 pub(crate) fn pause() {
     shared::begin_pause();
     wait_for_beginners();
     quiesce();
 }
 
-/// Hands over the burst and ends the thread before a fork: the burst belongs to the parent, and a program that inspects its threads must
-/// find only its own.
+/// Hands over the burst and ends the thread before a fork: the burst belongs to the parent, and a program
+/// that inspects its threads must find only its own.
 unsafe extern "C" fn before_fork() {
     flush_and_end_ticker();
 }
 
 unsafe extern "C" fn in_child() {
-    // SAFETY: the child of a fork has one thread. The page is as in a new process: also where the kernel could not clear it.
+    // SAFETY: the child of a fork has one thread. The page is as in a new process: also where the kernel
+    // could not clear it.
     unsafe {
         std::ptr::write_bytes((&raw const SHARED).cast_mut().cast::<u8>(), 0, PAGE_BYTES);
         slots::begin_process();

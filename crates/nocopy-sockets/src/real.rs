@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// A function of the C library, as the loader finds it after this library. The address is the first field, because assembly reads it.
+/// A function of the C library, as the loader finds it after this library. The address is the first field,
+/// because assembly reads it.
 #[repr(C)]
 pub(crate) struct Real {
     address: AtomicPtr<c_void>,
@@ -86,7 +87,8 @@ macro_rules! call_at {
 
 pub(crate) use {call, call_at};
 
-/// Looks up the address of a function of the C library, for an entry point in assembly that does not know it yet.
+/// Looks up the address of a function of the C library, for an entry point in assembly that does not know it
+/// yet.
 pub(crate) extern "C" fn resolve(real: &Real) -> *mut c_void {
     real.found()
 }

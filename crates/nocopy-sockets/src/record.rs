@@ -36,7 +36,8 @@ pub(crate) fn confined() {
 
 fn map(descriptor: i32) -> Option<&'static [Words]> {
     let memory = sys::map_shared(descriptor, FILE_BYTES)?;
-    // SAFETY: so many bytes are mapped, and stay mapped; the atomics are valid for any content, and page-aligned.
+    // SAFETY: so many bytes are mapped, and stay mapped; the atomics are valid for any content, and
+    // page-aligned.
     let records = unsafe { std::slice::from_raw_parts(memory.cast::<Words>(), 1 + SOCKETS_MAX) };
     (records[0][head::MAGIC_AT].load(Relaxed) == MAGIC).then_some(records)
 }

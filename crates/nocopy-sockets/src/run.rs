@@ -1,5 +1,5 @@
-//! Decides for one socket which datagrams begin a run, which join a burst, and when to stop joining for a while. It makes no system call
-//! and reads no clock.
+//! Decides for one socket which datagrams begin a run, which join a burst, and when to stop joining for a
+//! while. It makes no system call and reads no clock.
 //!
 //! ```text
 //!                 8 quick equal sends          one more goes plainly        others join
@@ -29,13 +29,14 @@ pub(crate) const ENTRY: u32 = 8;
 /// How long to trust what was learned about a socket's options and about queueing disciplines.
 const EXAMINED_NS: u64 = 100_000_000;
 
-/// After this many sends without a run, the library backs off: it joins none of the next datagrams, [`LEFT_ALONE`] of them at first,
-/// [`LEFT_ALONE_MAX`] at most.
+/// After this many sends without a run, the library backs off: it joins none of the next datagrams,
+/// [`LEFT_ALONE`] of them at first, [`LEFT_ALONE_MAX`] at most.
 const PATIENCE: u32 = 256;
 const LEFT_ALONE: u32 = 4096;
 const LEFT_ALONE_MAX: u32 = 1 << 18;
 
-/// A burst with fewer datagrams is short; a burst that the deadline ended is short with fewer than the second number.
+/// A burst with fewer datagrams is short; a burst that the deadline ended is short with fewer than the second
+/// number.
 const SHORT: u32 = 4;
 const SHORT_BY_DEADLINE: u32 = 8;
 
@@ -50,7 +51,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether a datagram of this length and destination has this shape; `None` stands for the peer of a connected socket.
+    /// Whether a datagram of this length and destination has this shape; `None` stands for the peer of a
+    /// connected socket.
     #[inline]
     pub(crate) fn is(&self, bytes: usize, address: Option<&[u8]>) -> bool {
         self.bytes == bytes && self.destination.is(address)
@@ -90,7 +92,8 @@ pub(crate) struct Run {
     /// Equal datagrams sent so far, up to `entry`.
     equal: u32,
     since_ns: u64,
-    /// Whether the next datagram of this shape joins a burst, because the one before it was sent alone without an error.
+    /// Whether the next datagram of this shape joins a burst, because the one before it was sent alone
+    /// without an error.
     is_open: bool,
     /// Sends since the last run.
     fruitless: u32,
@@ -146,7 +149,8 @@ impl Run {
         if is_known { Step::Alone(Plain::First) } else { Step::Examine }
     }
 
-    /// Whether a measured epoch is over, so that [`turn`](Self::turn) must be called before [`offer`](Self::offer).
+    /// Whether a measured epoch is over, so that [`turn`](Self::turn) must be called before
+    /// [`offer`](Self::offer).
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.equal >= self.tuning.entry && self.payoff.is_due()
@@ -162,8 +166,8 @@ impl Run {
         (decision, given_up.map(|decision| decision.retry_after.clamp(LEFT_ALONE, LEFT_ALONE_MAX)))
     }
 
-    /// Records whether a datagram that went alone was sent. After too many sends without a run, returns how many datagrams to send
-    /// unjoined.
+    /// Records whether a datagram that went alone was sent. After too many sends without a run, returns how
+    /// many datagrams to send unjoined.
     pub(crate) fn sent(
         &mut self,
         shape: Shape,
@@ -209,7 +213,8 @@ impl Run {
         (self.fruitless >= PATIENCE).then(|| self.leave())
     }
 
-    /// Records whether the socket and the route allow bursts. The error is the number of datagrams to send unjoined.
+    /// Records whether the socket and the route allow bursts. The error is the number of datagrams to send
+    /// unjoined.
     pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
         match fit {
             Ok(()) => {
@@ -236,7 +241,8 @@ impl Run {
         (self.shorts >= SHORT_BURSTS_MAX).then(|| self.leave())
     }
 
-    /// The kernel refused to cut a burst (`EIO`, `EINVAL`): it cuts none, or none whose datagrams have this size or more.
+    /// The kernel refused to cut a burst (`EIO`, `EINVAL`): it cuts none, or none whose datagrams have this
+    /// size or more.
     pub(crate) fn refused(&mut self, bytes: usize, is_for_all: bool) {
         self.refused_bytes = self.refused_bytes.min(if is_for_all { 0 } else { bytes });
         self.end();

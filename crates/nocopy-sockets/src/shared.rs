@@ -1,7 +1,9 @@
-//! The state that all threads of the process share: the burst, the holder of the lock, and the thread for the deadline.
+//! The state that all threads of the process share: the burst, the holder of the lock, and the thread for the
+//! deadline.
 //!
-//! It lies on a separate page, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a child begins without a burst, a
-//! holder of the lock and a thread, even after a fork for which the C library calls no handlers.
+//! It lies on a separate page, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`). So a
+//! child begins without a burst, a holder of the lock and a thread, even after a fork for which the C library
+//! calls no handlers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
@@ -12,7 +14,8 @@ use crate::sys;
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 pub(crate) struct Shared {
-    /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
+    /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero
+    /// while no burst is under way.
     pub(crate) word: AtomicU64,
     /// The second field: entry points in assembly look at its owner.
     pub(crate) lock: Lock,
@@ -52,7 +55,8 @@ pub(crate) static SHARED: Shared = Shared {
     fires_ns: AtomicU64::new(0),
 };
 
-/// Why no burst may begin: the library is switched off, and how many calls that change all threads are under way. 0: one may.
+/// Why no burst may begin: the library is switched off, and how many calls that change all threads are under
+/// way. 0: one may.
 static OBSTACLES: AtomicU32 = AtomicU32::new(OFF);
 
 const OFF: u32 = 1 << 31;
@@ -70,7 +74,8 @@ pub(crate) fn is_off() -> bool {
     OBSTACLES.load(Ordering::Relaxed) != 0
 }
 
-/// Whether the process filters its system calls, and the library makes none of its own any more. Forked children are confined, too.
+/// Whether the process filters its system calls, and the library makes none of its own any more. Forked
+/// children are confined, too.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn confine() {
@@ -81,8 +86,9 @@ pub(crate) fn is_confined() -> bool {
     IS_CONFINED.load(Ordering::Relaxed)
 }
 
-/// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the state is the parent's. In
-/// confined processes, whose filters may forbid to ask, there is no state any more that matters.
+/// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the
+/// state is the parent's. In confined processes, whose filters may forbid to ask, there is no state any more
+/// that matters.
 pub(crate) fn is_guest() -> bool {
     let process = SHARED.process.load(Ordering::Relaxed);
     process != 0 && !is_confined() && process != sys::process() as u32
@@ -154,13 +160,15 @@ impl Word {
         Self::with(self.number().wrapping_add(1), 0, 0)
     }
 
-    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst over. The lock is held.
+    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst
+    /// over. The lock is held.
     #[inline]
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn replace(self, by: Self) -> bool {
         let found: u64;
-        // Without `lock`, which costs as much as a hundred bytes' copy: no other thread writes the word, and a handler of this one cannot come
-        // within an instruction. Stores are seen in their order here, which is the release that pairs with the acquire of `load`.
+        // Without `lock`, which costs as much as a hundred bytes' copy: no other thread writes the word, and
+        // a handler of this one cannot come within an instruction. Stores are seen in their order here, which
+        // is the release that pairs with the acquire of `load`.
         //
         // SAFETY: writes to the word only, as an atomic store would.
         unsafe {
@@ -175,7 +183,8 @@ impl Word {
         found == self.0
     }
 
-    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst over.
+    /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst
+    /// over.
     #[inline]
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn replace(self, by: Self) -> bool {
@@ -192,7 +201,8 @@ pub(crate) fn is_queued() -> bool {
 /// Who holds the lock: the address of a thread's own data, or this for the thread of the deadline.
 const TICKER: usize = 1;
 
-/// Attempts to take a lock, without and with sleeping: about a second in all, after which the caller continues without it.
+/// Attempts to take a lock, without and with sleeping: about a second in all, after which the caller
+/// continues without it.
 const SPINS: u32 = 200;
 const LOOKS: u32 = 20_000;
 const NAP_NS: u64 = 50_000;
@@ -215,8 +225,8 @@ pub(crate) enum Denied {
     Late,
 }
 
-/// Proves that the lock is held. It is [released](Self::release) by hand: what a thread leaves when it ends in a signal handler must have
-/// nothing to drop.
+/// Proves that the lock is held. It is [released](Self::release) by hand: what a thread leaves when it ends
+/// in a signal handler must have nothing to drop.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Guard {
@@ -230,7 +240,8 @@ impl Lock {
         let taken = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
         taken?;
         self.stack.store(sys::stack(), Ordering::Relaxed);
-        // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet have returned here.
+        // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet
+        // have returned here.
         compiler_fence(Ordering::SeqCst);
         match self.owner.load(Ordering::Relaxed) {
             still if still == owner => Ok(Guard { owner }),
@@ -282,8 +293,9 @@ impl Lock {
         self.owner.load(Ordering::Relaxed) == sys::thread()
     }
 
-    /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it comes from a signal handler that
-    /// interrupted the call. (If it only leads to another place in the handler, the call goes on.)
+    /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it
+    /// comes from a signal handler that interrupted the call. (If it only leads to another place in the
+    /// handler, the call goes on.)
     pub(crate) fn is_left_by_jump(&self, target: usize) -> bool {
         if !self.is_own() {
             return false;
@@ -303,8 +315,9 @@ impl Lock {
     }
 }
 
-/// Whether a jump to `target` leaves a call that had the stack pointer `call`, interrupted by a handler that has `now`. What a handler jumps to
-/// within itself is between the two if it runs on the call's stack, and is on the stack for signals if it runs there.
+/// Whether a jump to `target` leaves a call that had the stack pointer `call`, interrupted by a handler that
+/// has `now`. What a handler jumps to within itself is between the two if it runs on the call's stack, and is
+/// on the stack for signals if it runs there.
 fn is_left(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
     if signals.contains(&target) {
         return signals.contains(&call) && target > call;
@@ -325,8 +338,8 @@ impl Guard {
         // First: behind the release it would be the next holder's that is cleared.
         SHARED.lock.stack.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // A signal handler that jumps here, within itself, releases the lock, because it finds no stack pointer; then it may be another's.
-        // Release: pairs with the acquire of the next holder.
+        // A signal handler that jumps here, within itself, releases the lock, because it finds no stack
+        // pointer; then it may be another's. Release: pairs with the acquire of the next holder.
         let _ = SHARED.lock.owner.compare_exchange(self.owner, 0, Ordering::Release, Ordering::Relaxed);
     }
 }

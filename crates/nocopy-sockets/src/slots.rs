@@ -1,5 +1,6 @@
-//! A cache of facts about each descriptor. A descriptor may be closed and opened again without a call that this library sees. So the kernel
-//! is asked for the socket's cookie when a burst begins, when it is handed over, and before the program gets an error of the socket.
+//! A cache of facts about each descriptor. A descriptor may be closed and opened again without a call that
+//! this library sees. So the kernel is asked for the socket's cookie when a burst begins, when it is handed
+//! over, and before the program gets an error of the socket.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -115,7 +116,8 @@ impl Slot {
     }
 
     fn forget(&self) {
-        // Nothing is written where nothing is known. An error may be: of a burst that was refused after its socket was forgotten.
+        // Nothing is written where nothing is known. An error may be: of a burst that was refused after its
+        // socket was forgotten.
         match (self.kind.load(Relaxed), self.owed.load(Relaxed)) {
             (UNKNOWN, 0) => {}
             (OTHER, 0) => self.kind.store(UNKNOWN, Relaxed),
@@ -149,7 +151,8 @@ impl Slot {
         Record::from_pointer(self.record.load(Relaxed))
     }
 
-    /// The error that has not been reported to the program yet; returned once, and only if the descriptor still is the socket.
+    /// The error that has not been reported to the program yet; returned once, and only if the descriptor
+    /// still is the socket.
     #[inline]
     pub(crate) fn take_owed(&self, descriptor: i32) -> Option<i32> {
         if self.owed.load(Relaxed) == 0 {

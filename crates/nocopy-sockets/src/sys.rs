@@ -1,5 +1,5 @@
-//! System calls without the C library: they set no `errno`, are no cancellation points, and run in a thread that the C library does not
-//! know. They return the kernel's result; a negative number is an error.
+//! System calls without the C library: they set no `errno`, are no cancellation points, and run in a thread
+//! that the C library does not know. They return the kernel's result; a negative number is an error.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -167,8 +167,8 @@ pub(crate) fn wait_on(word: &std::sync::atomic::AtomicU32, value: u32, timeout_n
     plain(libc::SYS_futex, [address, operation, value as usize, (&raw const time) as usize]);
 }
 
-/// The signal that wakes the thread for the deadline. The C library reserves it, so no program waits for it. It is sent only to that
-/// thread, which blocks it, so no handler runs.
+/// The signal that wakes the thread for the deadline. The C library reserves it, so no program waits for it.
+/// It is sent only to that thread, which blocks it, so no handler runs.
 const TICK: i32 = 32;
 
 /// Wakes a thread of this process that [waits for it](wait_for_signal).
@@ -254,7 +254,8 @@ pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
     flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
 }
 
-/// Waits for events of a descriptor, and returns those that are there. It takes nothing from the descriptor: a pending error stays.
+/// Waits for events of a descriptor, and returns those that are there. It takes nothing from the descriptor:
+/// a pending error stays.
 fn events(descriptor: i32, events: i16, timeout_ns: u64) -> i16 {
     let mut wait = libc::pollfd { fd: descriptor, events, revents: 0 };
     let time = time(timeout_ns);
@@ -289,7 +290,8 @@ struct Segment {
     filling: [u8; 6],
 }
 
-/// A datagram, or a burst of datagrams of one length, in the kernel's format. It must not move from [`set`](Self::set) to [`send`].
+/// A datagram, or a burst of datagrams of one length, in the kernel's format. It must not move from
+/// [`set`](Self::set) to [`send`].
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Message {
@@ -349,7 +351,8 @@ impl Message {
     /// # Safety
     /// As [`spoil`](Self::spoil).
     pub(crate) unsafe fn taken(message: *mut Self) -> usize {
-        // SAFETY: by contract. The kernel writes the length when it has taken a message, before the call returns.
+        // SAFETY: by contract. The kernel writes the length when it has taken a message, before the call
+        // returns.
         unsafe {
             let bytes = (&raw const (*message).header.msg_len).read_volatile();
             if bytes > 0 { (*message).datagrams } else { 0 }
@@ -437,7 +440,8 @@ pub(crate) fn keeps_its_bytes(descriptor: i32) -> bool {
     seals >= 0 && seals as i32 & libc::F_SEAL_SHRINK != 0
 }
 
-/// Whether a regular file is stored somewhere, and not made up by the kernel when it is read; `None` for anything else.
+/// Whether a regular file is stored somewhere, and not made up by the kernel when it is read; `None` for
+/// anything else.
 pub(crate) fn is_stored(descriptor: i32) -> Option<bool> {
     let status = status(descriptor).filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG)?;
     Some(status.st_blocks > 0)

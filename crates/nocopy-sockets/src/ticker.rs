@@ -1,13 +1,15 @@
 //! The thread for the deadline: hands over a burst that has waited for further datagrams for 90 us.
 //!
-//! The thread exists only while there are bursts. The C library does not know it: `pthread_create` allocates memory, which a function that
-//! a signal handler may call must not do. So the thread makes system calls only, and uses nothing of the C library, not even `errno`. All
-//! signals are blocked in it. It ends before calls that require a process with one thread, or that change all threads one by one ([`end`]).
+//! The thread exists only while there are bursts. The C library does not know it: `pthread_create` allocates
+//! memory, which a function that a signal handler may call must not do. So the thread makes system calls
+//! only, and uses nothing of the C library, not even `errno`. All signals are blocked in it. It ends before
+//! calls that require a process with one thread, or that change all threads one by one ([`end`]).
 //!
-//! The thread sleeps until a timer signals it. Code that begins a burst postpones the timer when it is about to expire ([`arm`]). So a
-//! sender that fills its bursts quickly never wakes the thread: on a virtual machine, a wake-up costs tens of microseconds, and postponing
-//! the timer one, per passed deadline instead of per burst. (The timer is made by `timer_create`, because a timerfd would be a descriptor
-//! among the program's.)
+//! The thread sleeps until a timer signals it. Code that begins a burst postpones the timer when it is about
+//! to expire ([`arm`]). So a sender that fills its bursts quickly never wakes the thread: on a virtual
+//! machine, a wake-up costs tens of microseconds, and postponing the timer one, per passed deadline instead
+//! of per burst. (The timer is made by `timer_create`, because a timerfd would be a descriptor among the
+//! program's.)
 
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;
@@ -57,7 +59,8 @@ pub(crate) fn is_ready() -> bool {
     SHARED.is_ticking.load(Acquire) || start()
 }
 
-/// Whether the thread exists; it ends only while the lock is held, or in a signal handler that interrupts the holder.
+/// Whether the thread exists; it ends only while the lock is held, or in a signal handler that interrupts the
+/// holder.
 #[inline]
 pub(crate) fn is_ticking() -> bool {
     SHARED.is_ticking.load(Relaxed)
@@ -66,7 +69,8 @@ pub(crate) fn is_ticking() -> bool {
 /// The function that hands over the burst with a given number.
 static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
 
-/// Sets the function that hands over the burst with a given number, before the program starts: later, a fork or a jump could leave it locked.
+/// Sets the function that hands over the burst with a given number, before the program starts: later, a fork
+/// or a jump could leave it locked.
 pub(crate) fn set_flush(flush: fn(u32)) {
     let _ = FLUSH.set(flush);
 }
@@ -103,7 +107,8 @@ const NO_TIMER: i32 = -1;
 /// Makes the thread check the burst that begins now at its deadline. The caller holds the lock.
 #[inline]
 pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
-    // Pairs with the fence in `run`: either this finds that the timer has fired, or the thread finds the burst.
+    // Pairs with the fence in `run`: either this finds that the timer has fired, or the thread finds the
+    // burst.
     fence(SeqCst);
     let fires_ns = SHARED.fires_ns.load(Relaxed);
     if fires_ns < now_ns + deadline_ns / MARGIN_SHARE || fires_ns > now_ns + deadline_ns {
@@ -111,8 +116,8 @@ pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
     }
 }
 
-/// The thread and a sender may do this at the same time. Whichever setting wins fires within the deadline of the burst that each knows, and
-/// a noted time that is not the timer's is soon in the past.
+/// The thread and a sender may do this at the same time. Whichever setting wins fires within the deadline of
+/// the burst that each knows, and a noted time that is not the timer's is soon in the past.
 fn set_timer(fires_ns: u64) {
     SHARED.fires_ns.store(fires_ns, Relaxed);
     sys::set_timer(SHARED.timer.load(Acquire), fires_ns);
@@ -133,7 +138,8 @@ pub(crate) fn end() {
     }
 }
 
-/// Notes that the holder of the lock never continues, which may have been [ending](end) the thread: the next burst starts another.
+/// Notes that the holder of the lock never continues, which may have been [ending](end) the thread: the next
+/// burst starts another.
 pub(crate) fn holder_left() {
     if SHARED.stop.load(Relaxed) != 0 {
         SHARED.is_ticking.store(false, Release);
@@ -155,7 +161,8 @@ fn wait_until_gone() -> bool {
     false
 }
 
-/// Waits until the kernel does not know the thread any more, whose memory is free a moment before its number is: that is when `number` is
+/// Waits until the kernel does not know the thread any more, whose memory is free a moment before its number
+/// is: that is when `number` is
 /// 0. Not without end: the number may be that of another thread by then.
 pub(crate) fn wait_until_unknown(number: &AtomicU32, thread: u32) {
     let mut looks = 0..LOOKS;
@@ -164,7 +171,8 @@ pub(crate) fn wait_until_unknown(number: &AtomicU32, thread: u32) {
     }
 }
 
-/// The flags of a thread of this process; the kernel writes its number, and clears it when the thread has ended.
+/// The flags of a thread of this process; the kernel writes its number, and clears it when the thread has
+/// ended.
 pub(crate) const FLAGS: usize = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES

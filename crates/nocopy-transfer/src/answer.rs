@@ -1,5 +1,6 @@
-//! Answers of a socket that is bound to all addresses of the host: they come from the address that was asked. Otherwise the kernel would
-//! choose the source by its routes, and a peer that asked another address ignores the answer.
+//! Answers of a socket that is bound to all addresses of the host: they come from the address that was asked.
+//! Otherwise the kernel would choose the source by its routes, and a peer that asked another address ignores
+//! the answer.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -9,8 +10,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use nocopy::udp::{LocalAddress, Sender};
 
-/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given. Does not wait: the address may be forged, and
-/// the kernel keeps what is sent to a host that does not exist.
+/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given. Does not wait:
+/// the address may be forged, and the kernel keeps what is sent to a host that does not exist.
 pub(crate) fn answer(
     sender: &mut Sender,
     bytes: &[u8],

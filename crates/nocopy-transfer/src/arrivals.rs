@@ -23,7 +23,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most half of all values.
+    /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most
+    /// half of all values.
     ///
     /// Values before the first count as received, because it is not known whether they were sent.
     pub fn new(bits: u32, window: u64, next: u64) -> Self {
@@ -54,7 +55,8 @@ impl Arrivals {
         if std::mem::replace(seen, true) { Arrival::Again } else { Arrival::Late }
     }
 
-    /// Marks `count` values, fewer than the window, as not arrived. At most two runs of memory: a stranger decides how many they are.
+    /// Marks `count` values, fewer than the window, as not arrived. At most two runs of memory: a stranger
+    /// decides how many they are.
     fn forget(&mut self, from: usize, count: usize) {
         let to_end = count.min(self.seen.len() - from);
         self.seen[from..from + to_end].fill(false);

@@ -1,4 +1,5 @@
-//! Addresses of datagrams, streams and messages: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`, `xdp://HOST:PORT`.
+//! Addresses of datagrams, streams and messages: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`,
+//! `xdp://HOST:PORT`.
 
 use std::fmt;
 use std::io;
@@ -56,7 +57,8 @@ impl Endpoint {
         Ok(Self { scheme, at })
     }
 
-    /// Parses `HOST:PORT` for receiving: the host, an address of this machine, may be missing, and port 0 chooses a free port.
+    /// Parses `HOST:PORT` for receiving: the host, an address of this machine, may be missing, and port 0
+    /// chooses a free port.
     pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
         Self::at(scheme, text, "")
     }
@@ -88,7 +90,8 @@ impl Endpoint {
         Self::read_peer(text, &[Scheme::Message], "message://HOST:PORT")
     }
 
-    /// Parses an address of `serve`; without a scheme, messages and TCP use the port, and UDP the next port, because messages use UDP as well.
+    /// Parses an address of `serve`; without a scheme, messages and TCP use the port, and UDP the next port,
+    /// because messages use UDP as well.
     pub fn parse_services(text: &str) -> Result<Vec<Self>, String> {
         if let Some(one) = Self::read(text, ROUNDS) {
             return one.map(|one| vec![one]);

@@ -1,4 +1,5 @@
-//! The addresses of a peer, tried in turn where no connection of the kernel shows which one answers: for datagrams and messages.
+//! The addresses of a peer, tried in turn where no connection of the kernel shows which one answers: for
+//! datagrams and messages.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,7 +13,8 @@ use crate::Failure;
 /// How long to wait for the refusal of a host that is near; refusals of others come later, or never.
 const REFUSAL_WAIT: Duration = Duration::from_millis(20);
 
-/// Tries each address until one succeeds. Each may take an equal share of the time that is left, which `attempt` receives.
+/// Tries each address until one succeeds. Each may take an equal share of the time that is left, which
+/// `attempt` receives.
 ///
 /// # Errors
 /// All failed.
@@ -43,7 +45,8 @@ pub(crate) fn try_each<T>(
     None
 }
 
-/// Whether no program has that UDP port: a host that is near says so at once. The datagram is empty, so that a program there ignores it.
+/// Whether no program has that UDP port: a host that is near says so at once. The datagram is empty, so that
+/// a program there ignores it.
 ///
 /// # Errors
 /// The refusal, or another error of the network.

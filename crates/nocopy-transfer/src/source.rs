@@ -1,5 +1,6 @@
-//! The address that datagrams come from. An IPv6 address that was just added is *tentative*: for a second or two no datagram may come from
-//! it (duplicate address detection, RFC 4862), and a socket that is connected meanwhile keeps the source that it got instead.
+//! The address that datagrams come from. An IPv6 address that was just added is *tentative*: for a second or
+//! two no datagram may come from it (duplicate address detection, RFC 4862), and a socket that is connected
+//! meanwhile keeps the source that it got instead.
 
 use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -22,7 +23,8 @@ pub(crate) fn await_address(to: SocketAddr) {
     }
 }
 
-/// Whether the kernel has no source for that destination, or only one that reaches less far: of the loopback interface, or of the link.
+/// Whether the kernel has no source for that destination, or only one that reaches less far: of the loopback
+/// interface, or of the link.
 fn lacks_source(to: SocketAddr) -> bool {
     let SocketAddr::V6(address) = to else { return false };
     if address.ip().is_loopback() || address.ip().is_unicast_link_local() || address.ip().is_multicast() {

@@ -23,7 +23,8 @@ pub(crate) enum Command {
     List,
     /// Fetch and install what the lab needs, unless it is there already.
     Prepare,
-    /// Inside a machine that has no system: make one, run 'guest' with these arguments, and switch the machine off.
+    /// Inside a machine that has no system: make one, run 'guest' with these arguments, and switch the
+    /// machine off.
     #[command(hide = true)]
     Init {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -70,13 +71,14 @@ pub(crate) struct RandomArguments {
     /// Let random operations go on for 10 minutes instead of 12 s.
     #[arg(long)]
     pub(crate) soak: bool,
-    /// What random operations start from: a number, or 'random' for another every time. Default: what NOCOPY_TEST_SEED says in the same
-    /// way, or the same number every time. A test that fails prints it.
+    /// What random operations start from: a number, or 'random' for another every time. Default: what
+    /// NOCOPY_TEST_SEED says in the same way, or the same number every time. A test that fails prints it.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<Seed>,
 }
 
-/// The environment variable with the seed of random operations, here and in the simulations of the message protocol.
+/// The environment variable with the seed of random operations, here and in the simulations of the message
+/// protocol.
 const SEED_VARIABLE: &str = "NOCOPY_TEST_SEED";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +101,8 @@ impl FromStr for Seed {
 }
 
 impl RandomArguments {
-    /// The arguments with a seed: of the command line, of the environment, or the fixed one. Fails if the environment's seed is not valid.
+    /// The arguments with a seed: of the command line, of the environment, or the fixed one. Fails if the
+    /// environment's seed is not valid.
     pub(crate) fn settled(self) -> Result<Self, String> {
         let of_environment = || match std::env::var(SEED_VARIABLE) {
             Ok(text) => text

@@ -1,5 +1,5 @@
-//! The list of programs built for machines that cannot run the host's programs: `cargo xtask nightly aarch64` writes it, and the lab copies
-//! them into the machine.
+//! The list of programs built for machines that cannot run the host's programs: `cargo xtask nightly aarch64`
+//! writes it, and the lab copies them into the machine.
 
 use std::path::PathBuf;
 

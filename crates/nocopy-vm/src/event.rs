@@ -1,4 +1,5 @@
-//! Events that a guest reports to the host: one JSON value a line, appended to a file in the shared directory.
+//! Events that a guest reports to the host: one JSON value a line, appended to a file in the shared
+//! directory.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,9 @@
-//! The VM lab: tests on real drivers under a stock kernel. See README.md for the topologies and how to add a test.
+//! The VM lab: tests on real drivers under a stock kernel. See README.md for the topologies and how to add a
+//! test.
 //!
-//! One binary, two roles: on the *host* it prepares and starts emulated machines; inside each of them, as the *guest*, it runs the tests.
-//! The guest sees the host's file system, so it is the same file; that of an arm64 machine is the same program built for it.
+//! One binary, two roles: on the *host* it prepares and starts emulated machines; inside each of them, as the
+//! *guest*, it runs the tests. The guest sees the host's file system, so it is the same file; that of an
+//! arm64 machine is the same program built for it.
 //!
 //! Exit codes: 0 every test passed, 1 one did not, 2 the lab cannot run, 3 it cannot run on this machine.
 #![forbid(unsafe_code)]

@@ -13,7 +13,8 @@ pub(crate) enum Topology {
     Igb,
     /// Two virtio network devices, driver `virtio_net`.
     Virtio,
-    /// As `Virtio`, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and segment long ones.
+    /// As `Virtio`, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and
+    /// segment long ones.
     VirtioTaps,
     /// A veth pair: the machine has no cards.
     Veth,
@@ -44,7 +45,8 @@ pub(crate) enum Kernel {
     Newest,
     /// A kernel whose igb and virtio_net have no zero-copy yet.
     Older,
-    /// The newest for arm64. Its machines run only when it is asked for: they need programs that were built for them.
+    /// The newest for arm64. Its machines run only when it is asked for: they need programs that were built
+    /// for them.
     Arm64,
 }
 

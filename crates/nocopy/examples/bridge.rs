@@ -1,4 +1,5 @@
-//! Forwards frames between two interfaces until interrupted, without a copy of its own: `bridge INTERFACE INTERFACE`
+//! Forwards frames between two interfaces until interrupted, without a copy of its own:
+//! `bridge INTERFACE INTERFACE`
 //!
 //! VLAN tags and checksums that hosts leave to the card are put in: veth is no card.
 
@@ -40,7 +41,8 @@ fn forward(
     Ok((forwarded, dropped))
 }
 
-/// Sends a packet that found no room, after those before it; returns whether it was sent. One that is refused again returns to its pool here.
+/// Sends a packet that found no room, after those before it; returns whether it was sent. One that is refused
+/// again returns to its pool here.
 fn once_more<T>(
     to: &mut Sender,
     sent: Result<(), Rejected<T>>,

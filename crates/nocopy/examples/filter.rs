@@ -1,4 +1,5 @@
-//! Counts packets that match: `filter INTERFACE EXPRESSION [COUNT]`, an expression of pcap-filter(7) such as `udp port 9000`
+//! Counts packets that match: `filter INTERFACE EXPRESSION [COUNT]`, an expression of pcap-filter(7) such as
+//! `udp port 9000`
 //!
 //! The program receives only matching packets; all others go to the host as usual.
 

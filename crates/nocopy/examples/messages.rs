@@ -1,4 +1,5 @@
-//! Requests and responses between two addresses: `messages ADDRESS` answers, `messages ADDRESS PEER [COUNT]` asks.
+//! Requests and responses between two addresses: `messages ADDRESS` answers, `messages ADDRESS PEER [COUNT]`
+//! asks.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -9,8 +9,8 @@ use nocopy::tcp::PagePool;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Moves bytes until the stream ends, and passes its end on; returns how many. If that fails, both connections are reset: no peer shall
-/// take a part for the whole.
+/// Moves bytes until the stream ends, and passes its end on; returns how many. If that fails, both
+/// connections are reset: no peer shall take a part for the whole.
 fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
     let moved = || {
         let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;

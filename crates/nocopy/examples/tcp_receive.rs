@@ -1,4 +1,5 @@
-//! Receives a stream by the fastest method on this machine, and prints what was copied and why: `tcp_receive ADDRESS`
+//! Receives a stream by the fastest method on this machine, and prints what was copied and why:
+//! `tcp_receive ADDRESS`
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -16,7 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let (mut bytes, mut zeros) = (0, 0);
     while let Some(chunk) = receiver.receive()? {
-        // Copies of bytes on mapped pages, which a sender on this host could still change, then the bytes that the kernel copied.
+        // Copies of bytes on mapped pages, which a sender on this host could still change, then the bytes
+        // that the kernel copied.
         chunk.for_each_part(|part| zeros += part.iter().filter(|&&byte| byte == 0).count());
         bytes += chunk.len();
         // Its memory is used for the next chunk; dropping has the same effect.

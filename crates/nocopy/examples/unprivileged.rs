@@ -1,7 +1,7 @@
 //! Receives without privileges: `unprivileged INTERFACE [COUNT]`, started as root
 //!
-//! Only the part that grants the port has privileges; the part that receives packets from the network is another process of
-//! an unprivileged user.
+//! Only the part that grants the port has privileges; the part that receives packets from the network is
+//! another process of an unprivileged user.
 
 use std::error::Error;
 use std::io;

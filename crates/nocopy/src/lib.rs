@@ -1,5 +1,5 @@
-//! Zero-copy network I/O for stock Linux: one API of owned buffers over everything the kernel offers, and for every byte evidence whether
-//! it was copied, and why.
+//! Zero-copy network I/O for stock Linux: one API of owned buffers over everything the kernel offers, and for
+//! every byte evidence whether it was copied, and why.
 //!
 //! The library is not on crates.io. Depend on a clone of its repository, or on the repository's address:
 //!
@@ -10,8 +10,8 @@
 //!
 //! # One shape for every kind of I/O
 //!
-//! Packets, datagrams, streams and messages are sent and received in the same way: open or bind, then use the half that receives and the
-//! half that sends, each on its own thread if you like.
+//! Packets, datagrams, streams and messages are sent and received in the same way: open or bind, then use the
+//! half that receives and the half that sends, each on its own thread if you like.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,31 +41,36 @@
 //! | messages between nodes | [`message::Endpoint::builder`]`().bind(address)` | [`Buffer`]s, over sockets or a port |
 //! | all packets, which the host keeps | [`Capture::open`]`("eth0")` | [`Block`](capture::Block)s of packets |
 //!
-//! **Receiving.** `receive` waits without limit, `receive_timeout` for a time, `try_receive` not at all. Received data is borrowed until
-//! the next call; `take` makes it yours. How to wait is a setting ([`Wait`]): spin for the lowest latency, sleep for the least work, or
-//! spin first and then sleep.
+//! **Receiving.** `receive` waits without limit, `receive_timeout` for a time, `try_receive` not at all.
+//! Received data is borrowed until the next call; `take` makes it yours. How to wait is a setting ([`Wait`]):
+//! spin for the lowest latency, sleep for the least work, or spin first and then sleep.
 //!
-//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a system call; `flush` hands the
-//! whole queue to the kernel at once. The memory is yours again when the kernel no longer reads it: `reap` looks for such memory,
-//! `in_flight` counts sends that the kernel still reads, and `drain` waits for all of them. An item that cannot be sent is returned with
-//! the reason ([`Rejected`]); if it can be sent later, the reason is always [`Reason::Full`]. `send_copy` copies the bytes, which stay
-//! yours. `close` drains, and ends sending.
+//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a
+//! system call; `flush` hands the whole queue to the kernel at once. The memory is yours again when the
+//! kernel no longer reads it: `reap` looks for such memory, `in_flight` counts sends that the kernel still
+//! reads, and `drain` waits for all of them. An item that cannot be sent is returned with the reason
+//! ([`Rejected`]); if it can be sent later, the reason is always [`Reason::Full`]. `send_copy` copies the
+//! bytes, which stay yours. `close` drains, and ends sending.
 //!
-//! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before each wait on it. With the feature
-//! `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and [`AsyncSender`](tokio::AsyncSender) take any half.
+//! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before
+//! each wait on it. With the feature `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and
+//! [`AsyncSender`](tokio::AsyncSender) take any half.
 //!
-//! **Finding out.** `ledger` returns how many bytes were moved without a copy, how many were copied and why, and how many are unknown
-//! ([`Evidence`]). `stats` has every counter, so every loss is counted. `explain` returns which method is used on this machine for this
-//! work, and how it compared with the others.
+//! **Finding out.** `ledger` returns how many bytes were moved without a copy, how many were copied and why,
+//! and how many are unknown ([`Evidence`]). `stats` has every counter, so every loss is counted. `explain`
+//! returns which method is used on this machine for this work, and how it compared with the others.
 //!
 //! [`ReceiverHalf`] and [`SenderHalf`] are this contract as traits, for code that takes any half.
 //!
 //! # What else there is
 //!
-//! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a process without privileges.
-//! * [`filter`]: which packets a port receives, decided before they are copied; [`metadata`]: checksums and times that the card adds.
+//! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a
+//!   process without privileges.
+//! * [`filter`]: which packets a port receives, decided before they are copied; [`metadata`]: checksums and
+//!   times that the card adds.
 //! * [`area`], [`pool`]: the memory, which half holds which part of it, and the balance of all parts.
-//! * [`tcp`]: sending published data by reference to any number of peers, files, and pages on their way between sockets and files.
+//! * [`tcp`]: sending published data by reference to any number of peers, files, and pages on their way
+//!   between sockets and files.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!

@@ -26,7 +26,8 @@ pub fn operations(bytes: &[u8]) -> Vec<Operation> {
     bytes.chunks_exact(3).map(|chunk| (chunk[0], u16::from_le_bytes([chunk[1], chunk[2]]))).collect()
 }
 
-/// A ring compared with a queue: each entry comes out once, in order; staged entries are not visible; the capacity holds.
+/// A ring compared with a queue: each entry comes out once, in order; staged entries are not visible; the
+/// capacity holds.
 ///
 /// # Panics
 /// When ring and queue disagree.
@@ -80,8 +81,8 @@ pub fn ring(operations: &[Operation]) {
 /// Frames of the model's receiving and sending pools, and of the pool of another port in the same area.
 const FRAMES: u32 = 6;
 
-/// The halves of a port with a kernel that reports any address, any length, any number of times. No frame ever
-/// has two owners, every byte handed out lies in the area, and the frames add up.
+/// The halves of a port with a kernel that reports any address, any length, any number of times. No frame
+/// ever has two owners, every byte handed out lies in the area, and the frames add up.
 ///
 /// # Panics
 /// When one of these is violated.

@@ -1,14 +1,18 @@
-//! Rings: single-producer, single-consumer queues of small entries, shared with the kernel or built in plain memory.
+//! Rings: single-producer, single-consumer queues of small entries, shared with the kernel or built in plain
+//! memory.
 //!
-//! Layout and ordering follow the kernel's `net/xdp/xsk_queue.h`: two free-running 32-bit indices, a power-of-two array of entries, and a
-//! flags word. The producer owns the producer index and publishes it with *release*; the consumer reads it with *acquire*, and the same
-//! holds the other way round for the consumer index. No other ordering is used anywhere.
+//! Layout and ordering follow the kernel's `net/xdp/xsk_queue.h`: two free-running 32-bit indices, a
+//! power-of-two array of entries, and a flags word. The producer owns the producer index and publishes it
+//! with *release*; the consumer reads it with *acquire*, and the same holds the other way round for the
+//! consumer index. No other ordering is used anywhere.
 //!
-//! Both ends keep a private copy of the index they own and a cached copy of the other's, so a batch touches each shared
-//! cache line at most once. The other end is never trusted: an index that claims more than the ring holds is counted
-//! ([`Producer::bad_indices`]) and read as "full" or "empty"; the slot number is masked, so no index leaves the array.
+//! Both ends keep a private copy of the index they own and a cached copy of the other's, so a batch touches
+//! each shared cache line at most once. The other end is never trusted: an index that claims more than the
+//! ring holds is counted ([`Producer::bad_indices`]) and read as "full" or "empty"; the slot number is
+//! masked, so no index leaves the array.
 //!
-//! Fill and completion rings have twice the entries that are ever in use, so the producer need not read the kernel's index for every batch.
+//! Fill and completion rings have twice the entries that are ever in use, so the producer need not read the
+//! kernel's index for every batch.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -28,7 +32,8 @@ struct Shared<T> {
     consumer: NonNull<AtomicU32>,
     /// Written by the consumer of a producer ring (the kernel), read by its producer.
     flags: NonNull<AtomicU32>,
-    /// `mask + 1` slots; a slot belongs to the producer from consumption to publication, otherwise to the consumer.
+    /// `mask + 1` slots; a slot belongs to the producer from consumption to publication, otherwise to the
+    /// consumer.
     entries: NonNull<Slot<T>>,
     mask: u32,
     /// Keeps the mapping that the pointers above point into.
@@ -41,7 +46,8 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-// SAFETY: the pointers stay valid wherever `memory` goes, and slots hold plain `Copy` data handed over by the indices.
+// SAFETY: the pointers stay valid wherever `memory` goes, and slots hold plain `Copy` data handed over by the
+// indices.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
@@ -101,8 +107,8 @@ fn mapped<T: Copy>(base: NonNull<u8>, layout: RingLayout, memory: Arc<dyn Any + 
 /// The producing end over memory shared with the kernel (fill and tx rings).
 ///
 /// # Safety
-/// `layout` must describe a ring inside the mapping that `memory` keeps alive at `base`, aligned for its types, with
-/// no other producer; any bit pattern must be a valid `T`.
+/// `layout` must describe a ring inside the mapping that `memory` keeps alive at `base`, aligned for its
+/// types, with no other producer; any bit pattern must be a valid `T`.
 pub(crate) unsafe fn map_producer<T: Copy>(
     base: NonNull<u8>,
     layout: RingLayout,
@@ -215,7 +221,8 @@ impl<T: Copy> Producer<T> {
         // Otherwise the last honest index: slots before it may hold newer entries.
         let first = if is_honest { consumed } else { self.consumed };
         let count = self.head.wrapping_sub(first);
-        // SAFETY: written by this end, which alone writes and does not while it is borrowed; the other end only reads.
+        // SAFETY: written by this end, which alone writes and does not while it is borrowed; the other end
+        // only reads.
         (0..count).map(move |place| unsafe { self.shared.slot(first.wrapping_add(place)).read() })
     }
 
@@ -230,7 +237,8 @@ impl<T: Copy> Producer<T> {
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Free slots, at least `wanted` if there are that many; reads the shared index only if the cached one does not suffice.
+    /// Free slots, at least `wanted` if there are that many; reads the shared index only if the cached one
+    /// does not suffice.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         // No underflow here and below: `head` advances only over free slots, and `refresh` moves `consumed`
@@ -255,7 +263,8 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// Stages one entry; [`publish`](Self::publish) shows all staged entries to the consumer. Returns the entry if the ring is full.
+    /// Stages one entry; [`publish`](Self::publish) shows all staged entries to the consumer. Returns the
+    /// entry if the ring is full.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         match self.vacant() {
@@ -321,13 +330,13 @@ impl<T: Copy> Vacant<'_, T> {
     }
 }
 
-/// Slots reserved in a ring. Pushed entries are published on drop, also while unwinding: an entry may carry ownership
-/// of a frame, and an entry written but never published would be a frame lost.
+/// Slots reserved in a ring. Pushed entries are published on drop, also while unwinding: an entry may carry
+/// ownership of a frame, and an entry written but never published would be a frame lost.
 #[derive(Debug)]
 pub(crate) struct Reservation<'ring, T: Copy> {
     ring: &'ring mut Producer<T>,
-    // Copies of the ring's fields, so that a loop over slots keeps them in registers. Each has a register's size, or the
-    // compiler packs two into one.
+    // Copies of the ring's fields, so that a loop over slots keeps them in registers. Each has a register's
+    // size, or the compiler packs two into one.
     entries: NonNull<Slot<T>>,
     mask: usize,
     /// Like the ring's indices, but without wrapping: `end` is at most a ring's size beyond 2^32.
@@ -462,7 +471,8 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// Entries ready in a ring: an iterator that copies each entry out once, and releases the slots it read on drop.
+/// Entries ready in a ring: an iterator that copies each entry out once, and releases the slots it read on
+/// drop.
 #[derive(Debug)]
 pub(crate) struct Peek<'ring, T: Copy> {
     ring: &'ring mut Consumer<T>,
@@ -509,8 +519,8 @@ impl<T: Copy> Peek<'_, T> {
     #[inline]
     fn entry(&self, index: u32) -> T {
         debug_assert!(index.wrapping_sub(self.next) < self.end.wrapping_sub(self.next));
-        // SAFETY: masked, so inside the ring; the entries from `next` to `end` were published (acquire in `available`)
-        // and are not yet released.
+        // SAFETY: masked, so inside the ring; the entries from `next` to `end` were published (acquire in
+        // `available`) and are not yet released.
         unsafe { self.entries.add((index & self.mask) as usize).as_ref().read() }
     }
 }
@@ -571,8 +581,8 @@ mod tests;
 mod loom_tests {
     use super::*;
 
-    /// Every entry arrives once, in order, in every interleaving; the ring is smaller than the load, so slots are
-    /// reused and a wrong ordering on the consumer index shows as a race on the slot.
+    /// Every entry arrives once, in order, in every interleaving; the ring is smaller than the load, so slots
+    /// are reused and a wrong ordering on the consumer index shows as a race on the slot.
     #[test]
     fn entries_cross_threads_in_order() {
         // Three forced switches reach every reordering of two indices; without a limit this runs for minutes.

@@ -8,8 +8,8 @@ use crate::counter::Counter;
 
 /// All counters of a half since it was opened, in one value.
 ///
-/// Five sums have the same meaning for every half. Iterating yields the counters that they are made of and all others of the half, each
-/// under its own name, or the kernel's name if the kernel counts it.
+/// Five sums have the same meaning for every half. Iterating yields the counters that they are made of and
+/// all others of the half, each under its own name, or the kernel's name if the kernel counts it.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -27,7 +27,8 @@ use crate::counter::Counter;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel accepted for sending (not: delivered).
+    /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel
+    /// accepted for sending (not: delivered).
     pub moved: u64,
     /// Bytes of the moved units.
     pub bytes: u64,

@@ -1,5 +1,5 @@
-//! The atomics, cells and locks that rings, return lists and shared endpoints are built from: the machine's, or loom's under
-//! `--cfg nocopy_loom`. (Not `cfg(loom)`, which would apply to every dependency.)
+//! The atomics, cells and locks that rings, return lists and shared endpoints are built from: the machine's,
+//! or loom's under `--cfg nocopy_loom`. (Not `cfg(loom)`, which would apply to every dependency.)
 #![allow(unsafe_code)]
 
 #[cfg(not(nocopy_loom))]
@@ -25,8 +25,8 @@ impl<T: Copy> Slot<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Copies the entry out once; volatile, because a misbehaving kernel may still write it, and the copy that was checked must be the copy
-    /// that is used.
+    /// Copies the entry out once; volatile, because a misbehaving kernel may still write it, and the copy
+    /// that was checked must be the copy that is used.
     ///
     /// # Safety
     /// The slot must be the reader's.

@@ -34,7 +34,8 @@ use crate::engine::wait::STARVED_INTERVAL;
 use crate::sys::lookout::Lookout;
 use crate::sys::watch::Watched;
 
-/// A half that receives, in a tokio program. It has all methods of the half, but those that wait would block the runtime's thread.
+/// A half that receives, in a tokio program. It has all methods of the half, but those that wait would block
+/// the runtime's thread.
 #[derive(Debug)]
 pub struct AsyncReceiver<R> {
     watched: Watched,
@@ -64,7 +65,8 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     }
 }
 
-/// A half that sends, in a tokio program. It has all methods of the half, but those that wait would block the runtime's thread.
+/// A half that sends, in a tokio program. It has all methods of the half, but those that wait would block the
+/// runtime's thread.
 #[derive(Debug)]
 pub struct AsyncSender<S> {
     watched: Watched,
@@ -86,7 +88,8 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(Self { watched, lookout, half })
     }
 
-    /// Resolves when there is an empty buffer. Until then it hands over queued data, since that frees buffers.
+    /// Resolves when there is an empty buffer. Until then it hands over queued data, since that frees
+    /// buffers.
     ///
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].
@@ -106,7 +109,8 @@ impl<S: SenderHalf> AsyncSender<S> {
         }
     }
 
-    /// Resolves when everything that was queued is handed over. If the future is dropped, the rest stays queued.
+    /// Resolves when everything that was queued is handed over. If the future is dropped, the rest stays
+    /// queued.
     ///
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].

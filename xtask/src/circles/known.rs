@@ -49,8 +49,8 @@ impl Known {
     }
 }
 
-/// Compares the circles found, each with the directory of its crate, with the known ones. Errors: a circle that is not known, or a known one
-/// that is smaller now, or gone.
+/// Compares the circles found, each with the directory of its crate, with the known ones. Errors: a circle
+/// that is not known, or a known one that is smaller now, or gone.
 pub(super) fn compare(found: &[(String, Circle)], known: &[Known]) -> Result<(), String> {
     let complaints = [
         (

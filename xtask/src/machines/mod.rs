@@ -1,7 +1,8 @@
 //! The nightly suite `machines`: the tests of `--quick` and of the command on machines with other faces.
 //!
-//! Each face is a combination of what differs between users' machines; each two values of different factors meet in one of them. A face
-//! that fails is tried again by `cargo xtask test --face 'FACTOR=VALUE …' NAME…`, with the words that the suite prints.
+//! Each face is a combination of what differs between users' machines; each two values of different factors
+//! meet in one of them. A face that fails is tried again by `cargo xtask test --face 'FACTOR=VALUE …' NAME…`,
+//! with the words that the suite prints.
 
 mod face;
 mod pairs;

@@ -1,7 +1,8 @@
 //! Few combinations in which each two values of different factors meet (a covering array of strength 2).
 //!
-//! Found greedily, one combination after the other, as AETG does (Cohen, Dalal, Fredman, Patton: "The AETG System", 1997): of some
-//! candidates, begun at a pair that has not met yet, the one with the most new pairs is taken.
+//! Found greedily, one combination after the other, as AETG does (Cohen, Dalal, Fredman, Patton: "The AETG
+//! System", 1997): of some candidates, begun at a pair that has not met yet, the one with the most new pairs
+//! is taken.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,8 @@ const CANDIDATES: usize = 60;
 /// The indices of two factors, each with the index of a value; the lower factor first.
 type Pair = [(usize, usize); 2];
 
-/// Combinations, each with the index of a value for each factor, for factors with so many values. The same ones each time.
+/// Combinations, each with the index of a value for each factor, for factors with so many values. The same
+/// ones each time.
 pub(super) fn combinations(counts: &[usize]) -> Vec<Vec<usize>> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut missing = all_pairs(counts);
@@ -44,7 +46,8 @@ fn count_of(combination: &[usize], missing: &BTreeSet<Pair>) -> usize {
     pairs_of(combination).filter(|pair| missing.contains(pair)).count()
 }
 
-/// A combination with a pair that has not met; the other factors, in any order, have the value that meets the most values for the first time.
+/// A combination with a pair that has not met; the other factors, in any order, have the value that meets the
+/// most values for the first time.
 fn candidate(counts: &[usize], missing: &BTreeSet<Pair>, random: &mut fastrand::Rng) -> Vec<usize> {
     let begun = missing.iter().nth(random.usize(..missing.len())).expect("one is missing");
     let mut chosen: Vec<Option<usize>> = vec![None; counts.len()];

@@ -1,8 +1,9 @@
-//! Gives this process a face of a machine, for all that it starts: by its environment, its limits, and private mounts and names. Nothing
-//! of the machine is changed.
+//! Gives this process a face of a machine, for all that it starts: by its environment, its limits, and
+//! private mounts and names. Nothing of the machine is changed.
 //!
-//! Two factors are left to each test ([`crate::suite`]), whose standard streams are not inherited: `terminal` and `input`. The nightly
-//! suite chooses the place of the checkout and of what is built: `clone` and `target`.
+//! Two factors are left to each test ([`crate::suite`]), whose standard streams are not inherited: `terminal`
+//! and `input`. The nightly suite chooses the place of the checkout and of what is built: `clone` and
+//! `target`.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -24,13 +25,15 @@ use super::face::Face;
 use crate::step::{Failed, after_shell, root};
 use crate::suite::program as built;
 
-/// What the kernel sets on a machine that nobody has tuned (tcp_init() and Kconfig of Linux 6.18, with 4 GiB or more). The limits of
-/// net/core cannot be set in a private namespace, and of congestion controls only the one that all kernels have.
+/// What the kernel sets on a machine that nobody has tuned (tcp_init() and Kconfig of Linux 6.18, with 4 GiB
+/// or more). The limits of net/core cannot be set in a private namespace, and of congestion controls only the
+/// one that all kernels have.
 const STOCK: &str = "net/ipv4/tcp_rmem=4096 131072 6291456;net/ipv4/tcp_wmem=4096 16384 4194304;net/ipv4/tcp_congestion_control=reno";
 
 const WITHOUT_IPV6: &str = "net/ipv6/conf/all/disable_ipv6=1;net/ipv6/conf/default/disable_ipv6=1";
 
-/// What tests may miss because of a factor. A refused system call (`calls`) costs setuid, too: its filter sets no_new_privs.
+/// What tests may miss because of a factor. A refused system call (`calls`) costs setuid, too: its filter
+/// sets no_new_privs.
 const TAKEN_AWAY_BY: [(&str, &str); 6] = [
     ("io-uring", "io_uring"),
     ("io-uring", SETUID),

@@ -1,4 +1,5 @@
-//! A part of the nightly suite `nfs`: calls of independent clients to `nocopy serve nfs`. It writes a table of docs/nfs.md.
+//! A part of the nightly suite `nfs`: calls of independent clients to `nocopy serve nfs`. It writes a table
+//! of docs/nfs.md.
 
 use crate::gate::Outcome;
 use crate::senders::write_table;

@@ -28,7 +28,8 @@ pub(super) fn hours(text: &str) -> Result<f64, String> {
     hours.ok_or_else(|| "a number of hours, such as 0.5".into())
 }
 
-/// Runs every target for that many seconds of their number; the remark has the edges covered at the start and the end.
+/// Runs every target for that many seconds of their number; the remark has the edges covered at the start and
+/// the end.
 fn each_for(seconds: impl Fn(usize) -> u32) -> Outcome {
     let built = || {
         install_subcommand("fuzz")?;

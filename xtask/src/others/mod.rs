@@ -1,7 +1,8 @@
-//! Nightly suites of tests that others wrote for their own programs: each test has the same verdict with the library of
-//! `nocopy run --batch-udp` as without.
+//! Nightly suites of tests that others wrote for their own programs: each test has the same verdict with the
+//! library of `nocopy run --batch-udp` as without.
 //!
-//! The library joins datagrams from the second equal one on, whether that pays or not, without a deadline or with a random one.
+//! The library joins datagrams from the second equal one on, whether that pays or not, without a deadline or
+//! with a random one.
 
 mod libuv;
 mod python;
@@ -67,7 +68,8 @@ fn compare(tests: &impl Tests) -> Outcome {
     outcome.with_remark(format!("{joined} datagrams joined bursts; deadlines 0 and {deadline_us} us"))
 }
 
-/// The tests of one part that have the same verdict in all ways, those that have not, and how many datagrams joined.
+/// The tests of one part that have the same verdict in all ways, those that have not, and how many datagrams
+/// joined.
 fn compare_part(tests: &impl Tests, part: &str, ways: &[How]) -> (Outcome, u64) {
     eprintln!("xtask: {part}");
     let plain = match tests.run(part, How::Plainly) {
@@ -97,7 +99,8 @@ fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
     names.filter(|name| plain.get(*name) != ours.get(*name)).cloned().collect()
 }
 
-/// Repeats one test whose verdicts differ, with the library and without, because such a test may fail now and then even without it.
+/// Repeats one test whose verdicts differ, with the library and without, because such a test may fail now and
+/// then even without it.
 fn once_more(tests: &impl Tests, name: &str, how: How) -> Outcome {
     eprintln!("xtask: {name} differs ({how:?}); once more, alone");
     let mut seen = String::new();

@@ -1,8 +1,9 @@
-//! The nightly suite `programs`: programs of Debian that use libpcap, under `nocopy run`. It writes a table of docs/run.md.
+//! The nightly suite `programs`: programs of Debian that use libpcap, under `nocopy run`. It writes a table
+//! of docs/run.md.
 //!
-//! Each program runs four times, each time at the right end of a veth pair of its own, on the same traffic from the left end: twice without
-//! nocopy, then with `nocopy run`, which looks on, and with `nocopy run --take`. All four must show the same, each packet once, and both
-//! reports must be whole.
+//! Each program runs four times, each time at the right end of a veth pair of its own, on the same traffic
+//! from the left end: twice without nocopy, then with `nocopy run`, which looks on, and with
+//! `nocopy run --take`. All four must show the same, each packet once, and both reports must be whole.
 
 mod table;
 

@@ -1,4 +1,5 @@
-//! The programs: how each is started, and how its output is read. All lines are of sh(1), and run in a directory of its own.
+//! The programs: how each is started, and how its output is read. All lines are of sh(1), and run in a
+//! directory of its own.
 
 /// Rounds of the traffic (`traffic.py`).
 pub(super) const ROUNDS: u64 = 60;
@@ -11,7 +12,8 @@ pub(super) struct Program {
     pub(super) before: &'static str,
     /// Starts it at the right end: `$run` is for a command, which it runs with `nocopy run` or without.
     pub(super) line: &'static str,
-    /// What it prints once it captures. Empty: it prints nothing, and captures once it has opened a capture and sleeps.
+    /// What it prints once it captures. Empty: it prints nothing, and captures once it has opened a capture
+    /// and sleeps.
     pub(super) ready: &'static str,
     /// Packets that match: of each round, and others.
     pub(super) matching: [u64; 2],
@@ -19,7 +21,8 @@ pub(super) struct Program {
     pub(super) end: End,
     /// Whether its handle is closed, by itself or by its exit; otherwise a signal kills it.
     pub(super) closes: bool,
-    /// It gives up the privileges that taking needs before it opens its capture: with `--take`, too, it looks on.
+    /// It gives up the privileges that taking needs before it opens its capture: with `--take`, too, it looks
+    /// on.
     pub(super) looks_on: bool,
     /// It shows packets only when others follow: of a host that is left out.
     pub(super) needs_more: bool,

@@ -1,10 +1,12 @@
-//! The nightly suite `left-alone`: what the library of `nocopy run --batch-udp` costs programs whose datagrams it leaves alone, in instructions.
+//! The nightly suite `left-alone`: what the library of `nocopy run --batch-udp` costs programs whose
+//! datagrams it leaves alone, in instructions.
 //!
-//! Callgrind counts the instructions that a program executes in user space, and how many of them lie in the library: exactly those that the
-//! program would not execute without it. Each program is counted with two loads, and the difference leaves out its start.
+//! Callgrind counts the instructions that a program executes in user space, and how many of them lie in the
+//! library: exactly those that the program would not execute without it. Each program is counted with two
+//! loads, and the difference leaves out its start.
 //!
-//! What the kernel executes cannot be counted here. It is the same with the library and without, and far more than what is counted: so the
-//! share of all instructions is smaller than the one in the table.
+//! What the kernel executes cannot be counted here. It is the same with the library and without, and far more
+//! than what is counted: so the share of all instructions is smaller than the one in the table.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -157,8 +159,9 @@ struct Instructions {
 }
 
 impl Instructions {
-    /// Adds up a file of callgrind: lines `ob=(2) /lib/x.so` and later `ob=(2)` say which object the costs after them are of; a cost is the
-    /// second number of a line; the line after one that begins with `calls=` is of the function that is called, which is counted by itself.
+    /// Adds up a file of callgrind: lines `ob=(2) /lib/x.so` and later `ob=(2)` say which object the costs
+    /// after them are of; a cost is the second number of a line; the line after one that begins with `calls=`
+    /// is of the function that is called, which is counted by itself.
     fn of(text: &str) -> Option<Self> {
         let mut found = Self::default();
         let (mut is_library, mut ours) = (false, None);

@@ -1,8 +1,9 @@
-//! The nightly suite `senders`: in which runs real programs send their datagrams. It writes docs/senders.jsonl and the table of
-//! docs/run.md.
+//! The nightly suite `senders`: in which runs real programs send their datagrams. It writes
+//! docs/senders.jsonl and the table of docs/run.md.
 //!
-//! Each program runs at one end of a veth pair between two network namespaces, with a load that ends by itself, and with a library that
-//! notes its datagrams (`watch.c`). Tracing each call by ptrace would make the gaps longer than those that are to be measured.
+//! Each program runs at one end of a veth pair between two network namespaces, with a load that ends by
+//! itself, and with a library that notes its datagrams (`watch.c`). Tracing each call by ptrace would make
+//! the gaps longer than those that are to be measured.
 
 mod left_alone;
 mod programs;
@@ -124,7 +125,8 @@ impl Place {
         Ok(Self { directory, events })
     }
 
-    /// Runs a program with its load to its end, in a network of its own. `variables` are for all, `of_sender` for what is measured alone.
+    /// Runs a program with its load to its end, in a network of its own. `variables` are for all, `of_sender`
+    /// for what is measured alone.
     fn play(
         &self,
         unpacked: &Unpacked,

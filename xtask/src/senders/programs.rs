@@ -8,7 +8,8 @@ pub(super) struct Program {
     pub(super) before: &'static str,
     pub(super) receiver: &'static str,
     pub(super) sender: &'static str,
-    /// The client that makes a server send; the server is stopped when it has ended. Without it the sender ends by itself.
+    /// The client that makes a server send; the server is stopped when it has ended. Without it the sender
+    /// ends by itself.
     pub(super) load: Option<(End, &'static str)>,
     /// Ports of the receiver and of a server that must be open before the measurement begins.
     pub(super) ports: [Option<u16>; 2],
@@ -89,7 +90,8 @@ pub(super) const REDIS: Program = server(
     "exec redis-benchmark -h $left -t get -c 16 -n $count -q",
 );
 
-/// The lines are of sh(1). `$left` and `$right` are the addresses of the two ends, `$lib` is where libraries lie.
+/// The lines are of sh(1). `$left` and `$right` are the addresses of the two ends, `$lib` is where libraries
+/// lie.
 pub(super) const ALL: &[Program] = &[
     client("iperf3 -u -b 0", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 0 -l 1400 -k 30000"),
     client("iperf3 -u -b 500M", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 500M -l 1400 -k 30000"),

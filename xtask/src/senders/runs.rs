@@ -7,7 +7,8 @@ use serde::Serialize;
 /// The longest time between two datagrams of a run, from the end of a call to the beginning of the next.
 const GAP_NS: u64 = 50_000;
 
-/// Lengths at which the classes of runs begin. 8 is where `nocopy run --batch-udp` begins to join, 64 what a burst holds.
+/// Lengths at which the classes of runs begin. 8 is where `nocopy run --batch-udp` begins to join, 64 what a
+/// burst holds.
 pub(super) const CLASSES: [usize; 6] = [1, 2, 4, 8, 16, 64];
 
 /// The layout of `watch.c`.

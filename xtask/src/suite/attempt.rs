@@ -91,7 +91,8 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> 
     if let Some(sanitizer) = conditions.sanitizer {
         command.envs(sanitizer.variables());
     }
-    // Not its own session: its leader would get the first terminal that a test opens as its controlling terminal.
+    // Not its own session: its leader would get the first terminal that a test opens as its controlling
+    // terminal.
     command.process_group(0);
     let terminal = match conditions.face.number("terminal") {
         None => {
@@ -127,7 +128,8 @@ fn finished(
     }
 }
 
-/// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had started.
+/// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had
+/// started.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
@@ -144,7 +146,8 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option
     Ok((ended > 0).then_some(status))
 }
 
-/// Replaces this process by `program`, which is killed when xtask ends; if `isolated`, in a network namespace that has only a loopback interface.
+/// Replaces this process by `program`, which is killed when xtask ends; if `isolated`, in a network namespace
+/// that has only a loopback interface.
 pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool) -> ExitCode {
     let refused = |what: &str, error: &dyn std::fmt::Display| {
         eprintln!("xtask: {program}: {what}: {error}");

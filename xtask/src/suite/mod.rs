@@ -1,7 +1,8 @@
-//! The tests that cargo builds: each in a process of its own, two at a time for each processor, since half of a test's time is waiting.
+//! The tests that cargo builds: each in a process of its own, two at a time for each processor, since half of
+//! a test's time is waiting.
 //!
-//! A test that fails while the machine stalled has proven nothing, so it is run once more, alone. After a failure without a stall, it is
-//! not.
+//! A test that fails while the machine stalled has proven nothing, so it is run once more, alone. After a
+//! failure without a stall, it is not.
 
 mod attempt;
 mod binaries;

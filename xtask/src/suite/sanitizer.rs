@@ -8,7 +8,8 @@ use crate::step::{Failed, Step, root, write_file};
 /// The libpcap with which tests compare this project's.
 const LIBPCAP: &str = "libpcap.so.0.8";
 
-/// Entries of a dynamic section (ELF specification, "Dynamic Section"): the last one; search a library's own symbols first.
+/// Entries of a dynamic section (ELF specification, "Dynamic Section"): the last one; search a library's own
+/// symbols first.
 const DT_NULL: u64 = 0;
 const DT_SYMBOLIC: u64 = 16;
 
@@ -24,8 +25,8 @@ pub(crate) struct Sanitizer {
 }
 
 impl Sanitizer {
-    /// The sanitizer forbids `RTLD_DEEPBIND`, by which nocopy-pcap makes the system's libpcap call itself and not this library. A copy of
-    /// libpcap whose file asks for that has the same effect.
+    /// The sanitizer forbids `RTLD_DEEPBIND`, by which nocopy-pcap makes the system's libpcap call itself and
+    /// not this library. A copy of libpcap whose file asks for that has the same effect.
     pub(crate) fn prepare() -> Result<Self, Failed> {
         let runtime = file_of_compiler("libasan.so")?;
         let system = file_of_compiler(LIBPCAP)?;
@@ -56,7 +57,8 @@ fn file_of_compiler(name: &str) -> Result<PathBuf, Failed> {
     if path.is_absolute() { Ok(path) } else { Err(Failed(format!("the C compiler knows no {name}"))) }
 }
 
-/// The library with `DT_SYMBOLIC` in the first place of its dynamic section that is free, if it is a 64-bit one with such a place.
+/// The library with `DT_SYMBOLIC` in the first place of its dynamic section that is free, if it is a 64-bit
+/// one with such a place.
 fn symbolic(mut library: Vec<u8>) -> Option<Vec<u8>> {
     let number = |at: usize| Some(u64::from_le_bytes(library.get(at..at + 8)?.try_into().ok()?));
     let (headers, count) = (usize::try_from(number(32)?).ok()?, (number(56)? & 0xffff) as usize);

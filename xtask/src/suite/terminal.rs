@@ -12,7 +12,8 @@ use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetatt
 
 const ROWS: u16 = 24;
 
-/// How often it is asked whether the test has ended: a process that it left behind may keep the terminal open.
+/// How often it is asked whether the test has ended: a process that it left behind may keep the terminal
+/// open.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Writes what is printed on a terminal into a file.
@@ -53,7 +54,8 @@ impl Terminal {
     }
 }
 
-/// Copies until the last one who has the other end closes it (EIO), or until nothing is left after the test's end.
+/// Copies until the last one who has the other end closes it (EIO), or until nothing is left after the test's
+/// end.
 fn copy(mut terminal: File, mut output: File, ended: &AtomicBool) -> io::Result<()> {
     let mut bytes = [0; 4096];
     loop {

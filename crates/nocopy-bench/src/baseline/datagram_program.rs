@@ -1,4 +1,5 @@
-//! Programs that send datagrams one by one as fast as they can, as they are: processes of their own, which a library may be preloaded into.
+//! Programs that send datagrams one by one as fast as they can, as they are: processes of their own, which a
+//! library may be preloaded into.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -141,7 +142,8 @@ impl Running {
     }
 }
 
-/// Waits until a program's first datagrams have left: nothing else sends any in the network namespace of this thread.
+/// Waits until a program's first datagrams have left: nothing else sends any in the network namespace of this
+/// thread.
 fn wait_until_it_sends(name: &str, child: &mut Child) -> io::Result<()> {
     let sent = || started::datagrams_sent("thread-self");
     let before = sent()?;

@@ -1,5 +1,5 @@
-//! Ordinary UDP sockets to receive by: datagram by datagram, for [`receive_batches`](super::packet_socket::receive_batches), or as the kernel
-//! joined them.
+//! Ordinary UDP sockets to receive by: datagram by datagram, for
+//! [`receive_batches`](super::packet_socket::receive_batches), or as the kernel joined them.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,4 +1,5 @@
-//! `fi_pingpong` of libfabric, with its tcp provider: the usual basis of message passing over ordinary networks.
+//! `fi_pingpong` of libfabric, with its tcp provider: the usual basis of message passing over ordinary
+//! networks.
 
 use std::io;
 use std::process::{Child, Command, Output, Stdio};

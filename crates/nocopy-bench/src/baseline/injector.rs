@@ -1,7 +1,7 @@
 //! A program that injects frames by libpcap's functions, as one would write it in C, in its own process.
 //!
-//! It asks the loader for libpcap by its name, as programs do that were linked with it, so whatever library was preloaded under that name
-//! is the one it gets.
+//! It asks the loader for libpcap by its name, as programs do that were linked with it, so whatever library
+//! was preloaded under that name is the one it gets.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,7 +1,8 @@
-//! The baselines: what the kernel offers without nocopy, each tuned, since an untuned baseline proves nothing.
+//! The baselines: what the kernel offers without nocopy, each tuned, since an untuned baseline proves
+//! nothing.
 //!
-//! The packet and datagram files and the injector are the only ones of this crate with unsafe code: they call system calls for which
-//! rustix has no safe function, and libpcap.
+//! The packet and datagram files and the injector are the only ones of this crate with unsafe code: they call
+//! system calls for which rustix has no safe function, and libpcap.
 
 pub(crate) mod datagram_program;
 pub(crate) mod datagram_receiver;

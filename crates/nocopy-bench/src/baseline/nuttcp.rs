@@ -1,6 +1,7 @@
 //! nuttcp: to send datagrams at full rate it needs a server of its own.
 //!
-//! The server runs beside it, on the loopback interface, and gets none of the datagrams: they go to whatever receives in the bench.
+//! The server runs beside it, on the loopback interface, and gets none of the datagrams: they go to whatever
+//! receives in the bench.
 
 use std::io;
 use std::net::Ipv4Addr;

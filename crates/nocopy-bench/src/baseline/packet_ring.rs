@@ -15,7 +15,8 @@ use crate::window::Gauge;
 /// with few large ones nothing is won.
 const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: usize = 8;
-/// The frame size of the ring. Version 3 packs packets densely, and takes it only as a lower limit for blocks.
+/// The frame size of the ring. Version 3 packs packets densely, and takes it only as a lower limit for
+/// blocks.
 const FRAME_BYTES: usize = 2048;
 /// A block that does not fill is handed over after this.
 const BLOCK_TIMEOUT_MS: u32 = 10;
@@ -32,8 +33,8 @@ pub(crate) struct PacketRing {
 unsafe impl Send for PacketRing {}
 
 impl PacketRing {
-    /// On an interface of the calling thread's namespace; alone, or in a group that shares the packets out by the processor they
-    /// came in on.
+    /// On an interface of the calling thread's namespace; alone, or in a group that shares the packets out by
+    /// the processor they came in on.
     pub(crate) fn open(interface_index: u32, fanout_group: Option<u16>) -> io::Result<Self> {
         let socket = open()?;
         set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;

@@ -139,8 +139,8 @@ impl Batch {
         let socket = socket.as_fd().as_raw_fd();
         let mut left = &mut self.messages[run];
         while !left.is_empty() {
-            // SAFETY: `left` is a live array of that length, and every message in it points to one part, and that to a
-            // buffer, all owned by `self` (Batch::new).
+            // SAFETY: `left` is a live array of that length, and every message in it points to one part, and
+            // that to a buffer, all owned by `self` (Batch::new).
             let sent = unsafe { libc::sendmmsg(socket, left.as_mut_ptr(), left.len() as u32, 0) };
             left = &mut left[usize::try_from(sent).map_err(|_| io::Error::last_os_error())?..];
         }

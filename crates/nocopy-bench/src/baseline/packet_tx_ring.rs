@@ -1,5 +1,5 @@
-//! A sending ring of a packet socket: frames are written into memory shared with the kernel, and a socket buffer refers to
-//! it. A minimal loop.
+//! A sending ring of a packet socket: frames are written into memory shared with the kernel, and a socket
+//! buffer refers to it. A minimal loop.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,7 +32,8 @@ pub(crate) struct PacketTxRing {
 unsafe impl Send for PacketTxRing {}
 
 impl PacketTxRing {
-    /// On an interface of the calling thread's namespace, for frames of that many bytes, bypassing the queueing discipline.
+    /// On an interface of the calling thread's namespace, for frames of that many bytes, bypassing the
+    /// queueing discipline.
     pub(crate) fn open(interface_index: u32, frame_bytes: usize) -> io::Result<Self> {
         let socket = open()?;
         set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
@@ -76,8 +77,8 @@ impl PacketTxRing {
     fn write(&mut self, template: &Template, sequence: u64) {
         let length = template.bytes().len();
         let slot = self.slot();
-        // SAFETY: the slot lies in the mapping and is ours while its status says so (`send`); header and packet fit it (`open`),
-        // and nothing else refers to them.
+        // SAFETY: the slot lies in the mapping and is ours while its status says so (`send`); header and
+        // packet fit it (`open`), and nothing else refers to them.
         let packet = unsafe {
             slot.add(offset_of!(libc::tpacket2_hdr, tp_len)).cast::<u32>().write(length as u32);
             std::slice::from_raw_parts_mut(slot.add(PACKET_OFFSET).as_ptr(), length)
@@ -95,8 +96,8 @@ impl PacketTxRing {
 
     /// The status word of the next slot, by which it changes owner.
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: the status is the first word of the slot's header, inside the mapping and aligned, for as long as `self` lives;
-        // the kernel and we access it atomically only.
+        // SAFETY: the status is the first word of the slot's header, inside the mapping and aligned, for as
+        // long as `self` lives; the kernel and we access it atomically only.
         unsafe { AtomicU32::from_ptr(self.slot().cast().as_ptr()) }
     }
 }

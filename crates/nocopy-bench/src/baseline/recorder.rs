@@ -84,7 +84,8 @@ impl Recorder {
                 Some(Recorded { packets: before("captured")?, dropped: before("dropped by kernel")? })
             }
             Recorder::Dumpcap => {
-                // Packets received/dropped on interface 'nc1': 300000/0 (pcap:0/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)
+                // Packets received/dropped on interface 'nc1': 300000/0
+                // (pcap:0/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)
                 let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
                 let counts = line.rsplit("': ").next()?.split_whitespace().next()?;
                 let (packets, dropped) = counts.split_once('/')?;
@@ -93,8 +94,8 @@ impl Recorder {
         }
     }
 
-    /// How long packets may wait in the kernel before the program sees them; those it has not seen when it is asked to end are
-    /// not in its file.
+    /// How long packets may wait in the kernel before the program sees them; those it has not seen when it is
+    /// asked to end are not in its file.
     pub(crate) const fn delay(self) -> Duration {
         Duration::from_millis(match self {
             Recorder::Tcpdump => 1100,

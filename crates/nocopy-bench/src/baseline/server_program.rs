@@ -1,5 +1,5 @@
-//! Servers that answer one request after the other, each kept busy by a load that its users know: processes of their own, which a library may
-//! be preloaded into.
+//! Servers that answer one request after the other, each kept busy by a load that its users know: processes
+//! of their own, which a library may be preloaded into.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -89,7 +89,8 @@ impl Server {
         }
     }
 
-    /// The line that keeps it busy until it is killed, as good as for ever. dnsperf reads its file again and again.
+    /// The line that keeps it busy until it is killed, as good as for ever. dnsperf reads its file again and
+    /// again.
     fn load(self, at: Ipv4Addr, queries: &File) -> String {
         let (process, file) = (std::process::id(), queries.as_raw_fd());
         match self {
@@ -151,7 +152,8 @@ impl Drop for Kept {
 /// Where the answers of a server program are counted.
 #[derive(Debug)]
 pub(crate) enum Counter {
-    /// Datagrams that left its network namespace, of which nothing else sends any; by the number of a process there.
+    /// Datagrams that left its network namespace, of which nothing else sends any; by the number of a process
+    /// there.
     Datagrams(u32),
     /// The commands that Redis counts, read over a separate connection.
     Commands(BufReader<TcpStream>),
@@ -180,7 +182,8 @@ impl Counter {
     }
 }
 
-/// Parses the number of processed commands from Redis's answer: `$LENGTH`, then lines of that many bytes in total.
+/// Parses the number of processed commands from Redis's answer: `$LENGTH`, then lines of that many bytes in
+/// total.
 fn commands(answer: &mut impl BufRead) -> io::Result<Option<u64>> {
     let mut line = String::new();
     answer.read_line(&mut line)?;
@@ -203,7 +206,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts the server at the sender's side, and its load at the receiver's; returns when answers are given.
+    /// Starts the server at the sender's side, and its load at the receiver's; returns when answers are
+    /// given.
     pub(crate) fn start(
         server: Server,
         stage: &Stage,

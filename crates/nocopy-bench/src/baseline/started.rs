@@ -36,7 +36,8 @@ pub(super) fn wait_until(
     Ok(())
 }
 
-/// Whether a TCP socket listens at a port, in the network namespace of a process or thread: its name below /proc.
+/// Whether a TCP socket listens at a port, in the network namespace of a process or thread: its name below
+/// /proc.
 pub(super) fn is_listening(process: &str, port: u16) -> bool {
     sockets(process, ["tcp", "tcp6"]).lines().any(|line| state_at(line, port) == Some(LISTENING))
 }
@@ -50,8 +51,8 @@ fn sockets(process: &str, kinds: [&str; 2]) -> String {
     kinds.map(|kind| fs::read_to_string(format!("/proc/{process}/net/{kind}")).unwrap_or_default()).concat()
 }
 
-/// The state of a line's socket; `None` if the socket has another port. The second field is the local address, in hexadecimal digits; the
-/// fourth is the state.
+/// The state of a line's socket; `None` if the socket has another port. The second field is the local
+/// address, in hexadecimal digits; the fourth is the state.
 fn state_at(line: &str, port: u16) -> Option<&str> {
     let mut fields = line.split_whitespace().skip(1);
     let (_, found) = fields.next()?.rsplit_once(':')?;

@@ -20,8 +20,8 @@ pub(crate) fn allow_zero_copy(stream: &TcpStream) -> io::Result<()> {
     set_option_of(stream, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32)
 }
 
-/// Sends all bytes. They must not be written to while the kernel may read them: completions are only removed, because they fill the
-/// socket's memory, and not evaluated.
+/// Sends all bytes. They must not be written to while the kernel may read them: completions are only removed,
+/// because they fill the socket's memory, and not evaluated.
 pub(crate) fn send_by_reference(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match send(stream, bytes, ZERO_COPY) {

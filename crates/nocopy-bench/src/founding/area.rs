@@ -1,4 +1,5 @@
-//! The communication area of 1997: round trips of 64 bytes, by interrupt and by polling, and messages of 1 KiB one way.
+//! The communication area of 1997: round trips of 64 bytes, by interrupt and by polling, and messages of 1
+//! KiB one way.
 
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;

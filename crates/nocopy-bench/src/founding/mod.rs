@@ -1,7 +1,7 @@
 //! `nocopy bench --founding`: repeats the measurements of the five systems that founded the project.
 //!
-//! Each is a workload, so its rows are written, compared and explained as those of any other. `nocopy_report::founding` makes its table of
-//! them, beside what was published.
+//! Each is a workload, so its rows are written, compared and explained as those of any other.
+//! `nocopy_report::founding` makes its table of them, beside what was published.
 
 mod area;
 mod ntzc;
@@ -19,7 +19,8 @@ use crate::workload::Workload;
 pub(crate) const ALL: [&Workload; 5] =
     [&area::AREA, &sockets::SOCKETS, &zerocpy::ZEROCPY, &ntzc::NTZC, &receive_analysis::RECEIVE_ANALYSIS];
 
-/// Rounds of every method; the five systems then take less than five minutes. Six is the least for an interval of 95 %.
+/// Rounds of every method; the five systems then take less than five minutes. Six is the least for an
+/// interval of 95 %.
 pub(crate) const ROUNDS: u32 = 7;
 
 /// Plays series of other workloads under the name of this one.

@@ -1,5 +1,5 @@
-//! The packet driver of 2010: how many frames of each length arrive in a program, of those that the driver could drop; what a gigabit of
-//! them costs; two queues on two processors; and sending.
+//! The packet driver of 2010: how many frames of each length arrive in a program, of those that the driver
+//! could drop; what a gigabit of them costs; two queues on two processors; and sending.
 
 use nocopy_lab::Lab;
 
@@ -13,8 +13,8 @@ use crate::workload::{Workload, capture, packet_send};
 
 const NAME: &str = "ntzc";
 
-/// From the shortest frame to the longest, as Linux counts them: the four bytes of the check sequence are not among them, so the longest is
-/// the paper's of 1,518 bytes.
+/// From the shortest frame to the longest, as Linux counts them: the four bytes of the check sequence are not
+/// among them, so the longest is the paper's of 1,518 bytes.
 const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, FRAME_BYTES_MAX];
 
 /// The shortest frames for which the paper states the cost of a gigabit a second.
@@ -82,7 +82,8 @@ fn gigabit_of(frame_bytes: usize) -> Load {
 mod tests {
     use super::*;
 
-    /// Values of RFC 2544's table for Gigabit Ethernet, in thousands; it counts the check sequence as part of a frame.
+    /// Values of RFC 2544's table for Gigabit Ethernet, in thousands; it counts the check sequence as part of
+    /// a frame.
     #[test]
     fn a_gigabit_is_what_the_wire_has_room_for() {
         for (with_check_sequence, kpps) in [(256, 452), (512, 234), (1518, 81)] {

@@ -1,4 +1,5 @@
-//! The receive analysis of 2011: TCP into buffers of several lengths, and where the receiver's processor time goes.
+//! The receive analysis of 2011: TCP into buffers of several lengths, and where the receiver's processor time
+//! goes.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The zero-copy sockets of 2000: a TCP stream, datagrams of 8 KiB, and files read by NFS, over frames of 9,000 bytes; counted, and datagrams
-//! and files checked, where they arrive.
+//! The zero-copy sockets of 2000: a TCP stream, datagrams of 8 KiB, and files read by NFS, over frames of
+//! 9,000 bytes; counted, and datagrams and files checked, where they arrive.
 
 use nocopy_report::capability;
 

@@ -1,4 +1,5 @@
-//! Zero-copy UDP of 2001: the ways to hand 10,000 datagrams to a card, with the copy left in as a control, to an ordinary receiver.
+//! Zero-copy UDP of 2001: the ways to hand 10,000 datagrams to a card, with the copy left in as a control, to
+//! an ordinary receiver.
 
 use std::io;
 use std::time::Duration;
@@ -23,8 +24,9 @@ const DATAGRAMS: [(usize, u32); 2] = [(1400, USUAL_MTU_BYTES), (8192, LONG_MTU_B
 /// The number of runs in the paper, which shows their median.
 const RUNS: u32 = 3;
 
-/// The least number of datagrams of a run, as in the paper. The boards of 2001 needed three seconds for them, this machine 20 ms, in which
-/// a virtual machine may stand still; so a run lasts at least this time, and longer if fewer have arrived.
+/// The least number of datagrams of a run, as in the paper. The boards of 2001 needed three seconds for them,
+/// this machine 20 ms, in which a virtual machine may stand still; so a run lasts at least this time, and
+/// longer if fewer have arrived.
 const DATAGRAMS_MIN: u64 = 10_000;
 const RUN: Duration = Duration::from_millis(400);
 const RUN_MAX: Duration = Duration::from_secs(30);
@@ -72,7 +74,8 @@ fn series(place: &Place, bytes: usize) -> Series<'_> {
     };
     let mut trials = vec![
         trial(Way::Singly, None, &[]),
-        // A baseline is the first trial with its name: for the copy the one without checksum, for the checksum the one with it.
+        // A baseline is the first trial with its name: for the copy the one without checksum, for the
+        // checksum the one with it.
         port(true, Omitted, "omitted", &["socket"]),
         port(true, Computed, "computed", &["socket"]),
         port(false, Computed, "computed", &["socket"]),

@@ -3,11 +3,11 @@
 //! ```text
 //!   bench ── task (argument), phases (stdin) ──▶ nocopy bench-child stream ── words (stdout) ──▶ bench
 //! ```
-//! Each process opens its own socket: it is started inside the namespace of its side. It ends when its work is done, or when its
-//! standard input ends, which happens when the bench ends, for any reason.
+//! Each process opens its own socket: it is started inside the namespace of its side. It ends when its work
+//! is done, or when its standard input ends, which happens when the bench ends, for any reason.
 //!
-//! Threads of one process would not do: a receiver that maps and unmaps pages has to notify every processor that runs its process,
-//! and would slow down the sender, too.
+//! Threads of one process would not do: a receiver that maps and unmaps pages has to notify every processor
+//! that runs its process, and would slow down the sender, too.
 
 mod amount;
 mod cast;

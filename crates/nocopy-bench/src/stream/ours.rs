@@ -30,7 +30,8 @@ pub(super) fn send(
     meter: &mut Meter<'_>,
 ) -> io::Result<Evidence> {
     let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
-    // The limit of locked memory is shared with the ring of the previous trial, which the kernel frees after its process has ended.
+    // The limit of locked memory is shared with the ring of the previous trial, which the kernel frees after
+    // its process has ended.
     let give_up = Instant::now() + PATIENCE;
     let mut socket = loop {
         let builder = Stream::builder().send_pool(&pool);

@@ -32,7 +32,8 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
 }
 
 fn follow(task: Task) -> io::Result<Report> {
-    // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not interrupt another processor.
+    // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not
+    // interrupt another processor.
     cpu::pin(task.processor)?;
     let course: &'static Course = Box::leak(Box::new(Course::of(&task.role)));
     match task.role {
@@ -95,7 +96,8 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 #[derive(Debug)]
 struct Course {
     window: Window,
-    /// When the window began and ended, each with the processor time until then, for work that cannot be interrupted to take counts.
+    /// When the window began and ended, each with the processor time until then, for work that cannot be
+    /// interrupted to take counts.
     marks: Mutex<Vec<(Instant, Duration)>>,
     /// Whether the process measures, and reports the start of its window.
     is_counted: bool,
@@ -107,7 +109,8 @@ impl Course {
         Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
     }
 
-    /// Everything is open, and moving bytes needs no privileges. They are dropped before the thread starts, which would keep them.
+    /// Everything is open, and moving bytes needs no privileges. They are dropped before the thread starts,
+    /// which would keep them.
     fn begin(&'static self) -> io::Result<()> {
         capability::narrow(capability::NONE)?;
         std::thread::Builder::new().name("phases".into()).spawn(|| self.follow())?;

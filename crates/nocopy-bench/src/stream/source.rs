@@ -1,9 +1,10 @@
 //! The data that streams send.
 //!
-//! Every sender of a series sends the same data again and again, in chunks, filled beforehand. 4 MiB are more than a processor's own
-//! cache, so a method that copies reads memory, like a program that sends data made some time ago; and less than an ordinary user may lock
-//! (8 MiB). 1 MiB stays in the cache, as data do that are sent to one peer after the other. The data never change, so
-//! they may be sent again while the kernel still refers to them.
+//! Every sender of a series sends the same data again and again, in chunks, filled beforehand. 4 MiB are more
+//! than a processor's own cache, so a method that copies reads memory, like a program that sends data made
+//! some time ago; and less than an ordinary user may lock (8 MiB). 1 MiB stays in the cache, as data do that
+//! are sent to one peer after the other. The data never change, so they may be sent again while the kernel
+//! still refers to them.
 
 /// Bytes a call, or a queued piece, of every method.
 pub(crate) const CHUNK_BYTES: usize = 128 << 10;

@@ -9,7 +9,8 @@ use super::words::Word;
 use crate::stage::Stage;
 use crate::window::{Phase, Reading};
 
-/// Both processes. The receiver starts before any byte is sent, and stays until it is released, so that it can be profiled.
+/// Both processes. The receiver starts before any byte is sent, and stays until it is released, so that it
+/// can be profiled.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     receiver: Peer,

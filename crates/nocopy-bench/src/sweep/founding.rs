@@ -1,5 +1,5 @@
-//! The receive analysis of the study of 2011 on which this experiment is based (docs/profile.md), on this machine: the study's buffers, and
-//! the processor time by its rows.
+//! The receive analysis of the study of 2011 on which this experiment is based (docs/profile.md), on this
+//! machine: the study's buffers, and the processor time by its rows.
 //!
 //! ```text
 //!   places of the profile ─▶ rows of the study ─┐
@@ -30,12 +30,14 @@ const TRIAL_BYTES: u64 = 2 << 20;
 /// The least number of rounds that should fit into the time; the amount of a transfer follows from it.
 const ROUNDS_WANTED: u32 = 3;
 
-/// More often than the default, because the time is short and the parts are small; throughput is measured in transfers without profiling.
+/// More often than the default, because the time is short and the parts are small; throughput is measured in
+/// transfers without profiling.
 const SAMPLES_PER_SECOND: u32 = 487;
 
-/// Measures a TCP receiver as the study of 2011 did: a given amount by `recv` with `MSG_WAITALL` into buffers from 1 KiB to 4 MiB, with
-/// `SO_RCVBUF` fixed at 64 KiB, over a private veth pair with GRO. It makes as many rounds as fit into `budget`, but at least one; each
-/// moves the amount with profiling and without, for every buffer. It ends after the round in which `go_on` became false.
+/// Measures a TCP receiver as the study of 2011 did: a given amount by `recv` with `MSG_WAITALL` into buffers
+/// from 1 KiB to 4 MiB, with `SO_RCVBUF` fixed at 64 KiB, over a private veth pair with GRO. It makes as many
+/// rounds as fit into `budget`, but at least one; each moves the amount with profiling and without, for every
+/// buffer. It ends after the round in which `go_on` became false.
 ///
 /// The calling thread needs [`super::CAPABILITIES`].
 ///
@@ -70,8 +72,8 @@ fn cell(buffer_bytes: usize) -> Cell {
     Cell { buffer_bytes, receive_buffer_bytes: Some(FIXED_BUFFER_BYTES), gro: true }
 }
 
-/// The bytes that each transfer moves, so that the desired rounds fit into the time: a power of two. `trial` is how long [`TRIAL_BYTES`]
-/// took with the smallest buffer, which is the slowest.
+/// The bytes that each transfer moves, so that the desired rounds fit into the time: a power of two. `trial`
+/// is how long [`TRIAL_BYTES`] took with the smallest buffer, which is the slowest.
 fn amount_bytes(trial: Duration, budget: Duration, cells: usize) -> u64 {
     // With profiling and without.
     let transfers = ROUNDS_WANTED * 2 * u32::try_from(cells).expect("a few");

@@ -1,4 +1,5 @@
-//! `nocopy profile sweep`: an amount is received by TCP into buffers of every length, with and without being profiled.
+//! `nocopy profile sweep`: an amount is received by TCP into buffers of every length, with and without being
+//! profiled.
 //!
 //! ```text
 //!   cells: buffer × receive buffer × GRO ─▶ rounds: each cell with and without, in turns ─▶ medians, overhead, sums of figures

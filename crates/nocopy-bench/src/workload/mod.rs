@@ -23,7 +23,8 @@ use crate::Failure;
 use crate::bench::Bench;
 use crate::plan::Plan;
 
-/// Frame lengths of the packet workloads, in bytes: the shortest Ethernet allows, and one that nearly fills the MTU.
+/// Frame lengths of the packet workloads, in bytes: the shortest Ethernet allows, and one that nearly fills
+/// the MTU.
 pub(crate) const FRAME_BYTES: [usize; 2] = [64, 1400];
 
 /// Why sockets of the two ends are not measured between two interfaces of one namespace.
@@ -56,7 +57,8 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// What workloads have that do not say otherwise; the name, the description and the methods must be given.
+    /// What workloads have that do not say otherwise; the name, the description and the methods must be
+    /// given.
     pub(crate) const fn measured_by(measure: fn(&mut Bench<'_>) -> Result<(), Failure>) -> Self {
         Self {
             name: "",

@@ -35,8 +35,8 @@ const RATES: Rates = Rates { kpps_min: 200.0, kpps_max: 1600.0 };
 /// How long packets arrive at each rate, at least, so that buffers do not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
 
-/// The same on a disk, where the page cache is a buffer too: the kernel begins to write it back when it holds some gigabytes
-/// (`vm.dirty_background_ratio`, a tenth of the memory).
+/// The same on a disk, where the page cache is a buffer too: the kernel begins to write it back when it holds
+/// some gigabytes (`vm.dirty_background_ratio`, a tenth of the memory).
 const STEP_MIN_DISK: Duration = Duration::from_secs(4);
 
 /// The longest time at a rate is that of sending this many bytes.
@@ -151,7 +151,8 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     }
 }
 
-/// A directory of this process in one where every user may make files and links; other users have no access to it.
+/// A directory of this process in one where every user may make files and links; other users have no access
+/// to it.
 fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
@@ -188,7 +189,8 @@ impl Take<'_> {
         let file = self.directory.join("packets.pcap");
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
         let mut taken = ramp::take(self.stage, generator, rate, running)?;
-        // The word of a packet at a place in the file, if the file is long enough. The packet may be of another program.
+        // The word of a packet at a place in the file, if the file is long enough. The packet may be of
+        // another program.
         taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
         Ok(taken)
     }

@@ -1,6 +1,6 @@
-//! Programs that send datagrams one by one, as they are, with the library that joins them and without; and, as the ceiling, with the same
-//! bursts made by hand, without any of its rules. Programs that send no runs of equal datagrams have nothing to gain: with the library
-//! they must not be slower.
+//! Programs that send datagrams one by one, as they are, with the library that joins them and without; and,
+//! as the ceiling, with the same bursts made by hand, without any of its rules. Programs that send no runs of
+//! equal datagrams have nothing to gain: with the library they must not be slower.
 
 use std::io;
 use std::path::Path;

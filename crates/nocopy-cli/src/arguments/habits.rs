@@ -1,7 +1,8 @@
-//! Options of other programs: the same thing is a synonym of ours, for anything else the error says what to use.
+//! Options of other programs: the same thing is a synonym of ours, for anything else the error says what to
+//! use.
 //!
-//! Synonyms are replaced before clap reads the command line, so they are neither in `--help` nor in the definitions, and an option of ours
-//! always means what it says there. `table` has all of them.
+//! Synonyms are replaced before clap reads the command line, so they are neither in `--help` nor in the
+//! definitions, and an option of ours always means what it says there. `table` has all of them.
 
 mod pages;
 mod table;

@@ -7,14 +7,17 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// Take incoming packets from the host, by AF_XDP, instead of looking at them: all, or those that match the program's filter.
+    /// Take incoming packets from the host, by AF_XDP, instead of looking at them: all, or those that match
+    /// the program's filter.
     #[arg(long)]
     pub(crate) take: bool,
-    /// Join datagrams of equal length and destination that follow each other quickly to bursts, instead of replacing libpcap.
+    /// Join datagrams of equal length and destination that follow each other quickly to bursts, instead of
+    /// replacing libpcap.
     #[arg(long, conflicts_with = "take")]
     pub(crate) batch_udp: bool,
-    /// Report at the end which library and mode each capture used, where its filter ran, and what it counted; with --batch-udp, for each
-    /// UDP socket what was joined to bursts, and why the rest was not. On standard error, or in FILE.
+    /// Report at the end which library and mode each capture used, where its filter ran, and what it counted;
+    /// with --batch-udp, for each UDP socket what was joined to bursts, and why the rest was not. On standard
+    /// error, or in FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) report: Option<Option<PathBuf>>,
     /// Overwrite FILE if it exists.

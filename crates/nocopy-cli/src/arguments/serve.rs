@@ -15,11 +15,13 @@ pub(crate) struct ServeChoice {
 
 #[derive(Debug, Subcommand)]
 enum ServeCommand {
-    /// Serve a directory by NFS version 3, read-only unless --writable; files are sent without a copy in this program.
+    /// Serve a directory by NFS version 3, read-only unless --writable; files are sent without a copy in this
+    /// program.
     ///
     /// Clients mount ADDRESS:/ or ADDRESS:DIR with 'vers=3,tcp,port=PORT,mountport=PORT,nolock'. Ends when
-    /// interrupted, and prints how much each client read, and how much of it was copied. Every client can read whatever the user who runs the server can
-    /// read in DIR; client identities are not verified, and nothing is encrypted.
+    /// interrupted, and prints how much each client read, and how much of it was copied. Every client can
+    /// read whatever the user who runs the server can read in DIR; client identities are not verified, and
+    /// nothing is encrypted.
     Nfs(NfsArguments),
 }
 

@@ -1,4 +1,5 @@
-//! The target of `send` and `recv`: for clap, `udp://…` and `tcp://…` are options, so that it checks which other options go with them.
+//! The target of `send` and `recv`: for clap, `udp://…` and `tcp://…` are options, so that it checks which
+//! other options go with them.
 
 use std::ffi::{OsStr, OsString};
 

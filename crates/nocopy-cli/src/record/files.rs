@@ -15,8 +15,8 @@ use crate::arguments::RecordArguments;
 use nocopy_report::Interrupt;
 use nocopy_report::output_file::{OutputFile, PrivateFile};
 
-/// The most files that are remembered by name, so that a recording which rotates for ever does not grow for ever; more only if all of
-/// them are to be deleted later.
+/// The most files that are remembered by name, so that a recording which rotates for ever does not grow for
+/// ever; more only if all of them are to be deleted later.
 const LISTED_MAX: usize = 1000;
 
 #[derive(Debug, Clone)]
@@ -62,7 +62,8 @@ pub(super) struct Files {
     pub(super) unlisted: Tally,
     /// The file that could not be made, if one could not.
     refused: Option<PathBuf>,
-    /// When the current file was begun. The time in which the machine is suspended counts, as it does for who looks for the file of an hour.
+    /// When the current file was begun. The time in which the machine is suspended counts, as it does for who
+    /// looks for the file of an hour.
     begun: BootInstant,
     /// What ends the wait for the reader of a pipe.
     interrupt: Interrupt,
@@ -134,7 +135,8 @@ impl Files {
         }
     }
 
-    /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may be set meanwhile.
+    /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may
+    /// be set meanwhile.
     pub(super) fn is_full(&self, bytes: u64, more: u64, taken: BootInstant) -> bool {
         let too_large = self.rotation.bytes.is_some_and(|most| bytes + more > most);
         let age = taken.since(self.begun);
@@ -173,8 +175,8 @@ fn read_again() -> OpenOptions {
     options
 }
 
-/// Deletes a file, and returns whether it no longer exists: another program may have deleted it before. A failure does not end the
-/// recording, but is in the summary.
+/// Deletes a file, and returns whether it no longer exists: another program may have deleted it before. A
+/// failure does not end the recording, but is in the summary.
 fn remove(path: &Path) -> bool {
     std::fs::remove_file(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
 }

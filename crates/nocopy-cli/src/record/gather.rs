@@ -132,7 +132,8 @@ impl Gather {
         })
     }
 
-    /// Hands over packets that have waited long enough; to a stream once it has room, because each piece takes a buffer.
+    /// Hands over packets that have waited long enough; to a stream once it has room, because each piece
+    /// takes a buffer.
     pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
         let has_room = self.target == Target::Disk || sink.backlog() == 0;
         match self.begun {
@@ -159,7 +160,8 @@ impl Gather {
         Ok(is_cut.then_some(self.unit as u64 - rest))
     }
 
-    /// Hands over collected packets. The rest of payloads that does not fill a unit stays, unless this is `all`.
+    /// Hands over collected packets. The rest of payloads that does not fill a unit stays, unless this is
+    /// `all`.
     fn flush(&mut self, sink: &mut Sink, all: bool) -> io::Result<()> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let (used, whole) = match &self.format {

@@ -1,7 +1,7 @@
 //! A second process that outlives a killed recording, and cuts its file back to the last whole piece.
 //!
-//! Only where writes go through the page cache: there the kernel stops a killed process between two pages. A direct write is one
-//! piece of work of the disk.
+//! Only where writes go through the page cache: there the kernel stops a killed process between two pages. A
+//! direct write is one piece of work of the disk.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -112,7 +112,8 @@ fn record(
         (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
     }
     let description = recording.describe();
-    // Before waiting packets are written, which takes as long as the disk: meanwhile open ports could keep packets from the host.
+    // Before waiting packets are written, which takes as long as the disk: meanwhile open ports could keep
+    // packets from the host.
     drop(recording);
     sink.finish(progress.interrupt());
     if let Some(bytes) = surplus {

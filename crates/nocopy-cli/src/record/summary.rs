@@ -27,7 +27,8 @@ pub(super) struct Loss {
     pub(super) no_payload: u64,
     /// Packets beyond `--count`.
     pub(super) left_out: u64,
-    /// Packets that a filter in user space rejected, and that could not be returned to the host either: lost for the host.
+    /// Packets that a filter in user space rejected, and that could not be returned to the host either: lost
+    /// for the host.
     pub(super) filter_lost: u64,
     /// Not lost, but moved by a few bytes before they were written.
     #[serde(skip)]

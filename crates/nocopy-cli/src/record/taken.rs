@@ -128,8 +128,9 @@ impl Recording for Taken {
     }
 
     fn stop(&mut self, sink: &mut Sink, _: &Interrupt) -> io::Result<Loss> {
-        // From now on the host gets arriving packets. If the kernel refuses this, closing the ports soon has the same effect: until then
-        // more may arrive, so the number of packets still taken is limited to the size of the rings.
+        // From now on the host gets arriving packets. If the kernel refuses this, closing the ports soon has
+        // the same effect: until then more may arrive, so the number of packets still taken is limited to the
+        // size of the rings.
         self.queues.stop_taking();
         for _ in 0..FRAMES {
             let before = self.received;

@@ -1,8 +1,8 @@
 //! Loads the XDP filters of captures for processes that may not load programs themselves.
 //!
-//! tcpdump sets its filter after it has given up its privileges. So the runner keeps a duplicate of the link and the map of each capture
-//! that takes packets, and translates the process's classic BPF into an XDP program. All that a process can do by this is to choose
-//! packets of its own capture.
+//! tcpdump sets its filter after it has given up its privileges. So the runner keeps a duplicate of the link
+//! and the map of each capture that takes packets, and translates the process's classic BPF into an XDP
+//! program. All that a process can do by this is to choose packets of its own capture.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -16,8 +16,8 @@ pub(super) struct Heard {
     pub(super) first_malformed: Option<String>,
 }
 
-/// Whose handles these are: the process, by the kernel's number, and its own number for its channel. The number of a process may be used
-/// again, and a process may join again.
+/// Whose handles these are: the process, by the kernel's number, and its own number for its channel. The
+/// number of a process may be used again, and a process may join again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
     pub(super) process: u32,

@@ -27,7 +27,8 @@ use socket2::{SockFilter, SockRef};
 use super::controls::Controls;
 use super::heard::{Heard, Number, Process};
 
-/// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of 1,024 descriptors.
+/// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of
+/// 1,024 descriptors.
 const CHANNELS_MAX: usize = 256;
 
 /// The most descriptors received with a message; valid messages have fewer.
@@ -39,7 +40,8 @@ const TURN: usize = 64;
 /// The sockets of all processes that report to `nocopy run`.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the address.
+    /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the
+    /// address.
     doors: Vec<Door>,
     channels: Vec<Channel>,
     key: u64,
@@ -103,7 +105,8 @@ impl Listener {
         getrandom(&mut key, GetRandomFlags::empty())?;
         let key = u64::from_ne_bytes(key);
         let named = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        // Before it has a name: descriptors of other users never arrive here. To close one may take as long as they like.
+        // Before it has a name: descriptors of other users never arrive here. To close one may take as long
+        // as they like.
         let filter = key_filter(key);
         let instruction =
             |one: &Instruction| SockFilter::new(one.code, one.jump_true, one.jump_false, one.constant);
@@ -197,7 +200,8 @@ impl Listener {
         self.channels.push(Channel { number, socket, process, controls: Controls::default() });
     }
 
-    /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are those of all processes.
+    /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are
+    /// those of all processes.
     fn hear(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
         for _ in 0..TURN {
             match receive(&channel.socket, &mut self.buffer) {
@@ -261,8 +265,8 @@ impl Channel {
     }
 }
 
-/// The process that has joined, by the kernel's number for the maker of the socket: it is that of this PID namespace, while the process may
-/// know itself by another one.
+/// The process that has joined, by the kernel's number for the maker of the socket: it is that of this PID
+/// namespace, while the process may know itself by another one.
 fn process(socket: &OwnedFd, join: Join) -> Process {
     let maker = sockopt::socket_peercred(socket).ok().map(|maker| maker.pid.as_raw_nonzero().get());
     Process { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }
@@ -276,7 +280,8 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     {
         Ok(message) => message,
         Err(Errno::AGAIN) => return Received::Nothing,
-        // Reported once, if the process ended without reading an answer: its earlier messages are still there.
+        // Reported once, if the process ended without reading an answer: its earlier messages are still
+        // there.
         Err(Errno::CONNRESET) => return receive(socket, buffer),
         Err(_) => return Received::End,
     };
@@ -292,7 +297,8 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     }
 }
 
-/// Whether the other end is closed and nothing is left: an empty datagram looks the same, and any process can send one.
+/// Whether the other end is closed and nothing is left: an empty datagram looks the same, and any process can
+/// send one.
 fn is_at_end(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
     let at_once = Timespec::default();

@@ -35,7 +35,8 @@ use sockets::Counts;
 const CAPABILITIES: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::KILL);
 
-/// How often every socket is read after the command's end: its earlier messages are there; other processes may never end.
+/// How often every socket is read after the command's end: its earlier messages are there; other processes
+/// may never end.
 const LAST_TURNS: usize = 64;
 
 /// Runs the command. Returns its exit code, as a shell has it.
@@ -107,7 +108,8 @@ impl<'a> Run<'a> {
         Ok(Self { arguments, library, program, obstacle, file, listener, counts, child, signals })
     }
 
-    /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended, if that is known.
+    /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended,
+    /// if that is known.
     fn finish(mut self) -> (Option<ExitStatus>, Result<(), Error>) {
         match self.watch() {
             Ok(status) => (Some(status), self.report(status)),

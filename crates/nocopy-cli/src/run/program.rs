@@ -32,7 +32,8 @@ pub(super) struct Program {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Obstacle {
     pub(super) text: String,
-    /// Whether the library would end the program: musl's loader ends one whose preloaded library it cannot load.
+    /// Whether the library would end the program: musl's loader ends one whose preloaded library it cannot
+    /// load.
     pub(super) is_fatal: bool,
 }
 
@@ -96,14 +97,16 @@ impl Program {
         }
     }
 
-    /// The loader or the interpreter that the program asks for, if that is not there: the kernel says of such a program that it does not exist.
+    /// The loader or the interpreter that the program asks for, if that is not there: the kernel says of such
+    /// a program that it does not exist.
     pub(super) fn missing_loader(&self) -> Option<&Path> {
         let loader =
             self.executable.as_ref().and_then(|executable| executable.loader.as_deref()).map(Path::new);
         self.interpreter.as_deref().into_iter().chain(loader).find(|path| !path.exists())
     }
 
-    /// Whether the program would get privileges when it is started: the loader preloads no library into such a process. Returns the error text.
+    /// Whether the program would get privileges when it is started: the loader preloads no library into such
+    /// a process. Returns the error text.
     fn privileges(&self) -> Option<&'static str> {
         let path = self.path.as_deref()?;
         let metadata = path.metadata().ok()?;

@@ -1,7 +1,7 @@
 //! Signals, which are for the command.
 //!
-//! The command stays in the runner's process group, so the terminal's signals reach it directly. A signalfd tells these from signals
-//! sent to the runner.
+//! The command stays in the runner's process group, so the terminal's signals reach it directly. A signalfd
+//! tells these from signals sent to the runner.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use nocopy_report::interrupt::{is_ignored, while_blocked};
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Signals that arrived while the command was being started. They are caught and not blocked, because a program inherits blocked ones.
+/// Signals that arrived while the command was being started. They are caught and not blocked, because a
+/// program inherits blocked ones.
 #[derive(Debug)]
 pub(super) struct Early(Vec<(Signal, Arc<AtomicBool>)>);
 
@@ -60,7 +61,8 @@ pub(super) struct Signals {
 impl Signals {
     pub(super) fn pass_on(&self, command: Pid) {
         while let Ok(Some(signal)) = self.descriptor.read_signal() {
-            // From the keyboard: the whole foreground group got it, and a second one could have another effect. Or sent by this process itself.
+            // From the keyboard: the whole foreground group got it, and a second one could have another
+            // effect. Or sent by this process itself.
             let from_terminal = signal.ssi_code == libc::SI_KERNEL && is_beside_us(command);
             let its_own = signal.ssi_code == libc::SI_USER
                 && signal.ssi_pid == command.as_raw_nonzero().get().unsigned_abs();

@@ -28,7 +28,8 @@ impl Counts {
         Ok(Self(file))
     }
 
-    /// Passes the file to the library. With its inode: a program that closes unknown descriptors may open something else with that number.
+    /// Passes the file to the library. With its inode: a program that closes unknown descriptors may open
+    /// something else with that number.
     pub(super) fn pass_on(&self, command: &mut Command) -> io::Result<()> {
         let inode = fstat(&self.0)?.st_ino;
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", self.0.as_raw_fd()));

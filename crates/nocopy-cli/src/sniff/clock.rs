@@ -38,7 +38,8 @@ impl Clock {
             }
             TimeFormat::Epoch => write!(line, "{}.{:09}", ns / NS_PER_S, ns % NS_PER_S),
             TimeFormat::Relative => {
-                // Packets of several queues, or in both directions, may be shown in another order than they arrived.
+                // Packets of several queues, or in both directions, may be shown in another order than they
+                // arrived.
                 let (sign, ns) = if ns < began_ns { ("-", began_ns - ns) } else { ("", ns - began_ns) };
                 write!(line, "{sign}{}.{:09}", ns / NS_PER_S, ns % NS_PER_S)
             }

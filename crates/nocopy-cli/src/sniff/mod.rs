@@ -53,7 +53,8 @@ impl<'a> Sniffing<'a> {
         Self { arguments, source, interrupt, exporter, count, began: Instant::now() }
     }
 
-    /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface fails.
+    /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface
+    /// fails.
     fn run(&mut self, output: &mut impl Write) -> Result<Ended, Failure> {
         let mut live = self.arguments.quiet.then(|| Live::new(&mut self.source));
         let ended = loop {

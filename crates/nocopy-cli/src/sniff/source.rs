@@ -19,8 +19,8 @@ use nocopy_transfer::arguments::LOOPBACK;
 /// Bytes that are joined for a description if a packet is in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;
 
-/// How long a packet may wait in the kernel: short for a reader; and a ring of blocks that each wait this long, though hardly filled,
-/// lasts for longer than the pause between two reads.
+/// How long a packet may wait in the kernel: short for a reader; and a ring of blocks that each wait this
+/// long, though hardly filled, lasts for longer than the pause between two reads.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Packets for which the ring has room, of 2 KiB each.

@@ -1,4 +1,5 @@
-//! The lines of the live view and its summary: an interface, one of its queues or AF_XDP sockets, with what each moves and drops.
+//! The lines of the live view and its summary: an interface, one of its queues or AF_XDP sockets, with what
+//! each moves and drops.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +97,8 @@ impl Parts {
         }
     }
 
-    /// Some drivers count XDP packets besides all packets; some (veth) count nothing else, and then these counters are used.
+    /// Some drivers count XDP packets besides all packets; some (veth) count nothing else, and then these
+    /// counters are used.
     fn add_of_driver(&mut self, rows: &[Row]) {
         let all = rows.iter().filter_map(|row| Some((of_driver(&row.counter.name)?, row)));
         let (of_xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
@@ -138,7 +140,8 @@ fn of_queue(name: &str) -> Option<Quantity> {
     }
 }
 
-/// Packets that reached the socket and were dropped there; the other counters are reasons, and no further packets.
+/// Packets that reached the socket and were dropped there; the other counters are reasons, and no further
+/// packets.
 fn of_socket(name: &str) -> Option<Quantity> {
     matches!(name, "rx_dropped" | "rx_ring_full").then_some(Quantity::Drops)
 }
@@ -162,8 +165,9 @@ struct DriverName {
     is_xdp: bool,
 }
 
-/// Drivers agree on no form, but on the words: `rx_queue_0_packets` (igb), `rx0_bytes` (mlx5), `rx-0.packets` (i40e), `queue_0_rx_cnt` (ena),
-/// `rx_queue_0_xdp_packets` (veth). A name with any other word is of something else.
+/// Drivers agree on no form, but on the words: `rx_queue_0_packets` (igb), `rx0_bytes` (mlx5), `rx-0.packets`
+/// (i40e), `queue_0_rx_cnt` (ena), `rx_queue_0_xdp_packets` (veth). A name with any other word is of
+/// something else.
 fn of_driver(name: &str) -> Option<DriverName> {
     let (mut direction, mut queue, mut what, mut is_xdp) = (None, None, None, false);
     for word in words(name) {

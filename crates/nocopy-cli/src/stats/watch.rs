@@ -61,7 +61,8 @@ mod tests {
     use super::*;
     use crate::stats::report::Row;
 
-    /// An interface that has received that many packets, two seconds after the previous snapshot if there is one.
+    /// An interface that has received that many packets, two seconds after the previous snapshot if there is
+    /// one.
     fn snapshot(interface: &str, rx_packets: u64, before: Option<&Snapshot>) -> Snapshot {
         let mut snapshot = Snapshot::of("lo").unwrap();
         interface.clone_into(&mut snapshot.interface);

@@ -1,4 +1,5 @@
-//! Hosts with several names and addresses: each way to name an address, and answers that come from the address that was asked.
+//! Hosts with several names and addresses: each way to name an address, and answers that come from the
+//! address that was asked.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -158,8 +158,9 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// Runs a bench of short windows and returns its output and report. A machine that stalls moves nothing in some windows,
-/// which the tests do not check: such a row is replaced by that of another run of its method, with longer windows.
+/// Runs a bench of short windows and returns its output and report. A machine that stalls moves nothing in
+/// some windows, which the tests do not check: such a row is replaced by that of another run of its method,
+/// with longer windows.
 fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
     const WINDOWS_AGAIN: [&str; 2] = ["300ms", "1s"];
     let (output, mut report) = bench_once(name, "100ms", arguments);
@@ -248,7 +249,8 @@ fn numbers(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
     rows.iter().filter(|row| row["workload"] == workload).filter_map(|row| row[field].as_u64()).collect()
 }
 
-/// Proves that every line of the headline is measured, that it fits a terminal, and that it is shown again from its file.
+/// Proves that every line of the headline is measured, that it fits a terminal, and that it is shown again
+/// from its file.
 #[test]
 fn the_headline_is_one_table() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -373,7 +375,8 @@ fn a_short_bench_moves_packets_in_every_way() {
     assert!(variant.contains("two-queues"), "{variant}");
 }
 
-/// Only this project's library, preloaded into Debian's tcpdump and a program that injects: the others take more time.
+/// Only this project's library, preloaded into Debian's tcpdump and a program that injects: the others take
+/// more time.
 #[test]
 fn a_short_bench_runs_programs_of_libpcap() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -403,7 +406,8 @@ fn a_short_bench_runs_programs_of_libpcap() {
     assert_eq!(series, expected, "{report:#}");
 }
 
-/// Proves that every server serves every series, that rows are compared as they should be, and that the evidence is the server's own account.
+/// Proves that every server serves every series, that rows are compared as they should be, and that the
+/// evidence is the server's own account.
 #[test]
 fn a_short_bench_serves_files_by_nfs() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -578,7 +582,8 @@ fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    // Where a segment has whole pages behind its headers, most of them are mapped, as long as none has to be sent again.
+    // Where a segment has whole pages behind its headers, most of them are mapped, as long as none has to be
+    // sent again.
     let has_whole_pages = |mtu_bytes: u64| (mtu_bytes - 52).is_multiple_of(4096);
     let is_good = |row: &Value| {
         let needs_pages = row["method"] == "mapped" && has_whole_pages(row["mtu_bytes"].as_u64().unwrap());
@@ -786,8 +791,8 @@ fn a_killed_bench_leaves_no_process() {
     }
 }
 
-/// After Ctrl-C, the rows measured so far are printed and in the file, the file says that the bench was interrupted, and the parent process
-/// learns of the signal.
+/// After Ctrl-C, the rows measured so far are printed and in the file, the file says that the bench was
+/// interrupted, and the parent process learns of the signal.
 #[test]
 fn an_interrupted_bench_keeps_what_it_measured() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -845,8 +850,8 @@ fn is_peer(process: u32) -> bool {
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-child"))
 }
 
-/// Proves that a bench killed in the middle leaves no namespace, interface or program: nothing refers to its namespaces any more, and
-/// the host's interfaces are as before.
+/// Proves that a bench killed in the middle leaves no namespace, interface or program: nothing refers to its
+/// namespaces any more, and the host's interfaces are as before.
 #[test]
 fn a_killed_bench_leaves_nothing() {
     if nocopy_lab::lab_or_skip().is_none() {

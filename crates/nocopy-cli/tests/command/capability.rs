@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`, `CAP_BPF`, by their numbers in linux/capability.h.
+/// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`, `CAP_BPF`, by their numbers in
+/// linux/capability.h.
 const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 39;
 
 /// A running command, ended with the test.

@@ -11,7 +11,8 @@ use crate::profile::may_profile;
 use crate::running::{Running, nocopy, text};
 use crate::sandbox::{self, Refused};
 
-/// Calls that only older architectures have. Elsewhere their successors, which are refused beside them, once more.
+/// Calls that only older architectures have. Elsewhere their successors, which are refused beside them, once
+/// more.
 #[cfg(target_arch = "x86_64")]
 const OLD_POLL: libc::c_long = libc::SYS_poll;
 #[cfg(not(target_arch = "x86_64"))]

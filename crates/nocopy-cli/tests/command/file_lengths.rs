@@ -1,4 +1,5 @@
-//! Files whose length the kernel does not report, or reports wrongly, as input and output of commands: what arrives is what cat(1) reads.
+//! Files whose length the kernel does not report, or reports wrongly, as input and output of commands: what
+//! arrives is what cat(1) reads.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

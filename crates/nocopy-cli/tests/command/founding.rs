@@ -11,7 +11,8 @@ fn nocopy(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
 }
 
-/// In a window as short as the first a sender may not even start on a busy machine: then it is measured for longer.
+/// In a window as short as the first a sender may not even start on a busy machine: then it is measured for
+/// longer.
 const WINDOWS: [&str; 4] = ["50ms", "200ms", "1s", "3s"];
 
 #[test]

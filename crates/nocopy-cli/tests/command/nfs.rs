@@ -1,4 +1,5 @@
-//! `nocopy serve nfs` as users run it: clients continue after it was killed, and its summary says what was copied.
+//! `nocopy serve nfs` as users run it: clients continue after it was killed, and its summary says what was
+//! copied.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -208,7 +209,8 @@ fn root_that_cannot_act_as_other_users_serves_nobody() {
     }
 }
 
-/// Without faccessat2(2) the libraries check files for the real user, who is root, and all calls would have root's rights.
+/// Without faccessat2(2) the libraries check files for the real user, who is root, and all calls would have
+/// root's rights.
 #[test]
 fn root_that_cannot_check_files_for_other_users_serves_nobody() {
     if !rustix::process::geteuid().is_root() {
@@ -227,7 +229,8 @@ fn root_that_cannot_check_files_for_other_users_serves_nobody() {
     }
 }
 
-/// Proves that a program without privileges reads no file of the user that it names, while root of a client may name any user.
+/// Proves that a program without privileges reads no file of the user that it names, while root of a client
+/// may name any user.
 #[test]
 fn a_program_without_privileges_names_no_user() {
     const OWNER: u32 = 1001;

@@ -30,7 +30,8 @@ impl Scene {
         Self::of(readable_directory())
     }
 
-    /// In memory, if this machine has a directory there: for thousands of changes, each of which the server waits for.
+    /// In memory, if this machine has a directory there: for thousands of changes, each of which the server
+    /// waits for.
     pub(crate) fn in_memory() -> Self {
         let on_disk = readable_directory();
         Self::of(tempfile::tempdir_in("/dev/shm").unwrap_or(on_disk))
@@ -274,7 +275,8 @@ fn memory_does_not_grow_with_the_file() {
     assert!(long <= MEMORY_KIB_MAX && long <= short + 2048, "of 64 MiB and of 1 GiB: {peaks:?} KiB");
 }
 
-/// Ganesha, with the rpcbind that it needs, in the network namespace of the thread that starts it. Dropped, all of them end.
+/// Ganesha, with the rpcbind that it needs, in the network namespace of the thread that starts it. Dropped,
+/// all of them end.
 struct Ganesha {
     process: Child,
     server: Pid,

@@ -1,4 +1,5 @@
-//! What `nocopy cp` does with links, holes, names and everything that is not a file with bytes: it is copied, or it is named, and the exit code is 1.
+//! What `nocopy cp` does with links, holes, names and everything that is not a file with bytes: it is copied,
+//! or it is named, and the exit code is 1.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -40,8 +41,8 @@ impl Both {
         Self { scene, server }
     }
 
-    /// Copies paths below the source with these options, to the server and from it. Returns for each direction where the copies are, what was
-    /// reported, and the exit code.
+    /// Copies paths below the source with these options, to the server and from it. Returns for each
+    /// direction where the copies are, what was reported, and the exit code.
     fn copy(&self, options: &[&str], paths: &[&str]) -> [(PathBuf, Value, i32); 2] {
         let run = |from: Vec<String>, to: String| {
             let words: Vec<&str> = ["cp", "--json"].iter().chain(options).copied().collect();

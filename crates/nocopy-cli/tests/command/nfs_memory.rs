@@ -65,7 +65,8 @@ fn peak_bytes(process: u32) -> usize {
     line.split_whitespace().next().unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// Sends as much as the server takes: until no connection could send more while an honest client was answered several times.
+/// Sends as much as the server takes: until no connection could send more while an honest client was answered
+/// several times.
 fn send_all(connections: &mut [(TcpStream, &[u8])], honest: impl Fn() -> FileHandle) {
     let mut quiet = 0;
     while quiet < 5 {
@@ -95,7 +96,8 @@ fn incomplete_calls_of_one_address_take_bounded_memory() {
     are_bounded_and_stop_no_other(|_| IpAddr::V4(Ipv4Addr::LOCALHOST));
 }
 
-/// Sends incomplete calls from these addresses, and checks the server's memory, and that another address is served.
+/// Sends incomplete calls from these addresses, and checks the server's memory, and that another address is
+/// served.
 pub(crate) fn are_bounded_and_stop_no_other(from: impl Fn(usize) -> IpAddr) {
     if !nocopy_lab::descriptors_or_skip() {
         return;

@@ -26,7 +26,8 @@ fn long() -> Vec<u8> {
     content(1_000_003).repeat(70)
 }
 
-/// Between client and server: lets everything through until the copy has a record, and then nothing until it is opened.
+/// Between client and server: lets everything through until the copy has a record, and then nothing until it
+/// is opened.
 struct Gate {
     port: u16,
     state: Arc<AtomicU8>,
@@ -166,8 +167,8 @@ impl Copy {
         copying
     }
 
-    /// A copy that is killed after its first record. What is not recorded is lost, and the part has its whole length, as if the last bytes
-    /// had been written first.
+    /// A copy that is killed after its first record. What is not recorded is lost, and the part has its whole
+    /// length, as if the last bytes had been written first.
     fn kill(&self, options: &[&str]) {
         let gate = Gate::start(self);
         let copying = self.begun(&gate, options);

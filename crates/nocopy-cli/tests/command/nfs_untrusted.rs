@@ -1,4 +1,5 @@
-//! A server that sends what no honest one does: nothing is written outside the destination, and everything ends.
+//! A server that sends what no honest one does: nothing is written outside the destination, and everything
+//! ends.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,9 +26,10 @@ use rustix::process::{Signal, geteuid};
 use crate::nfs_client::NOBODY;
 use crate::running::{Running, nocopy, readable_directory, started, text};
 
-/// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle `broken` fails, and `long`
-/// looks long, but a read behind its first bytes has no reply; the reply to one of `cut` never arrives whole. A handle that begins with `linked`
-/// is of a file with two names, whose length is that of the handle; `longest` looks as long as possible. A file that is made has always the handle `made`.
+/// An entry: its name, its handle, and its type. The content of all files is `content`; a read of the handle
+/// `broken` fails, and `long` looks long, but a read behind its first bytes has no reply; the reply to one of
+/// `cut` never arrives whole. A handle that begins with `linked` is of a file with two names, whose length is
+/// that of the handle; `longest` looks as long as possible. A file that is made has always the handle `made`.
 type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 
 /// The most bytes of a write, as the server announces it: memory and time of a client must not depend on it.
@@ -338,7 +340,8 @@ fn names_that_lead_elsewhere_are_refused() {
     assert_eq!(copy(&url, around.path()), (0, String::new()));
 }
 
-/// A link, and then a file and a directory behind it, all by the same name: in one listing, in a later copy, and from another source.
+/// A link, and then a file and a directory behind it, all by the same name: in one listing, in a later copy,
+/// and from another source.
 #[test]
 fn a_link_of_the_server_is_not_followed() {
     let around = tempfile::tempdir().unwrap();
@@ -423,7 +426,8 @@ fn a_device_in_a_directory_that_cannot_be_written_is_not_left_out_as_a_device() 
     assert!(said.contains(expected), "{said}");
 }
 
-/// The end of the first file is known while reads behind it are in flight; these are given up, and return with the reads of the next one.
+/// The end of the first file is known while reads behind it are in flight; these are given up, and return
+/// with the reads of the next one.
 #[test]
 fn reads_that_are_given_up_disturb_no_other_file() {
     let url = serve(|at, _| match at {

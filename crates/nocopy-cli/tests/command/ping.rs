@@ -1,4 +1,5 @@
-//! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over a lab.
+//! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over
+//! a lab.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -77,8 +78,8 @@ fn over(end: &End) -> [String; 3] {
     ["message", "udp", "tcp"].map(|scheme| format!("{scheme}://{}:0", end.ipv4()))
 }
 
-/// Proves that every scheme is answered in every way of waiting, with messages that are short and that are longer than a packet, and
-/// that the server counts the same.
+/// Proves that every scheme is answered in every way of waiting, with messages that are short and that are
+/// longer than a packet, and that the server counts the same.
 #[test]
 fn every_scheme_is_answered_however_both_wait() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -331,7 +332,8 @@ fn what_cannot_be_fails_in_one_line() {
     }
 }
 
-/// Proves that a request has its response, from the command line and from a file, and that a server without a program sends it back.
+/// Proves that a request has its response, from the command line and from a file, and that a server without a
+/// program sends it back.
 #[test]
 fn a_request_has_its_response() {
     let server = Server::start(&["message://127.0.0.1:0"], &[]);
@@ -425,7 +427,8 @@ fn a_program_answers_requests() {
 fn a_call_that_is_interrupted_says_what_was_done() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let has_request = Scratch::new("has-request");
-    // The program is a shell, and its request what it is to do: a path in the program's words would end at a blank.
+    // The program is a shell, and its request what it is to do: a path in the program's words would end at a
+    // blank.
     let request = format!("echo hello > '{}'; sleep 3600", has_request.path());
     let server = Server::start(&["message://127.0.0.1:0"], &["--exec", "sh", "--exec-timeout", "1h"]);
     let end = |running: Running, words: &str| {

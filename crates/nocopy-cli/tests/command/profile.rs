@@ -59,8 +59,8 @@ fn profile(arguments: &[&str]) -> Running {
     Running(Some(child))
 }
 
-/// The profile of this process's use of that port while `work` runs, since other tests run at the same time. `None`: events were missed, so
-/// the counts are not exact.
+/// The profile of this process's use of that port while `work` runs, since other tests run at the same time.
+/// `None`: events were missed, so the counts are not exact.
 fn measured(port: u16, work: impl FnOnce()) -> Option<Value> {
     let own = std::process::id().to_string();
     let window = profile(&["--duration", WINDOW, "--pid", &own, "--port", &port.to_string()]);
@@ -74,8 +74,8 @@ fn measured(port: u16, work: impl FnOnce()) -> Option<Value> {
     Some(report)
 }
 
-/// Events are missed where one interrupts the program of another, on a busy machine now and then. A test of exact counts is of a
-/// measurement that missed none, and one of a few has to be.
+/// Events are missed where one interrupts the program of another, on a busy machine now and then. A test of
+/// exact counts is of a measurement that missed none, and one of a few has to be.
 fn without_loss(test: impl Fn() -> Option<()>) {
     const ATTEMPTS: usize = 5;
     assert!((0..ATTEMPTS).any(|_| test().is_some()), "each of {ATTEMPTS} measurements missed events");
@@ -172,7 +172,8 @@ fn reads_of_what_lies_ready_are_counted_exactly() {
         );
         let tcp = &report["tcp"];
         assert_eq!(number(&tcp["sockets"]), 2, "{report}");
-        // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's own.
+        // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's
+        // own.
         assert!(number(&tcp["retransmits"]) <= sent_again() - again_before, "{report}");
         // Both ends are here: each received what the other sent, except perhaps a last acknowledgement.
         let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
@@ -328,7 +329,8 @@ fn datagrams_that_lie_in_pages_are_copied_once() {
     });
 }
 
-/// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and that so is its end.
+/// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and
+/// that so is its end.
 #[test]
 fn a_process_that_runs_is_looked_at_from_the_middle() {
     if !may_profile() {
@@ -436,7 +438,8 @@ fn sockets_that_are_too_many_are_counted_as_lost() {
     }
     let own = std::process::id().to_string();
     let window = profile(&["--duration", WINDOW, "--pid", &own]);
-    // They listen, and so are not closed; a receive is refused, and makes them the target's. Of one address the ports would be few.
+    // They listen, and so are not closed; a receive is refused, and makes them the target's. Of one address
+    // the ports would be few.
     let listeners: Vec<_> = (0..SOCKETS)
         .map(|number| {
             let [.., high, low] = number.to_be_bytes();

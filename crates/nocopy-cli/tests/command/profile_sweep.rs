@@ -6,7 +6,8 @@ use std::process::Command;
 use nocopy_lab::lab_or_skip;
 use serde_json::Value;
 
-/// More signals than a call of some milliseconds meets while something stops its process several times a second.
+/// More signals than a call of some milliseconds meets while something stops its process several times a
+/// second.
 const SIGNALS_MAX: u64 = 4;
 
 #[test]

@@ -1,5 +1,5 @@
-//! `nocopy record` as users run it: the sent packets are in the files, other programs can read them, and after any failure they are
-//! complete.
+//! `nocopy record` as users run it: the sent packets are in the files, other programs can read them, and
+//! after any failure they are complete.
 
 use nocopy_lab::patience::PATIENCE;
 use std::fs;

@@ -57,7 +57,8 @@ fn wrong_times_are_not_waited_for() {
     assert_eq!(summary["replay"].get("gaps_shortened"), None, "no time counts: {summary}");
 }
 
-/// Packets of several links in one file: those that Ethernet carries become frames, the others are counted by name.
+/// Packets of several links in one file: those that Ethernet carries become frames, the others are counted by
+/// name.
 #[test]
 fn packets_of_other_links_are_sent_as_frames() {
     let Some(lab) = lab_or_skip() else { return };

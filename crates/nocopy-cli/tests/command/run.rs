@@ -1,4 +1,5 @@
-//! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its libpcap.
+//! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its
+//! libpcap.
 
 use nocopy_lab::patience::PATIENCE;
 use std::fs;
@@ -268,7 +269,8 @@ fn a_report_on_standard_error_steers_no_terminal() {
 fn programs_into_which_nothing_is_preloaded_are_told_of() {
     let directory = Directory::new("setuid");
     let path = directory.file("set-user-id");
-    // Another process copies the file: a child that another test starts could inherit this process's open file, and executing would fail.
+    // Another process copies the file: a child that another test starts could inherit this process's open
+    // file, and executing would fail.
     assert!(Command::new("cp").args(["/bin/true", &path]).status().unwrap().success());
     let other = if rustix::process::geteuid().is_root() { Some(65_534) } else { None };
     if std::os::unix::fs::chown(&path, other, None).is_err() || other.is_none() {
@@ -444,8 +446,8 @@ fn a_program_that_closes_its_descriptors_is_in_the_report() {
     assert!(handle["counts"]["received"].as_u64() >= Some(3), "{said}");
 }
 
-/// A program in Python that captures three packets: `daemon`, in a child of the process that opened the capture and has ended, and closes
-/// it; else it ends without closing it.
+/// A program in Python that captures three packets: `daemon`, in a child of the process that opened the
+/// capture and has ended, and closes it; else it ends without closing it.
 const CAPTURE: &str = r#"
 import ctypes, os, sys
 pcap, text = ctypes.CDLL(None), ctypes.create_string_buffer(256)

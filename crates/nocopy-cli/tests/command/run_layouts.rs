@@ -1,5 +1,5 @@
-//! `nocopy run` where other distributions have their files: the files of this machine in such places, in a directory that is entered by
-//! chroot(1).
+//! `nocopy run` where other distributions have their files: the files of this machine in such places, in a
+//! directory that is entered by chroot(1).
 
 use std::fs;
 use std::os::unix::fs::symlink;

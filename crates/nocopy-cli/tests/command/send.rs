@@ -542,7 +542,8 @@ fn an_interrupt_ends_it_with_a_summary() {
     }
 }
 
-/// Proves that packets of a pipe go out while it stays open, and that neither Ctrl-C nor the end of time waits for its end.
+/// Proves that packets of a pipe go out while it stays open, and that neither Ctrl-C nor the end of time
+/// waits for its end.
 #[test]
 fn a_pipe_that_pauses_holds_up_nothing() {
     let lab = lab!();
@@ -767,7 +768,8 @@ fn wrong_arguments_are_errors_too() {
     }
 }
 
-/// Proves that combinations of values, which are refused by more than the grammar of the options, end a command before it sends anything.
+/// Proves that combinations of values, which are refused by more than the grammar of the options, end a
+/// command before it sends anything.
 #[test]
 fn conflicting_values_are_refused_before_sending() {
     let (datagrams, streams) =

@@ -165,7 +165,8 @@ fn what_kernels_say_is_printed() {
     }
 }
 
-/// Proves that tags that the kernel takes out of packets are printed, and link-level headers, bytes and names on request.
+/// Proves that tags that the kernel takes out of packets are printed, and link-level headers, bytes and names
+/// on request.
 #[test]
 fn tags_headers_and_bytes() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -528,7 +529,8 @@ fn too_long_for_xdp() -> String {
     format!("4005\n48 0 0 17\n69 0 1 1\n5 0 0 4001\n{loads}6 0 0 0\n6 0 0 262144\n")
 }
 
-/// Without capabilities the host still gets the packets that a filter in user space rejects, or they are reported as lost.
+/// Without capabilities the host still gets the packets that a filter in user space rejects, or they are
+/// reported as lost.
 #[test]
 fn what_a_filter_in_user_space_turns_away_is_accounted_for() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -213,7 +213,8 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const FRAME: &str = "\x1b[H";
 const FRAME_END: &str = "\x1b[J";
 
-/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size, and a summary when it is over.
+/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size, and a summary when
+/// it is over.
 #[test]
 fn on_a_terminal_a_table_is_drawn_over() {
     let live = Live::prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
@@ -444,8 +445,9 @@ fn manual_and_completions_know_it() {
     assert!(output(&["completions", "bash"]).contains("--openmetrics"));
 }
 
-/// Reads OpenMetrics text as strictly as the specification has it for counters: descriptors first and once for each
-/// family, samples of a family together, a counter's name with `_total`, a unit at the end of its name, `# EOF` at the end.
+/// Reads OpenMetrics text as strictly as the specification has it for counters: descriptors first and once
+/// for each family, samples of a family together, a counter's name with `_total`, a unit at the end of its
+/// name, `# EOF` at the end.
 fn parse_openmetrics(text: &str) -> HashMap<String, u64> {
     let body = text.strip_suffix("# EOF\n").expect("ends with # EOF");
     let (mut samples, mut seen) = (HashMap::new(), HashSet::new());

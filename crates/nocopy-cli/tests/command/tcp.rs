@@ -1,4 +1,5 @@
-//! `nocopy send tcp://…` and `nocopy recv tcp://…` as users run them: two processes, over lo and over a lab, whose summaries agree.
+//! `nocopy send tcp://…` and `nocopy recv tcp://…` as users run them: two processes, over lo and over a lab,
+//! whose summaries agree.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -48,7 +49,8 @@ fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     ends
 }
 
-/// An address without a listener, which no other test uses, and whose port the kernel does not choose for clients.
+/// An address without a listener, which no other test uses, and whose port the kernel does not choose for
+/// clients.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap()
 }
@@ -201,7 +203,8 @@ fn other_programs_are_sent_to_and_received_from() {
     );
 }
 
-/// Proves that bytes that arrived while the receiver itself was stopped, longer than a sender may be silent, are received.
+/// Proves that bytes that arrived while the receiver itself was stopped, longer than a sender may be silent,
+/// are received.
 #[test]
 fn a_raw_receiver_that_was_stopped_reads_on() {
     let idle_times = [100, 300, 1000, 3000].map(Duration::from_millis);
@@ -368,7 +371,8 @@ struct Queued {
     received: u64,
 }
 
-/// Queued bytes in this namespace: received ones of connections with this local port, and sent ones of connections to this port.
+/// Queued bytes in this namespace: received ones of connections with this local port, and sent ones of
+/// connections to this port.
 fn queued_bytes(at: SocketAddr) -> Queued {
     let mut queued = Queued::default();
     for connection in connections() {
@@ -456,7 +460,8 @@ fn who_waits_for_a_connection_can_be_interrupted() {
     }
 }
 
-/// From the moment a signal no longer ends the process, it asks for the end: some of so many signals come while others are set up.
+/// From the moment a signal no longer ends the process, it asks for the end: some of so many signals come
+/// while others are set up.
 #[test]
 fn an_interrupt_at_the_start_is_not_lost() {
     for _ in 0..40 {
@@ -517,7 +522,8 @@ fn a_receiver_without_descriptors_sleeps() {
     wait_until("no descriptor is left", || limited() == DESCRIPTORS);
     let start = Instant::now();
     let before = sleeps(receiver.id());
-    // A receiver that polled for connections it cannot accept would return at once each time, and never sleep.
+    // A receiver that polled for connections it cannot accept would return at once each time, and never
+    // sleep.
     wait_until("it sleeps again and again", || sleeps(receiver.id()) >= before + 50);
     // It sleeps 10 ms at a time: half a second in all. One that sleeps a little at a time is there sooner.
     let slept = start.elapsed();
@@ -541,7 +547,8 @@ fn stream_of_no_run() -> Vec<u8> {
     message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
 
-/// Connections of strangers that are silent, send nonsense, or claim to belong to the run neither begin nor disturb it.
+/// Connections of strangers that are silent, send nonsense, or claim to belong to the run neither begin nor
+/// disturb it.
 #[test]
 fn strangers_disturb_nobody() {
     let stream_file = Scratch::new("strangers");

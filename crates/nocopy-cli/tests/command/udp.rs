@@ -1,4 +1,5 @@
-//! `nocopy send udp://…` and `nocopy recv` as users run them: two processes, over lo and over a lab, whose summaries agree.
+//! `nocopy send udp://…` and `nocopy recv` as users run them: two processes, over lo and over a lab, whose
+//! summaries agree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -253,8 +254,8 @@ fn a_receiver_without_a_port_leaves_files_alone() {
     assert_eq!(fs::read(target.path()).unwrap(), b"precious");
 }
 
-/// Proves that datagrams over a port, written in its frames or copied into them, longer than a frame, a link's MTU, or neither, arrive as
-/// they were sent, and that the ledger says what was copied.
+/// Proves that datagrams over a port, written in its frames or copied into them, longer than a frame, a
+/// link's MTU, or neither, arrive as they were sent, and that the ledger says what was copied.
 #[test]
 fn over_a_port_all_arrives() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -617,8 +618,8 @@ fn only_allowed_senders_are_received_from() {
     assert!(errors.join().unwrap().contains("--from ADDRESS"));
 }
 
-/// Proves that a sender that puts each byte into a block of its own does not fill the disk, and that pieces left out are reported as a
-/// negative result.
+/// Proves that a sender that puts each byte into a block of its own does not fill the disk, and that pieces
+/// left out are reported as a negative result.
 #[test]
 fn bytes_in_distant_blocks_do_not_fill_the_disk() {
     let target = Scratch::new("apart");

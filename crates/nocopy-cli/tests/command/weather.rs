@@ -1,5 +1,5 @@
-//! Links, routes and addresses that come and go, and peers that restart: what may be lost is counted by the kernel's error, and a run goes
-//! on.
+//! Links, routes and addresses that come and go, and peers that restart: what may be lost is counted by the
+//! kernel's error, and a run goes on.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -54,7 +54,8 @@ fn start(end: &End, arguments: &[&str]) -> Running {
     Running(Some(end.namespace().run(|| nocopy(arguments).spawn().unwrap())))
 }
 
-/// A lab whose interfaces have queues. While one is put in place, the kernel drops datagrams without a report.
+/// A lab whose interfaces have queues. While one is put in place, the kernel drops datagrams without a
+/// report.
 fn lab_or_skip() -> Option<Lab> {
     let lab = nocopy_lab::lab_or_skip()?;
     for end in [lab.left(), lab.right()] {
@@ -71,7 +72,8 @@ fn serving(end: &End, arguments: &[&str]) -> Running {
     server
 }
 
-/// A socket that has room for all that a test sends to it, and whose neighbour is known whatever happens to the link.
+/// A socket that has room for all that a test sends to it, and whose neighbour is known whatever happens to
+/// the link.
 fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0)).unwrap());
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();

@@ -61,7 +61,8 @@ fn collect<M: NetlinkDeserializable + Debug>(datagram: &[u8], answers: &mut Vec<
     while !rest.is_empty() {
         let message = NetlinkMessage::<M>::deserialize(rest)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        // Messages start at multiples of four; the last one may go without its padding. Never zero: a message is at least its header.
+        // Messages start at multiples of four; the last one may go without its padding. Never zero: a message
+        // is at least its header.
         let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
         rest = &rest[length..];
         match message.payload {

@@ -1,6 +1,6 @@
-//! Counts the instructions of calls that the library of `nocopy run --batch-udp` leaves alone. `cargo xtask instructions` runs this under
-//! callgrind, with that library preloaded and without, collects only inside the functions named `measured_*`, and divides by the calls. The
-//! kernel's work is not counted.
+//! Counts the instructions of calls that the library of `nocopy run --batch-udp` leaves alone.
+//! `cargo xtask instructions` runs this under callgrind, with that library preloaded and without, collects
+//! only inside the functions named `measured_*`, and divides by the calls. The kernel's work is not counted.
 #![allow(missing_docs)]
 
 use std::fs::File;

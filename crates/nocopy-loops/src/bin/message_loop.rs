@@ -1,9 +1,10 @@
-//! Counts the instructions of a message. `cargo xtask instructions` runs this under callgrind, collects only inside the functions named
-//! `measured_*`, and divides by the messages. The count includes sending, receiving and acknowledging at both ends, and no work of the
-//! kernel.
+//! Counts the instructions of a message. `cargo xtask instructions` runs this under callgrind, collects only
+//! inside the functions named `measured_*`, and divides by the messages. The count includes sending,
+//! receiving and acknowledging at both ends, and no work of the kernel.
 //!
-//! The loops by hand are the lower limit: they move the same bytes by the same socket, find the connection, and check that the packet is
-//! the next one. They keep nothing for retransmission, measure no time, have no window, and expect packets from one peer only.
+//! The loops by hand are the lower limit: they move the same bytes by the same socket, find the connection,
+//! and check that the packet is the next one. They keep nothing for retransmission, measure no time, have no
+//! window, and expect packets from one peer only.
 #![allow(missing_docs)]
 #![expect(unsafe_code, reason = "a clock in place of the C library's")]
 
@@ -54,12 +55,12 @@ struct Hands {
     packet: [u8; 2048],
 }
 
-/// How far time goes on with each look at the clock: about as far as it does under callgrind, so that answers of peers who have nothing more to
-/// say are acknowledged by packets of their own.
+/// How far time goes on with each look at the clock: about as far as it does under callgrind, so that answers
+/// of peers who have nothing more to say are acknowledged by packets of their own.
 const LOOK_NS: i64 = 20_000;
 
-/// The clock of this program in place of the C library's: what is due is due at the same message in each run, however long the machine
-/// takes.
+/// The clock of this program in place of the C library's: what is due is due at the same message in each run,
+/// however long the machine takes.
 #[unsafe(no_mangle)]
 extern "C" fn clock_gettime(_clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     static LOOKS: AtomicI64 = AtomicI64::new(0);
@@ -214,8 +215,8 @@ fn connect(peers: usize) -> Pair {
         pairs.push([to_server, to_client.expect("accepted in time")]);
     }
     let mut pair = Pair { endpoints: [client, server], peers: pairs, turn: 0 };
-    // With the first messages memory is taken and the way is measured, once for each connection; the loop may be too short to come to a
-    // connection twice.
+    // With the first messages memory is taken and the way is measured, once for each connection; the loop may
+    // be too short to come to a connection twice.
     (0..peers).for_each(|_| converse(&mut pair));
     pair
 }

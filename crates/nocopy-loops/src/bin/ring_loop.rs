@@ -1,12 +1,14 @@
-//! Counts the instructions that the library takes beyond those of a ring loop written by hand; a busy machine does not change them.
+//! Counts the instructions that the library takes beyond those of a ring loop written by hand; a busy machine
+//! does not change them.
 //!
-//! `cargo xtask instructions` runs this under callgrind with collection on only inside the functions named `measured_*`
-//! (and off again inside the memory port's stand-in for the kernel), and prints instructions per packet. Run by itself it
-//! checks that all loops do the same work.
+//! `cargo xtask instructions` runs this under callgrind with collection on only inside the functions named
+//! `measured_*` (and off again inside the memory port's stand-in for the kernel), and prints instructions per
+//! packet. Run by itself it checks that all loops do the same work.
 //!
-//! The loops by hand follow `xsk.h` of libxdp: batches of 64, indices published once a batch, prefetch of the packet
-//! sixteen ahead, sizes of rings and frames known when the program runs. `trusting` believes the kernel's addresses, as that header does. `checked` refuses an address outside the
-//! area, a packet that leaves its frame and a frame that was not lent, as the library does.
+//! The loops by hand follow `xsk.h` of libxdp: batches of 64, indices published once a batch, prefetch of the
+//! packet sixteen ahead, sizes of rings and frames known when the program runs. `trusting` believes the
+//! kernel's addresses, as that header does. `checked` refuses an address outside the area, a packet that
+//! leaves its frame and a frame that was not lent, as the library does.
 #![allow(unsafe_code, missing_docs)]
 
 use std::hint::black_box;

@@ -1,6 +1,8 @@
-//! Counts the instructions of a call with a datagram, with 44 datagrams that the kernel cuts, and of a TCP write, from taking the buffer until
-//! it is free again. `cargo xtask instructions` runs this under callgrind, collects only inside the functions named `measured_*`, and divides
-//! by the calls. The kernel's work is not counted, and nothing is copied into the buffers: how many instructions that takes depends on the processor.
+//! Counts the instructions of a call with a datagram, with 44 datagrams that the kernel cuts, and of a TCP
+//! write, from taking the buffer until it is free again. `cargo xtask instructions` runs this under
+//! callgrind, collects only inside the functions named `measured_*`, and divides by the calls. The kernel's
+//! work is not counted, and nothing is copied into the buffers: how many instructions that takes depends on
+//! the processor.
 #![allow(missing_docs)]
 
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! Calls that return before their reply has arrived, so that many are in flight: for many small files, each of which takes several calls.
+//! Calls that return before their reply has arrived, so that many are in flight: for many small files, each
+//! of which takes several calls.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -83,7 +84,8 @@ fn found_in(kind: Kind, results: &[u8]) -> Result<Option<Found>, CallError> {
 }
 
 impl Client {
-    /// Starts [`create`](Self::create) without waiting; [`next_finished`](Self::next_finished) returns the result.
+    /// Starts [`create`](Self::create) without waiting; [`next_finished`](Self::next_finished) returns the
+    /// result.
     pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: HowToCreate) -> Ticket {
         let at = At { directory, name: Text(name) };
         self.begin(Procedure::Create, &CreateArguments { at, how }, Kind::Create, (name, "made"))
@@ -114,7 +116,8 @@ impl Client {
         self.begin(Procedure::Rename, &asked, Kind::Rename, (from, "renamed"))
     }
 
-    /// Starts [`commit`](Self::commit) without waiting; `None` while another commit of the file is in progress.
+    /// Starts [`commit`](Self::commit) without waiting; `None` while another commit of the file is in
+    /// progress.
     pub fn begin_commit(&mut self, file: FileHandle) -> Option<Ticket> {
         let ticket = self.core().commit(file)?;
         let call = Call { kind: Kind::Commit, subject: self.export.clone(), what: "written" };

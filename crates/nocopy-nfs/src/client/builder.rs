@@ -23,8 +23,8 @@ use crate::wire::xdr::{self, Xdr};
 /// The longest useful READ or WRITE.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// A server that announces less is asked for this much nevertheless, and may read or write less: otherwise it would decide how many calls, and
-/// how much memory, a buffer takes.
+/// A server that announces less is asked for this much nevertheless, and may read or write less: otherwise it
+/// would decide how many calls, and how much memory, a buffer takes.
 const SERVER_BYTES_MIN: usize = 1024;
 
 const BUFFERS: u32 = 16;
@@ -68,19 +68,22 @@ impl Builder {
         Self { connections, ..self }
     }
 
-    /// How long to wait for a reply before the client replaces the connection and sends its calls again (15 s).
+    /// How long to wait for a reply before the client replaces the connection and sends its calls again (15
+    /// s).
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// How long to repeat calls without any reply before all of them fail (60 s); `None`: forever, as a hard mount does.
+    /// How long to repeat calls without any reply before all of them fail (60 s); `None`: forever, as a hard
+    /// mount does.
     #[must_use]
     pub fn give_up_after(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
 
-    /// Connects from a port below 1024, which needs `CAP_NET_BIND_SERVICE`: servers with the option `secure` accept no others.
+    /// Connects from a port below 1024, which needs `CAP_NET_BIND_SERVICE`: servers with the option `secure`
+    /// accept no others.
     #[must_use]
     pub fn reserved_port(self, on: bool) -> Self {
         Self { is_reserved: on, ..self }
@@ -98,8 +101,8 @@ impl Builder {
         Self { call_bytes_max: bytes.max(1), ..self }
     }
 
-    /// A pool for this and perhaps other clients, instead of a pool of 16 buffers, each for the longest READ. None of its buffers may be in
-    /// use when a client connects.
+    /// A pool for this and perhaps other clients, instead of a pool of 16 buffers, each for the longest READ.
+    /// None of its buffers may be in use when a client connects.
     #[must_use]
     pub fn pool(self, pool: Pool) -> Self {
         Self { pool: Some(pool), ..self }
@@ -133,7 +136,8 @@ impl Builder {
         Err(unreachable(failed))
     }
 
-    /// Which of the server's addresses accepts connections first, so that an address without an answer delays nothing.
+    /// Which of the server's addresses accepts connections first, so that an address without an answer delays
+    /// nothing.
     fn first_to_accept(&self, url: &Url, addresses: &[SocketAddr]) -> Result<SocketAddr, Attempts> {
         let ports = url.nfs_port.map_or(vec![portmap::PORT, nfs3::PORT], |port| vec![port]);
         let all: Vec<_> =
@@ -193,7 +197,8 @@ impl Builder {
         if let Some(mount) = url.mount_port {
             return Ok([nfs, mount]);
         }
-        // A URL with a port means that server also for MOUNT, if MOUNT is served there: the portmapper may know another server.
+        // A URL with a port means that server also for MOUNT, if MOUNT is served there: the portmapper may
+        // know another server.
         if url.nfs_port.is_some() && self.is_mount_port(with_port(host, nfs))? {
             return Ok([nfs, nfs]);
         }

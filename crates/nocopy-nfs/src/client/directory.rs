@@ -56,7 +56,8 @@ struct Page {
 }
 
 impl Client {
-    /// All entries of a directory, in the server's order, without `.` and `..`. Entries that are removed meanwhile may be missing.
+    /// All entries of a directory, in the server's order, without `.` and `..`. Entries that are removed
+    /// meanwhile may be missing.
     ///
     /// # Errors
     /// As [`list_within`](Self::list_within), for entries of 1 GiB: some millions.
@@ -67,7 +68,8 @@ impl Client {
     /// As [`list`](Self::list), with at most so many bytes of memory.
     ///
     /// # Errors
-    /// See [`ClientError`]. A directory whose entries take more memory is a [bad reply](BadReply::EndlessDirectory).
+    /// See [`ClientError`]. A directory whose entries take more memory is a [bad
+    /// reply](BadReply::EndlessDirectory).
     pub fn list_within(
         &mut self,
         directory: FileHandle,

@@ -24,7 +24,8 @@ pub enum ClientError {
     Mount { export: String, status: mount::Status },
     #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]
     Status { subject: String, what: &'static str, status: Status },
-    /// The server returned an error, but the call was sent more than once, and an earlier copy may have succeeded.
+    /// The server returned an error, but the call was sent more than once, and an earlier copy may have
+    /// succeeded.
     #[error(
         "{subject}: may or may not have been {what} {}; the call was sent again after the connection was lost, and this is the second reply; look at the directory",
         StatusText(*status)

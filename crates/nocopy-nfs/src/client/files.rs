@@ -209,7 +209,8 @@ impl Client {
         self.ask::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
     }
 
-    /// Changes permissions, owner, length or times. Returns the attributes after that, if the server reports them.
+    /// Changes permissions, owner, length or times. Returns the attributes after that, if the server reports
+    /// them.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -225,7 +226,8 @@ impl Client {
     }
 }
 
-/// Checks that a name from the server has no slash, so that a program that makes such a file cannot make it in another directory.
+/// Checks that a name from the server has no slash, so that a program that makes such a file cannot make it
+/// in another directory.
 pub(super) fn check_name(name: &[u8]) -> Result<(), BadReply> {
     let is_elsewhere = name.is_empty() || name.contains(&b'/') || name.contains(&0);
     if is_elsewhere { Err(BadReply::Name) } else { Ok(()) }

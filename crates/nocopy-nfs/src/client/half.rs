@@ -59,8 +59,9 @@ impl Watch {
 }
 
 impl Client {
-    /// Prepares for a wait until the descriptor ([`AsFd`]) is readable; call it before each such wait. Returns `true` if there is nothing
-    /// to wait for: a filled buffer can be received, or none is posted. Queued calls are sent.
+    /// Prepares for a wait until the descriptor ([`AsFd`]) is readable; call it before each such wait.
+    /// Returns `true` if there is nothing to wait for: a filled buffer can be received, or none is posted.
+    /// Queued calls are sent.
     ///
     /// Replaces a lost connection, and waits until the new one is made.
     ///

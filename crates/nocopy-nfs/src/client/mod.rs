@@ -1,4 +1,5 @@
-//! An NFS client for programs that have no mount: the kernel copies file data straight into buffers that the program posted.
+//! An NFS client for programs that have no mount: the kernel copies file data straight into buffers that the
+//! program posted.
 //!
 //! ```text
 //!   post(buffer) ─▶ core: READ call ─────────────▶ socket
@@ -7,14 +8,15 @@
 //!   receive() ◀─ core: complete reply ◀── one readv per reply: [ data into the posted buffer │ next reply header ]
 //! ```
 //!
-//! [`core`] encodes calls and interprets replies, without sockets. `transport` has the connections: it replaces a lost one, and sends its
-//! calls again. [`Client`] is what programs use.
+//! [`core`] encodes calls and interprets replies, without sockets. `transport` has the connections: it
+//! replaces a lost one, and sends its calls again. [`Client`] is what programs use.
 //!
-//! File data is copied once, by the kernel, from the socket into the posted buffer. If a reply header is shorter than expected, the data
-//! received behind it (at most 84 bytes a reply) is copied once more, and counted.
+//! File data is copied once, by the kernel, from the socket into the posted buffer. If a reply header is
+//! shorter than expected, the data received behind it (at most 84 bytes a reply) is copied once more, and
+//! counted.
 //!
-//! The client does not use [`nocopy::tcp`], whose receiver chooses the memory before the reply has identified its call: data would then
-//! have to be copied from there into the posted buffer.
+//! The client does not use [`nocopy::tcp`], whose receiver chooses the memory before the reply has identified
+//! its call: data would then have to be copied from there into the posted buffer.
 //!
 //! Written data is on the server's disk only after [`commit`](Client::commit) has returned without an error.
 
@@ -186,7 +188,8 @@ impl Client {
             Done::Filled { ticket, buffer, place, outcome } => {
                 self.filled.push_back(Filled { ticket, buffer, place, outcome });
             }
-            // A call that was not begun by `begin` failed when the server was given up, and its error was returned then.
+            // A call that was not begun by `begin` failed when the server was given up, and its error was
+            // returned then.
             Done::Results { ticket, results, is_repeated } => {
                 self.begun.take_results(ticket, results, is_repeated);
             }

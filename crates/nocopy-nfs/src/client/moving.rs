@@ -36,31 +36,33 @@ impl Filled {
 }
 
 impl Client {
-    /// An empty buffer of the client's [pool](super::Builder::pool); `None` while all are in use. Dropping it, on any thread, returns it to
-    /// the pool.
+    /// An empty buffer of the client's [pool](super::Builder::pool); `None` while all are in use. Dropping
+    /// it, on any thread, returns it to the pool.
     pub fn buffer(&self) -> Option<Buffer> {
         self.pool.take()
     }
 
-    /// Returns a buffer to the pool. The next [`buffer`](Self::buffer) is this one, since it is still in the processor's cache.
+    /// Returns a buffer to the pool. The next [`buffer`](Self::buffer) is this one, since it is still in the
+    /// processor's cache.
     pub fn recycle(&self, buffer: Buffer) {
         drop(buffer);
     }
 
-    /// Changes how to wait for replies. [`Wait::Spin`] polls without sleeping, one system call each time; [`Wait::Interrupt`], the default,
-    /// sleeps in the kernel; [`Wait::Adaptive`] polls for a while, then sleeps. [`Wait::Coalesced`] sleeps for its `delay` first, so that
-    /// more replies have arrived at each wake-up.
+    /// Changes how to wait for replies. [`Wait::Spin`] polls without sleeping, one system call each time;
+    /// [`Wait::Interrupt`], the default, sleeps in the kernel; [`Wait::Adaptive`] polls for a while, then
+    /// sleeps. [`Wait::Coalesced`] sleeps for its `delay` first, so that more replies have arrived at each
+    /// wake-up.
     pub fn set_wait(&mut self, wait: Wait) {
         self.transport.set_wait(wait);
     }
 
-    /// Starts a read into a buffer: of as many bytes as the buffer holds or, if it is empty, has room for. [`receive`](Self::receive)
-    /// returns it with the data. Many buffers can be posted, and return in any order. Among posted buffers of the client's
-    /// [pool](super::Builder::pool) with the same length, the one posted last is filled first, as it is most likely still in the processor's
-    /// cache.
+    /// Starts a read into a buffer: of as many bytes as the buffer holds or, if it is empty, has room for.
+    /// [`receive`](Self::receive) returns it with the data. Many buffers can be posted, and return in any
+    /// order. Among posted buffers of the client's [pool](super::Builder::pool) with the same length, the one
+    /// posted last is filled first, as it is most likely still in the processor's cache.
     ///
-    /// The call is sent by the next method that receives or waits, or by [`try_flush`](Self::try_flush). Consecutive reads of consecutive
-    /// parts of a file share one call of up to 512 KiB.
+    /// The call is sent by the next method that receives or waits, or by [`try_flush`](Self::try_flush).
+    /// Consecutive reads of consecutive parts of a file share one call of up to 512 KiB.
     ///
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer's memory is read-only.
@@ -74,7 +76,8 @@ impl Client {
     /// Waits for the next filled buffer; `None` if none is posted.
     ///
     /// # Errors
-    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)). The next calls return all posted buffers, each with an error.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)). The next calls
+    /// return all posted buffers, each with an error.
     pub fn receive(&mut self) -> Result<Option<Filled>, ClientError> {
         self.receive_until(None)
     }
@@ -134,8 +137,9 @@ impl Client {
         Filled { ticket, buffer, place, outcome }.read()
     }
 
-    /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its bytes are on the server's disk,
-    /// to send them again if the server restarts and loses them. Writes to the same bytes between two commits have no order.
+    /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its
+    /// bytes are on the server's disk, to send them again if the server restarts and loses them. Writes to
+    /// the same bytes between two commits have no order.
     ///
     /// The call is sent by the next method that waits, or by [`try_flush`](Self::try_flush).
     ///
@@ -159,7 +163,8 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until all earlier writes to the file are on the server's disk; if a commit of the file was begun before, also for that. Writes that the server lost by a restart are sent again.
+    /// Waits until all earlier writes to the file are on the server's disk; if a commit of the file was begun
+    /// before, also for that. Writes that the server lost by a restart are sent again.
     ///
     /// # Errors
     /// A write since the last commit failed, or may not be on the disk. See [`ClientError`].
@@ -185,8 +190,8 @@ impl Client {
         self.transport.core.in_flight()
     }
 
-    /// How many bytes were read by one copy (by the kernel, into the posted buffer), and how many were copied a second time, because they
-    /// were received together with a reply header.
+    /// How many bytes were read by one copy (by the kernel, into the posted buffer), and how many were copied
+    /// a second time, because they were received together with a reply header.
     pub fn ledger(&self) -> Ledger {
         let counts = self.transport.core.counts();
         let mut ledger = Ledger::default();

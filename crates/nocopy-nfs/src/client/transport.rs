@@ -80,8 +80,8 @@ struct Connection {
     is_full: bool,
     /// The receive buffer was empty at the last read.
     is_drained: bool,
-    /// When bytes were received last, or the connection was made. A server forgets a client that was suspended for long, so this time counts;
-    /// it does not count for giving up.
+    /// When bytes were received last, or the connection was made. A server forgets a client that was
+    /// suspended for long, so this time counts; it does not count for giving up.
     heard: Option<BootInstant>,
 }
 
@@ -147,8 +147,8 @@ impl Transport {
         turned
     }
 
-    /// Sends and receives without waiting; if there is nothing to send or receive, waits for it, at most until `until`.
-    /// Errors: the server is given up, and all calls have failed.
+    /// Sends and receives without waiting; if there is nothing to send or receive, waits for it, at most
+    /// until `until`. Errors: the server is given up, and all calls have failed.
     pub(super) fn turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let turned = self.try_turn(until);
         if turned.is_err() {
@@ -357,7 +357,8 @@ impl Transport {
         Ok(())
     }
 
-    /// Receives, and returns whether anything was received. Stops after `left` bytes, at the end of a reply or read.
+    /// Receives, and returns whether anything was received. Stops after `left` bytes, at the end of a reply
+    /// or read.
     fn receive(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
         let mut has_received = false;
         while !self.connections[number].is_drained {
@@ -470,7 +471,8 @@ impl Transport {
         }
     }
 
-    /// Checks drained connections for new bytes. While others still have bytes, the client never waits, so it would not notice.
+    /// Checks drained connections for new bytes. While others still have bytes, the client never waits, so it
+    /// would not notice.
     fn look_at_drained(&mut self) -> Result<(), TransportError> {
         let drained = self.connections.iter().filter(|connection| connection.is_drained).count();
         if drained == 0 || drained == self.connections.len() {

@@ -91,7 +91,8 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// As [`from_str`](Self::from_str), of a word that need not be UTF-8: its other bytes stand for themselves.
+    /// As [`from_str`](Self::from_str), of a word that need not be UTF-8: its other bytes stand for
+    /// themselves.
     ///
     /// # Errors
     /// It is not such a URL.
@@ -122,9 +123,9 @@ impl fmt::Display for Url {
     }
 }
 
-/// A name or a path as part of a URL, on one line: with `%` and two hexadecimal digits for each byte that is not of a character in UTF-8, that a
-/// terminal would not print as a character, or that means something else in a URL, and for spaces at either end of a name. [`unescaped`]
-/// returns the same bytes.
+/// A name or a path as part of a URL, on one line: with `%` and two hexadecimal digits for each byte that is
+/// not of a character in UTF-8, that a terminal would not print as a character, or that means something else
+/// in a URL, and for spaces at either end of a name. [`unescaped`] returns the same bytes.
 pub fn escaped(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for (number, name) in path.split(|byte| *byte == b'/').enumerate() {
@@ -154,7 +155,8 @@ fn escape(bytes: &[u8], out: &mut String) {
     bytes.iter().for_each(|byte| write!(out, "%{byte:02X}").expect("memory"));
 }
 
-/// Whether a character is printed where it stands, on the same line: no control character, no other end of a line, no change of direction.
+/// Whether a character is printed where it stands, on the same line: no control character, no other end of a
+/// line, no change of direction.
 pub fn is_printed(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,7 +1,7 @@
 //! Paths of this host in arguments and in output.
 //!
-//! A path that is one line of text stands for itself. Any other is printed as a URL, `file:///` and `%XX` for its other bytes, which
-//! commands take like the path itself.
+//! A path that is one line of text stands for itself. Any other is printed as a URL, `file:///` and `%XX` for
+//! its other bytes, which commands take like the path itself.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,4 +1,5 @@
-//! `nocopy serve nfs`, which exports a directory until it is asked to end; and the commands that copy from servers without a mount.
+//! `nocopy serve nfs`, which exports a directory until it is asked to end; and the commands that copy from
+//! servers without a mount.
 
 mod arguments;
 mod exposure;
@@ -188,8 +189,8 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     print::finish(&summary, arguments.json, done.err().map(Failure::Serve))
 }
 
-/// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as these, it does not serve: every
-/// call would have root's rights.
+/// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as
+/// these, it does not serve: every call would have root's rights.
 fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     if geteuid().is_root() {
         let (is_root_trusted, is_any_port_trusted) = (arguments.no_root_squash, arguments.insecure);

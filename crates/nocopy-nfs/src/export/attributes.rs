@@ -1,5 +1,5 @@
-//! Attributes that clients set: what is allowed of them, and setting them on a descriptor, never by a name that might be another file's by
-//! then.
+//! Attributes that clients set: what is allowed of them, and setting them on a descriptor, never by a name
+//! that might be another file's by then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,7 +14,8 @@ use super::file::refusal;
 use super::{Caller, OpenFile, file, name_of_descriptor};
 use crate::wire::nfs3::{FileType, NewAttributes, SetTime, Status};
 
-/// Rejects numbers with a special meaning for the kernel: -1 for nobody, nanoseconds of more than a second for "now" and "omit".
+/// Rejects numbers with a special meaning for the kernel: -1 for nobody, nanoseconds of more than a second
+/// for "now" and "omit".
 pub(super) fn check(new: &NewAttributes) -> Result<(), Status> {
     let is_user = |number: Option<u32>| number != Some(u32::MAX);
     let is_time = |set| !matches!(set, SetTime::To(time) if time.nanoseconds >= 1_000_000_000);
@@ -22,9 +23,10 @@ pub(super) fn check(new: &NewAttributes) -> Result<(), Status> {
     if is_good { Ok(()) } else { Err(Status::Invalid) }
 }
 
-/// The permissions that a caller may give. If all calls are made as the user of the server, a file must not run as that user or group,
-/// which would have more than the exported directory: set-user-ID and set-group-ID are left out. (For a directory, set-group-ID only
-/// chooses the group of new files.) A caller that is a user gives such rights of its own, and the kernel decides.
+/// The permissions that a caller may give. If all calls are made as the user of the server, a file must not
+/// run as that user or group, which would have more than the exported directory: set-user-ID and set-group-ID
+/// are left out. (For a directory, set-group-ID only chooses the group of new files.) A caller that is a user
+/// gives such rights of its own, and the kernel decides.
 pub(super) fn permissions(caller: &Caller, file_type: FileType, mode: u32) -> Mode {
     let is_own = matches!(caller, Caller::User(_)) || file_type == FileType::Directory;
     Mode::from_raw_mode(mode & if is_own { 0o7777 } else { 0o1777 })
@@ -66,8 +68,9 @@ pub(super) fn begin_with(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<()
     }
 }
 
-/// As [`begin_with`], for a directory or link that the caller has just made by this name, as system calls return no descriptor of it. If
-/// another user of this host has put another file there, that one is left as it is.
+/// As [`begin_with`], for a directory or link that the caller has just made by this name, as system calls
+/// return no descriptor of it. If another user of this host has put another file there, that one is left as
+/// it is.
 pub(super) fn begin_by_name(
     caller: &Caller,
     directory: &OpenFile,
@@ -100,7 +103,8 @@ mod tests {
     const OTHER: u32 = 1001;
     const NEW: u32 = 1002;
 
-    /// Proves that only the directory or link that was made gets owner and times, not what was put in its place.
+    /// Proves that only the directory or link that was made gets owner and times, not what was put in its
+    /// place.
     #[test]
     fn a_file_put_in_the_place_of_a_new_one_is_left_as_it_is() {
         let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! The user for whom a call is made. The kernel decides what that user may do: the thread that makes the call acts as the user meanwhile
-//! (setfsuid(2), setfsgid(2), and setgroups(2) for this thread only).
+//! The user for whom a call is made. The kernel decides what that user may do: the thread that makes the call
+//! acts as the user meanwhile (setfsuid(2), setfsgid(2), and setgroups(2) for this thread only).
 
 use nocopy_proto::errno::Why;
 use std::cell::Cell;
@@ -22,8 +22,9 @@ use crate::wire::rpc::GROUPS_MAX;
 /// The user and the group without special rights: root of a client, and calls without a user.
 const NOBODY: u32 = 65_534;
 
-/// The user and the group of callers that may be any program. Another number than nobody's, whose files are those of a client's root;
-/// distributions and systemd keep this number free, and it exists wherever nobody does.
+/// The user and the group of callers that may be any program. Another number than nobody's, whose files are
+/// those of a client's root; distributions and systemd keep this number free, and it exists wherever nobody
+/// does.
 const UNTRUSTED: u32 = 65_533;
 
 /// An invalid user or group, for which setfsuid(2) changes nothing.
@@ -56,7 +57,8 @@ impl User {
         Self { user: number, group: number, groups: [0; GROUPS_MAX], group_count: 0 }
     }
 
-    /// Maps root and invalid numbers to nobody; root stays root if `is_root_trusted`. Only the first [`GROUPS_MAX`] groups count.
+    /// Maps root and invalid numbers to nobody; root stays root if `is_root_trusted`. Only the first
+    /// [`GROUPS_MAX`] groups count.
     pub fn new(user: u32, group: u32, groups: &[u32], is_root_trusted: bool) -> Self {
         let squashed =
             |number| if number == NONE || (number == 0 && !is_root_trusted) { NOBODY } else { number };
@@ -89,14 +91,16 @@ impl Caller {
         }
     }
 
-    /// Makes system calls for this caller. Errors: errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
+    /// Makes system calls for this caller. Errors: errors of `action`; [`Status::ServerFault`]: this process
+    /// cannot act as that user.
     pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
         let _acting = Acting::begin(user)?;
         action()
     }
 
-    /// Checks that this process, as root, can make calls for other users with no more than the rights of these.
+    /// Checks that this process, as root, can make calls for other users with no more than the rights of
+    /// these.
     ///
     /// # Errors
     /// See [`ActError`].
@@ -128,8 +132,9 @@ pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> 
     accessat(CWD, link, access, AtFlags::EACCESS)
 }
 
-/// Checks, with a file of this process, that the kernel decides what another user may do. Without faccessat2(2), rustix and the C library
-/// use faccessat(2), which decides for the real user: for root, who may do everything.
+/// Checks, with a file of this process, that the kernel decides what another user may do. Without
+/// faccessat2(2), rustix and the C library use faccessat(2), which decides for the real user: for root, who
+/// may do everything.
 fn check_access(caller: &Caller) -> rustix::io::Result<()> {
     let file = memfd_create(c"nocopy: access", MemfdFlags::CLOEXEC)?;
     let link = name_of_descriptor(file.as_raw_fd());
@@ -148,8 +153,8 @@ fn check_access(caller: &Caller) -> rustix::io::Result<()> {
 }
 
 thread_local! {
-    /// The user whose groups this thread has. They stay until another user's are needed: the server itself needs none, and each change costs
-    /// a microsecond or two.
+    /// The user whose groups this thread has. They stay until another user's are needed: the server itself
+    /// needs none, and each change costs a microsecond or two.
     static GROUPS: Cell<Option<User>> = const { Cell::new(None) };
 }
 

@@ -1,7 +1,8 @@
-//! Changes of files and directories, each with the attributes before and after, by which a client checks its cache.
+//! Changes of files and directories, each with the attributes before and after, by which a client checks its
+//! cache.
 //!
-//! Changes of one file are made one after the other, so the attributes before and after are those of this change; if another program of
-//! this host changes the same file at the same moment, that is not noticed.
+//! Changes of one file are made one after the other, so the attributes before and after are those of this
+//! change; if another program of this host changes the same file at the same moment, that is not noticed.
 
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,7 +36,8 @@ pub(super) const CLOSING_MAX: usize = 64;
 /// Locks for files; files that share a lock are changed one at a time.
 const LOCKS: usize = 64;
 
-/// A number that changes with each start of the server: a change tells clients that unstable writes may be lost.
+/// A number that changes with each start of the server: a change tells clients that unstable writes may be
+/// lost.
 #[derive(Debug)]
 pub(super) struct WriteVerifier(AtomicU64);
 
@@ -91,8 +93,8 @@ impl Locks {
         &self.changes[Self::place(file.identity())]
     }
 
-    /// The lock of a file being written: if others have changed the file since the last piece, the attributes before the first piece
-    /// are useless to a client.
+    /// The lock of a file being written: if others have changed the file since the last piece, the attributes
+    /// before the first piece are useless to a client.
     fn again(&self, file: &OpenFile, writing: &mut Writing) -> MutexGuard<'_, ()> {
         let lock = self.one(file);
         let changes = self.changes(file).load(Ordering::Acquire);
@@ -132,8 +134,8 @@ impl Writing {
         self.failed.is_some()
     }
 
-    /// Closes the file until the next piece: so a client that sends nothing for days holds no descriptor and no disk space of a removed
-    /// file, and its permission is checked again.
+    /// Closes the file until the next piece: so a client that sends nothing for days holds no descriptor and
+    /// no disk space of a removed file, and its permission is checked again.
     pub fn release_file(&mut self) {
         self.file = None;
     }
@@ -230,7 +232,8 @@ impl Export {
         let done = caller.act(|| {
             while *written < end {
                 match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(refusal)? {
-                    // As if the disk were full: the client sends the rest again, and then receives the reason.
+                    // As if the disk were full: the client sends the rest again, and then receives the
+                    // reason.
                     0 => return Err(Status::NoSpace),
                     count => *written += count,
                 }
@@ -277,7 +280,8 @@ impl Export {
         }
     }
 
-    /// Synchronises files that were closed before, except for some. More descriptors than that must not wait for the disk.
+    /// Synchronises files that were closed before, except for some. More descriptors than that must not wait
+    /// for the disk.
     pub(super) fn settle_closing(&self, left: usize) {
         self.closing.settle(left, || self.verifier.change());
     }
@@ -301,8 +305,9 @@ impl Export {
         refusal(error)
     }
 
-    /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a reported change, so all
-    /// procedures but an unstable WRITE are answered only then (RFC 1813, section 4.7).
+    /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a
+    /// reported change, so all procedures but an unstable WRITE are answered only then (RFC 1813, section
+    /// 4.7).
     pub(super) fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
         if file.is_readable() || file.is_writable() {
             return self.settle(file, Stability::FileSync);
@@ -386,8 +391,8 @@ impl Export {
         ((done.and_then(settle), source), target)
     }
 
-    /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle is forgotten. May wait for the disk:
-    /// no lock is held.
+    /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle
+    /// is forgotten. May wait for the disk: no lock is held.
     fn note_removed(&self, file: Option<Named>) {
         let Some(Named { identity, file }) = file else { return };
         self.open.close(identity);

@@ -1,5 +1,6 @@
-//! Closed files with writes that were not synchronised. They stay open here until they are: the kernel reports lost data only to
-//! descriptors that were open when it was lost, so a later COMMIT would not learn of it.
+//! Closed files with writes that were not synchronised. They stay open here until they are: the kernel
+//! reports lost data only to descriptors that were open when it was lost, so a later COMMIT would not learn
+//! of it.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -73,7 +74,8 @@ impl Closing {
     }
 }
 
-/// Whether a file has writes that were not synchronised. When it is dropped with such writes, the file is kept in [`Closing`].
+/// Whether a file has writes that were not synchronised. When it is dropped with such writes, the file is
+/// kept in [`Closing`].
 #[derive(Debug, Default)]
 pub(super) struct Unsynced {
     is_any: AtomicBool,
@@ -81,7 +83,8 @@ pub(super) struct Unsynced {
 }
 
 impl Unsynced {
-    /// Notes a write, after it was made: so one that is made while the file is synchronised counts as not synchronised.
+    /// Notes a write, after it was made: so one that is made while the file is synchronised counts as not
+    /// synchronised.
     pub(super) fn note(&self, closing: &Arc<Closing>, identity: Identity, file: &Arc<OwnedFd>) {
         self.to.get_or_init(|| (Arc::clone(closing), identity, Arc::clone(file)));
         self.is_any.store(true, Ordering::Release);

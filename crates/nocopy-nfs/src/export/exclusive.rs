@@ -1,8 +1,9 @@
-//! Files made by CREATE with EXCLUSIVE: a client that repeats the call with the same verifier, because no reply arrived, gets its file, also
-//! from the next server.
+//! Files made by CREATE with EXCLUSIVE: a client that repeats the call with the same verifier, because no
+//! reply arrived, gets its file, also from the next server.
 //!
-//! The verifier is stored in the times of the file, 32 bits each in whole seconds, which the client sets next. File systems whose times
-//! have fewer bits (FAT) do not return it: then it is kept in the directory of the state, as long as the file is not changed.
+//! The verifier is stored in the times of the file, 32 bits each in whole seconds, which the client sets
+//! next. File systems whose times have fewer bits (FAT) do not return it: then it is kept in the directory of
+//! the state, as long as the file is not changed.
 
 use std::collections::VecDeque;
 use std::fs::File;

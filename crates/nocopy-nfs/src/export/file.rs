@@ -20,7 +20,8 @@ use super::name_of_descriptor;
 use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
-/// For files that are used less often (made, written and closed), opening their link costs more than it saves.
+/// For files that are used less often (made, written and closed), opening their link costs more than it
+/// saves.
 const OFTEN: u32 = 3;
 
 #[derive(Debug)]
@@ -46,11 +47,12 @@ pub struct OpenFile {
     unsynced: Unsynced,
 }
 
-/// Held while the permissions of a file are changed, also for a moment only, so that no change by a client is undone. Files share them by
-/// their inode numbers.
+/// Held while the permissions of a file are changed, also for a moment only, so that no change by a client is
+/// undone. Files share them by their inode numbers.
 static CHANGING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
-/// A permission of a user, valid as long as the file was not changed: permissions and owners do not change without that.
+/// A permission of a user, valid as long as the file was not changed: permissions and owners do not change
+/// without that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Allowed {
     user: User,
@@ -178,9 +180,9 @@ impl OpenFile {
         chmodat(CWD, &self.link, mode, AtFlags::empty())
     }
 
-    /// Clients may continue to write an open file whatever its permissions become, and NFS does not report when a file is
-    /// opened: so its owner, who could change the permissions, may always write it. Not a file with set-user-ID or set-group-ID, which
-    /// chmod(2) may clear for good.
+    /// Clients may continue to write an open file whatever its permissions become, and NFS does not report
+    /// when a file is opened: so its owner, who could change the permissions, may always write it. Not a file
+    /// with set-user-ID or set-group-ID, which chmod(2) may clear for good.
     fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
         let _changing = self.changing();
         let about = self.about()?;
@@ -211,9 +213,9 @@ impl OpenFile {
         caller.act(|| may_access(&self.link, access).map_err(refused)).is_ok()
     }
 
-    /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is opened.) NFS does not report
-    /// when a file is opened, and clients continue to read and write open files: so a file's owner always may, and users who may execute it
-    /// may read it. Errors: the caller may not.
+    /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is
+    /// opened.) NFS does not report when a file is opened, and clients continue to read and write open files:
+    /// so a file's owner always may, and users who may execute it may read it. Errors: the caller may not.
     pub(super) fn check(&self, caller: &Caller, access: Access) -> Result<(), Status> {
         let Caller::User(user) = caller else { return Ok(()) };
         let about = self.attributes()?;

@@ -1,8 +1,9 @@
-//! The number of a file system in handles. It comes from what stays with the file system, because its device number changes with a reboot,
-//! and may be another one's then: a UUID, or what the user has named.
+//! The number of a file system in handles. It comes from what stays with the file system, because its device
+//! number changes with a reboot, and may be another one's then: a UUID, or what the user has named.
 //!
-//! Of file systems mounted below the exported directory, the place of the mount belongs to the number: a snapshot has the UUID, the inode
-//! numbers and the times of what it was made of, and both can be mounted. Where nothing stays, the number is one of this boot.
+//! Of file systems mounted below the exported directory, the place of the mount belongs to the number: a
+//! snapshot has the UUID, the inode numbers and the times of what it was made of, and both can be mounted.
+//! Where nothing stays, the number is one of this boot.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsString};
@@ -94,7 +95,8 @@ impl FileSystems {
         self.end
     }
 
-    /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's file.
+    /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's
+    /// file.
     ///
     /// # Errors
     /// The file system cannot be identified for want of descriptors or memory.

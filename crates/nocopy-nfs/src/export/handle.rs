@@ -9,7 +9,8 @@ use crate::wire::nfs3::FileHandle;
 
 const MAC_BYTES: usize = 16;
 
-/// A handle is an identity and a MAC over it and the root's identity: so a handle of another export with the same key is refused, too.
+/// A handle is an identity and a MAC over it and the root's identity: so a handle of another export with the
+/// same key is refused, too.
 #[derive(Debug)]
 pub(super) struct HandleKey {
     /// Initialised with the key and the root's identity.
@@ -40,7 +41,8 @@ impl HandleKey {
         identity(self.begun, handle)
     }
 
-    /// Whether it was made for another directory, or another file system, that was exported before: so it is stale, and not forged.
+    /// Whether it was made for another directory, or another file system, that was exported before: so it is
+    /// stale, and not forged.
     #[cold]
     pub(super) fn is_of_former(&self, handle: &FileHandle) -> bool {
         self.former.iter().any(|begun| identity(*begun, handle).is_some())

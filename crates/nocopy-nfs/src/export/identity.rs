@@ -12,7 +12,8 @@ use siphasher::sip::SipHasher24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileSystem {
     pub(super) number: u64,
-    /// Its inode numbers are not on the disk: another file may have one when the first is no longer in memory.
+    /// Its inode numbers are not on the disk: another file may have one when the first is no longer in
+    /// memory.
     pub(super) has_passing_inodes: bool,
 }
 
@@ -21,15 +22,16 @@ pub(super) struct FileSystem {
 pub(crate) struct Identity {
     pub(crate) file_system: u64,
     pub(crate) inode: u64,
-    /// Time of birth in nanoseconds since 1970; on a file system without it, a hash of the kernel's own handle, which has the inode's
-    /// generation; 0 if there is neither.
+    /// Time of birth in nanoseconds since 1970; on a file system without it, a hash of the kernel's own
+    /// handle, which has the inode's generation; 0 if there is neither.
     pub(crate) generation: i64,
 }
 
 impl Identity {
     pub(crate) const BYTES: usize = 24;
 
-    /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's file.
+    /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's
+    /// file.
     pub(super) fn of(file_system: FileSystem, about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
         let generation = generation(about, directory, name, file_system.has_passing_inodes);
         Self { file_system: file_system.number, inode: about.stx_ino, generation }
@@ -49,7 +51,8 @@ impl Identity {
     }
 }
 
-/// With passing inode numbers, the kernel's handle distinguishes files, too: it has a new generation for each number.
+/// With passing inode numbers, the kernel's handle distinguishes files, too: it has a new generation for each
+/// number.
 pub(super) fn generation(about: &Statx, directory: impl AsFd, name: &CStr, has_passing_inodes: bool) -> i64 {
     let by_handle = || KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle));
     let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);

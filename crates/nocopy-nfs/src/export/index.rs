@@ -1,4 +1,5 @@
-//! The place of each file whose handle a client has: its parent's identity and its name. Stored in a file, for the next server.
+//! The place of each file whose handle a client has: its parent's identity and its name. Stored in a file,
+//! for the next server.
 //!
 //! Wrong entries do no harm: the file at a place must have the identity that is looked for.
 
@@ -19,7 +20,8 @@ use super::identity::Identity;
 const NAME: &str = "index";
 const NEW_NAME: &str = "index.new";
 
-/// The first bytes of the file; they change with its format. The one before had no entries of forgotten files.
+/// The first bytes of the file; they change with its format. The one before had no entries of forgotten
+/// files.
 const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/3";
 const MAGIC_BEFORE: &[u8; 16] = b"nocopy-nfs-ind/2";
 
@@ -43,7 +45,8 @@ pub(super) struct Place {
     pub(super) handle: Option<KernelHandle>,
 }
 
-/// Where files are, in memory and in the index file. No thread waits for the disk while it holds the lock of the memory.
+/// Where files are, in memory and in the index file. No thread waits for the disk while it holds the lock of
+/// the memory.
 #[derive(Debug)]
 pub(super) struct Index {
     places: Mutex<Places>,
@@ -192,7 +195,8 @@ impl Index {
         self.places().known.keys().copied().collect()
     }
 
-    /// Writes new entries, also those of other threads. Errors: writing failed; after that, [`tidy`](Self::tidy) has to succeed first.
+    /// Writes new entries, also those of other threads. Errors: writing failed; after that,
+    /// [`tidy`](Self::tidy) has to succeed first.
     pub(super) fn save(&self) -> io::Result<()> {
         if self.places().is_saved() {
             return Ok(());
@@ -210,7 +214,8 @@ impl Index {
         saved
     }
 
-    /// Rewrites the file if it has many entries too many, or if writing failed; writes it to the disk otherwise.
+    /// Rewrites the file if it has many entries too many, or if writing failed; writes it to the disk
+    /// otherwise.
     pub(super) fn tidy(&self) {
         let mut stored = self.stored();
         if stored.is_behind || self.places().surplus() > SURPLUS_MAX {
@@ -224,7 +229,8 @@ impl Index {
         }
     }
 
-    /// The old file remains until the new one is on the disk, so a server that is killed meanwhile loses nothing.
+    /// The old file remains until the new one is on the disk, so a server that is killed meanwhile loses
+    /// nothing.
     fn rewrite(&self, stored: &mut Stored) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mut file = File::from(openat(&stored.directory, NEW_NAME, flags, Mode::RUSR | Mode::WUSR)?);
@@ -287,8 +293,8 @@ impl Places {
         (!bytes.is_empty()).then_some((bytes, self.newest))
     }
 
-    /// Entries that were replaced by later ones, or are of removed files. A file with two names, looked up by both in turn, adds one each
-    /// time.
+    /// Entries that were replaced by later ones, or are of removed files. A file with two names, looked up by
+    /// both in turn, adds one each time.
     fn surplus(&self) -> usize {
         self.entries.saturating_sub(2 * self.known.len())
     }

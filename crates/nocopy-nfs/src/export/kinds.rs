@@ -21,8 +21,8 @@ pub(super) const NILFS2: u32 = 0x3434;
 pub(super) const HFS: u32 = 0x4244;
 pub(super) const HFS_PLUS: u32 = 0x482b;
 
-/// Of disks of this host, and in its memory. Others may ask another host or another program for attributes, such as NFS, CIFS and FUSE.
-/// One that is missing here is only served a little slower.
+/// Of disks of this host, and in its memory. Others may ask another host or another program for attributes,
+/// such as NFS, CIFS and FUSE. One that is missing here is only served a little slower.
 pub(super) const LOCAL: [u32; 18] = [
     EXT, XFS, BTRFS, TMPFS, OVERLAY, RAMFS, F2FS, ZFS, BCACHEFS, SQUASHFS, EROFS, FAT, EXFAT, NTFS, ISO_9660,
     UDF, JFS, NILFS2,

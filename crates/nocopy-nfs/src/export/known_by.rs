@@ -17,7 +17,8 @@ use super::identity::device;
 use super::kinds::{BCACHEFS, BTRFS, EXFAT, EXT, FAT, JFS, OVERLAY, TMPFS, ZFS};
 use super::{file, name_of_descriptor};
 
-/// The number that statfs(2) returns comes from the UUID: on others, as XFS, it is the device number. On Btrfs each subvolume has its own.
+/// The number that statfs(2) returns comes from the UUID: on others, as XFS, it is the device number. On
+/// Btrfs each subvolume has its own.
 const NUMBERED_BY_UUID: [u32; 5] = [EXT, BTRFS, ZFS, BCACHEFS, JFS];
 
 /// The name of a file system that the user has given: a number, or a UUID.
@@ -149,8 +150,8 @@ fn is_directory(about: &Statx) -> bool {
     FileType::from_raw_mode(about.stx_mode.into()) == FileType::Directory
 }
 
-/// Whether overlayfs shows a file of a layer with a device number that is neither its own nor that of a disk: of several layers, these
-/// numbers may be exchanged the next time.
+/// Whether overlayfs shows a file of a layer with a device number that is neither its own nor that of a disk:
+/// of several layers, these numbers may be exchanged the next time.
 fn is_of_layer(about: &Statx, mount: Option<&Mount>) -> bool {
     let top = || openat(CWD, &mount?.point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
     let is_own =
@@ -208,7 +209,8 @@ fn folded(uuid: [u8; 16]) -> u64 {
     low ^ high
 }
 
-/// Which disk the device is by now: another one in a loop device has another number (`diskseq`, since Linux 5.15).
+/// Which disk the device is by now: another one in a loop device has another number (`diskseq`, since Linux
+/// 5.15).
 fn disk(about: &Statx) -> String {
     let device = format!("/sys/dev/block/{}:{}", about.stx_dev_major, about.stx_dev_minor);
     let read = |name: &str| fs::read_to_string(format!("{device}/{name}"));

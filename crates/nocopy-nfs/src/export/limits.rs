@@ -28,7 +28,8 @@ pub struct Limits {
 
 impl Limits {
     fn of(kind: u32, name_bytes_max: u64) -> Self {
-        // FAT with names of eight and three characters (msdos), which it cuts, and has in capital letters only.
+        // FAT with names of eight and three characters (msdos), which it cuts, and has in capital letters
+        // only.
         let is_short = kind == FAT && name_bytes_max < 255;
         Self {
             links_max: links_max(kind),
@@ -75,7 +76,8 @@ impl Export {
         Ok(Limits { ignores_case, ..limits })
     }
 
-    /// Whether names that differ only by case are the same in a directory, or in the directory of a file (`chattr +F`).
+    /// Whether names that differ only by case are the same in a directory, or in the directory of a file
+    /// (`chattr +F`).
     fn is_in_caseless(&self, file: &OpenFile) -> bool {
         let is_caseless = |directory: &OpenFile| {
             let flags = directory.reopened().ok().and_then(|opened| ioctl_getflags(&opened).ok());

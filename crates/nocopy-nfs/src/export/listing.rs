@@ -1,12 +1,14 @@
 //! Directories in an order that does not depend on their other entries.
 //!
-//! The cookie of an entry is a keyed hash of its name, and entries are listed in the order of their cookies. So a cookie means the same
-//! place whatever was added or removed, on every file system and for every server with the same key: an entry that exists all the time
-//! is listed exactly once. (The kernel's own positions do not have this property on tmpfs and overlayfs.) The probability that two names of a
-//! directory with a million entries have the same cookie is 1 in 10 million.
+//! The cookie of an entry is a keyed hash of its name, and entries are listed in the order of their cookies.
+//! So a cookie means the same place whatever was added or removed, on every file system and for every server
+//! with the same key: an entry that exists all the time is listed exactly once. (The kernel's own positions
+//! do not have this property on tmpfs and overlayfs.) The probability that two names of a directory with a
+//! million entries have the same cookie is 1 in 10 million.
 //!
-//! A listing has all entries, or of a large directory those of a range of cookies, as many as fit into its memory. While a directory changes,
-//! its newest listing serves the clients that have begun before: it has every file that exists during all of their calls.
+//! A listing has all entries, or of a large directory those of a range of cookies, as many as fit into its
+//! memory. While a directory changes, its newest listing serves the clients that have begun before: it has
+//! every file that exists during all of their calls.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -25,7 +27,8 @@ use super::identity::Identity;
 use super::time::is_settled;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
-/// The most directories remembered while clients list them, and the most memory of all their names and attributes.
+/// The most directories remembered while clients list them, and the most memory of all their names and
+/// attributes.
 const LISTINGS_MAX: usize = 16;
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
@@ -34,8 +37,8 @@ const LISTING_BYTES_MAX: usize = 16 << 20;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long attributes of entries are reused for clients that list the same directory. Clients themselves use them for three seconds
-/// and more, and ask again when they open a file.
+/// How long attributes of entries are reused for clients that list the same directory. Clients themselves use
+/// them for three seconds and more, and ask again when they open a file.
 const RECENT: Duration = Duration::from_secs(1);
 
 /// The most such entries in a directory.
@@ -173,8 +176,9 @@ impl Listings {
         Self { key, listing_bytes_max, begun: AtomicU64::new(0), known: Mutex::default() }
     }
 
-    /// The entries of a directory after a cookie: from the beginning, 0, on the present ones, for which the directory's times must be
-    /// fine enough to show that it did not change; otherwise those of the newest listing.
+    /// The entries of a directory after a cookie: from the beginning, 0, on the present ones, for which the
+    /// directory's times must be fine enough to show that it did not change; otherwise those of the newest
+    /// listing.
     pub(super) fn get(
         &self,
         directory: &OpenFile,
@@ -320,7 +324,8 @@ pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
     found
 }
 
-/// Iterates over inode numbers and names of a directory, without `.` and `..`, as long as `each` returns true.
+/// Iterates over inode numbers and names of a directory, without `.` and `..`, as long as `each` returns
+/// true.
 fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
     // A separate descriptor, because the position in a directory belongs to the descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

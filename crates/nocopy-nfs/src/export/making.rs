@@ -168,7 +168,8 @@ impl Export {
         })
     }
 
-    /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading and writing) if it made one.
+    /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading
+    /// and writing) if it made one.
     fn make(
         &self,
         directory: &OpenFile,
@@ -179,7 +180,8 @@ impl Export {
             let _lock = self.locks.one(directory);
             between(directory, || {
                 let entry = new_name(directory, name)?;
-                // For the lookup: if no descriptor is left, nothing has been made when the client is asked to repeat the call.
+                // For the lookup: if no descriptor is left, nothing has been made when the client is asked to
+                // repeat the call.
                 let spare = fcntl_dupfd_cloexec(directory, 0).map_err(refusal)?;
                 match make(&entry)? {
                     Some(file) => self.keep_made(directory, &entry, file),

@@ -1,10 +1,12 @@
 //! The exported directory: handles, files, attributes and listings; nothing outside of it is accessible.
 //!
-//! A handle has the file's *identity* (file system, inode number, time of birth) and a MAC. The index has the file's place: its parent's
-//! identity and its name. A file opened there must have the identity of the handle, or the handle is stale. So neither a forged handle, nor
-//! a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root (`openat2(2)`, `RESOLVE_BENEATH`),
-//! and the path of an open file is checked again before each use. With the right to open files by the kernel's own handles
-//! (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index says.
+//! A handle has the file's *identity* (file system, inode number, time of birth) and a MAC. The index has the
+//! file's place: its parent's identity and its name. A file opened there must have the identity of the
+//! handle, or the handle is stale. So neither a forged handle, nor a damaged index, nor a symbolic link, nor
+//! `..` leads outside: every path is walked beneath the root (`openat2(2)`, `RESOLVE_BENEATH`), and the path
+//! of an open file is checked again before each use. With the right to open files by the kernel's own handles
+//! (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index
+//! says.
 
 mod attributes;
 mod caller;
@@ -96,7 +98,8 @@ pub struct Export {
     locks: Locks,
     exclusive: Exclusive,
     verifier: WriteVerifier,
-    /// A file on the file system, by which others are opened with kernel handles; `None` if that is not permitted.
+    /// A file on the file system, by which others are opened with kernel handles; `None` if that is not
+    /// permitted.
     mount: Option<OwnedFd>,
 }
 
@@ -108,7 +111,8 @@ pub struct Found {
 }
 
 impl Export {
-    /// Exports a directory; key and index are kept in `state`, or in a private directory of this user for each export.
+    /// Exports a directory; key and index are kept in `state`, or in a private directory of this user for
+    /// each export.
     ///
     /// # Errors
     /// See [`ExportError`].
@@ -202,8 +206,8 @@ impl Export {
     /// The file of a handle, open at least for its attributes.
     ///
     /// # Errors
-    /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its place, or another file system is
-    /// exported than before.
+    /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its
+    /// place, or another file system is exported than before.
     pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         match self.key.identity(handle) {
             Some(identity) => self.find(identity),
@@ -212,7 +216,8 @@ impl Export {
         }
     }
 
-    /// Whether a file, or a name in it, is found without waiting for the disk, another host or another program. A hint, which may be wrong by the next call.
+    /// Whether a file, or a name in it, is found without waiting for the disk, another host or another
+    /// program. A hint, which may be wrong by the next call.
     pub fn is_at_hand(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
         let Some(identity) = self.key.identity(handle) else { return true };
         let root = self.root.identity();
@@ -235,9 +240,11 @@ impl Export {
                     Ok(_) | Err(Errno::INVAL) => true,
                     Err(Errno::NOTDIR) if name.is_none() => true,
                     Err(Errno::AGAIN) => false,
-                    // It is on another file system, or above the directory. A name with a slash is refused without a look.
+                    // It is on another file system, or above the directory. A name with a slash is refused
+                    // without a look.
                     Err(Errno::XDEV) => name.is_some_and(|name| name.contains(&b'/')),
-                    // The directory has no such name. Otherwise the file may have been moved, and must be searched for.
+                    // The directory has no such name. Otherwise the file may have been moved, and must be
+                    // searched for.
                     Err(_) => open.is_some(),
                 }
             }
@@ -303,7 +310,8 @@ impl Export {
         self.listings.get(directory, parent.identity(), cookie)
     }
 
-    /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions are checked before.
+    /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions
+    /// are checked before.
     pub fn listed(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<Found> {
         // Read first, so that a change in between counts as not seen.
         let changes = self.changes.load(Ordering::Acquire);
@@ -344,7 +352,8 @@ impl Export {
         if waiting::is_forbidden() { Ok(()) } else { self.index.save() }
     }
 
-    /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes the index to the disk.
+    /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes
+    /// the index to the disk.
     pub fn tidy(&self) {
         self.file_systems.tidy();
         self.open.close_unused();
@@ -371,7 +380,8 @@ impl Export {
         self.index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
     }
 
-    /// Its mount, if the file can be opened there with a kernel handle: it is on the file system of the exported directory.
+    /// Its mount, if the file can be opened there with a kernel handle: it is on the file system of the
+    /// exported directory.
     fn mount_of(&self, identity: Identity) -> Option<&OwnedFd> {
         self.mount.as_ref().filter(|_| identity.file_system == self.root.identity().file_system)
     }
@@ -424,8 +434,8 @@ impl Export {
         Ok((file, about))
     }
 
-    /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at use, so a file outside
-    /// is not found by it.
+    /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at
+    /// use, so a file outside is not found by it.
     fn learn_by_handle(&self, identity: Identity) -> Option<()> {
         let place = self.index.place(identity)?;
         self.mount_of(identity)?;
@@ -434,7 +444,8 @@ impl Export {
             return None;
         }
         let file = self.open_by_handle(&place)?;
-        // Since the start of the machine the kernel knows only names that were used, except those of directories.
+        // Since the start of the machine the kernel knows only names that were used, except those of
+        // directories.
         let path = self.path_below(&file).or_else(|| self.name_by_number(place.parent, identity.inode))?;
         let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
         for name in path.components() {
@@ -473,7 +484,8 @@ impl Export {
     fn path_below(&self, file: &OpenFile) -> Option<PathBuf> {
         let (root, path) = (self.root.path().ok()?, file.path().ok()?);
         let (root, path) = (root.to_bytes(), path.to_bytes());
-        // The kernel's mark of a removed name; the file may have others, outside. (A file with such a name is opened again.)
+        // The kernel's mark of a removed name; the file may have others, outside. (A file with such a name is
+        // opened again.)
         if path.ends_with(b" (deleted)") {
             return None;
         }
@@ -491,7 +503,8 @@ fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     is_permitted.then_some(mount)
 }
 
-/// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory. (The kernel refuses too long ones.)
+/// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory.
+/// (The kernel refuses too long ones.)
 fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     if directory.file_type() != FileType::Directory {
         return Err(Status::NotDirectory);

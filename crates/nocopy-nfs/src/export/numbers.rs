@@ -1,7 +1,8 @@
-//! What is kept of file systems besides the index: the directories that were exported before, and device numbers in handles of earlier
-//! versions, which had those instead of numbers that stay.
+//! What is kept of file systems besides the index: the directories that were exported before, and device
+//! numbers in handles of earlier versions, which had those instead of numbers that stay.
 //!
-//! Such a number belongs to the file system on which a file of the index still is at its place: its handles stay valid.
+//! Such a number belongs to the file system on which a file of the index still is at its place: its handles
+//! stay valid.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -53,8 +54,8 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// The number of a file system in handles: the natural one, or the one in handles of before, which `find` finds among those of which it is
-    /// not known whose they were.
+    /// The number of a file system in handles: the natural one, or the one in handles of before, which `find`
+    /// finds among those of which it is not known whose they were.
     pub(super) fn number(&mut self, natural: u64, find: impl FnOnce(&[u64]) -> Option<u64>) -> u64 {
         if let Some(number) = self.claimed.get(&natural) {
             return *number;

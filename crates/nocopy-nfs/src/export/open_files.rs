@@ -1,4 +1,5 @@
-//! Files that are kept open between calls. They are closed when the table is not locked: closing may wait for the disk.
+//! Files that are kept open between calls. They are closed when the table is not locked: closing may wait for
+//! the disk.
 
 use std::iter;
 use std::num::NonZeroUsize;

@@ -26,7 +26,8 @@ struct State {
 }
 
 impl Export {
-    /// Checks some files, if the index has twice as many as after the last time: so it has at most twice as many as exist.
+    /// Checks some files, if the index has twice as many as after the last time: so it has at most twice as
+    /// many as exist.
     pub(super) fn sweep(&self) {
         let mut state = self.sweep.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.left.is_empty() {

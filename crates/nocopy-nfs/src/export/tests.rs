@@ -323,7 +323,8 @@ fn a_directory_is_not_locked_while_closed_files_are_synchronised() {
     });
 }
 
-/// Some file systems ask another host or another program for attributes, which may take any time. (What is below /proc stands for them.)
+/// Some file systems ask another host or another program for attributes, which may take any time. (What is
+/// below /proc stands for them.)
 #[test]
 fn file_systems_that_may_answer_late_are_not_at_hand() {
     let scene = Scene::new();

@@ -1,4 +1,5 @@
-//! Threads that serve many clients must not wait for a disk: what they could not do without is left to other threads.
+//! Threads that serve many clients must not wait for a disk: what they could not do without is left to other
+//! threads.
 
 use std::cell::Cell;
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most clients counted separately; further ones are counted together, because IPv6 addresses are unlimited.
+/// The most clients counted separately; further ones are counted together, because IPv6 addresses are
+/// unlimited.
 const CLIENTS_MAX: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,14 +53,15 @@ pub struct Counts {
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
     pub reads: u64,
-    /// Calls that wrote bytes into a file, and these bytes. They are copied into the page cache, and before that out of the socket, unless
-    /// they were moved from the socket by reference.
+    /// Calls that wrote bytes into a file, and these bytes. They are copied into the page cache, and before
+    /// that out of the socket, unless they were moved from the socket by reference.
     pub writes: u64,
     pub written: u64,
     pub written_by_reference: u64,
     /// Bytes copied from one buffer of the server to another for these calls, including headers.
     pub moved: u64,
-    /// Bytes sent by reference to their pages: not copied by the server; whether layers below copied them is unknown.
+    /// Bytes sent by reference to their pages: not copied by the server; whether layers below copied them is
+    /// unknown.
     pub spliced: u64,
     /// By cause, in the order of [`Copied::ALL`].
     pub copied: [u64; Copied::ALL.len()],
@@ -103,7 +105,8 @@ impl ClientCounts {
         add(&self.reads, 1);
     }
 
-    /// Notes a call that wrote that many bytes; how many were copied before, and how many were moved by reference.
+    /// Notes a call that wrote that many bytes; how many were copied before, and how many were moved by
+    /// reference.
     pub(super) fn note_written(&self, bytes: usize, moved: usize, by_reference: usize) {
         add(&self.writes, u64::from(bytes > 0));
         add(&self.written, bytes as u64);

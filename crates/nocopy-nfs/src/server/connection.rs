@@ -28,7 +28,8 @@ const CALLS_MAX: usize = 128;
 /// The most memory of unsent replies; with so much, no more are made. (Results of workers are not included.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
-/// The most memory of a connection's calls with or waiting for workers, two of the longest writes; with so much, no more are read.
+/// The most memory of a connection's calls with or waiting for workers, two of the longest writes; with so
+/// much, no more are read.
 const WORK_BYTES_MAX: usize = 2 << 20;
 
 /// The most jobs of a connection with the workers, or finished and holding a pipe, at a time.
@@ -44,7 +45,8 @@ const CALL_COST_BYTES: usize = 8 << 10;
 /// After this much silence, a vanished client is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// A client that reads nothing, and so holds pipes and memory, is disconnected after this; it can connect again.
+/// A client that reads nothing, and so holds pipes and memory, is disconnected after this; it can connect
+/// again.
 const UNREAD_MS_MAX: u32 = 120_000;
 
 #[derive(Debug)]
@@ -189,12 +191,14 @@ impl Connection {
         self.incoming.is_overdue(now)
     }
 
-    /// Whether the last turn ended early, possibly with whole calls in memory, which the socket does not report.
+    /// Whether the last turn ended early, possibly with whole calls in memory, which the socket does not
+    /// report.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Reads calls and writes replies, as far as possible without waiting. Returns the cost, in bytes moved. Errors: the connection ends.
+    /// Reads calls and writes replies, as far as possible without waiting. Returns the cost, in bytes moved.
+    /// Errors: the connection ends.
     pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<usize, End> {
         let (mut moved, mut all_calls) = (0, 0);
         // Ends: each round moves bytes or takes calls, and both are limited (`is_cut`).
@@ -314,7 +318,8 @@ impl Connection {
         Ok(written)
     }
 
-    /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only time.
+    /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only
+    /// time.
     fn read(&mut self, shared: &Shared, call: ReadCall) {
         if !shared.core.is_at_hand(&call) {
             return self.work.push_back(Work::Read(call));

@@ -36,8 +36,8 @@ const ACCEPTED_MAX: usize = 64;
 /// How often to close unused files, and to check whether connections can be accepted again.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// The source of an event: this loop's inbox, a listener, a portmapper, or a connection (its number, from [`FIRST`] on). There cannot be so many
-/// listeners.
+/// The source of an event: this loop's inbox, a listener, a portmapper, or a connection (its number, from
+/// [`FIRST`] on). There cannot be so many listeners.
 const INBOX: u64 = 0;
 const LISTENERS: u64 = 1;
 const PORTMAPPERS: u64 = 1 << 31;
@@ -212,8 +212,8 @@ impl EventLoop {
         }
     }
 
-    /// Ends a connection: of the network with the most connections, the one that was idle for longest; if other loops have all of them,
-    /// one of these does so. Returns whether it has ended.
+    /// Ends a connection: of the network with the most connections, the one that was idle for longest; if
+    /// other loops have all of them, one of these does so. Returns whether it has ended.
     fn make_place(&mut self) -> bool {
         let (networks, event_loop) = self.shared.networks.largest();
         let largest = self.connections.iter().filter(|(_, one)| networks.contains(&one.network()));

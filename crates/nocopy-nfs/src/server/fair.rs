@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
-    /// The network whose turn is next is at the front; each has its entries in order of arrival, and at least one.
+    /// The network whose turn is next is at the front; each has its entries in order of arrival, and at least
+    /// one.
     networks: VecDeque<(IpAddr, VecDeque<T>)>,
     /// Empty ones, kept so that adding the first entry of a network allocates nothing.
     spare: Vec<VecDeque<T>>,

@@ -12,7 +12,8 @@ use super::Shared;
 use super::networks::Member;
 use crate::wire::record::{MARK_BYTES, Records};
 
-/// How long a call may take to arrive whole. (Not one that is written into a file as it arrives, and so uses no memory.)
+/// How long a call may take to arrive whole. (Not one that is written into a file as it arrives, and so uses
+/// no memory.)
 const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -38,8 +39,8 @@ impl Incoming {
         Self { records, member, partial: None, is_starved: false }
     }
 
-    /// Receives what has arrived, if there is memory for it besides `held` bytes of other calls. At most one whole call is held, with the bytes
-    /// received after it.
+    /// Receives what has arrived, if there is memory for it besides `held` bytes of other calls. At most one
+    /// whole call is held, with the bytes received after it.
     pub(super) fn receive(
         &mut self,
         shared: &Shared,
@@ -74,7 +75,8 @@ impl Incoming {
         }
     }
 
-    /// Frees memory that is no longer needed, and notes whether the rest of a call is missing. `is_asked`: the client may send it now.
+    /// Frees memory that is no longer needed, and notes whether the rest of a call is missing. `is_asked`:
+    /// the client may send it now.
     pub(super) fn settle(&mut self, held: usize, is_asked: bool, now: Instant) {
         // Refused if the call turned out to be longer: then no more of it is received for the time being.
         self.member.reserve(held + self.records.reserved());

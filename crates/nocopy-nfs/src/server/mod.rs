@@ -7,18 +7,21 @@
 //!            output: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
 //! ```
 //!
-//! A read is moved by splice(2) from the file into a pipe *first*: so the count and the end of the file in its reply are true, even if
-//! the file changes meanwhile. Then the header is sent with `MSG_MORE`, followed by the pages, by splice(2). Only the loop of a connection
-//! sends on its socket, and finishes a reply before it begins the next. Cached reads are put into a pipe when it is their turn, so that a
-//! client that does not read holds only one pipe.
+//! A read is moved by splice(2) from the file into a pipe *first*: so the count and the end of the file in
+//! its reply are true, even if the file changes meanwhile. Then the header is sent with `MSG_MORE`, followed
+//! by the pages, by splice(2). Only the loop of a connection sends on its socket, and finishes a reply before
+//! it begins the next. Cached reads are put into a pipe when it is their turn, so that a client that does not
+//! read holds only one pipe.
 //!
-//! A long write goes the other way: a worker, meanwhile the only reader of the socket, moves its bytes from the socket into a pipe, and from the
-//! pipe into the file, as they arrive.
+//! A long write goes the other way: a worker, meanwhile the only reader of the socket, moves its bytes from
+//! the socket into a pipe, and from the pipe into the file, as they arrive.
 //!
-//! The socket is not a [`nocopy::tcp::Stream`]: its queue takes no [`Pages`](nocopy::tcp::Pages), its ledger does not distinguish the replies of
-//! several clients, and it takes ownership of sent buffers, while a header here is 132 bytes of a vector.
+//! The socket is not a [`nocopy::tcp::Stream`]: its queue takes no [`Pages`](nocopy::tcp::Pages), its ledger
+//! does not distinguish the replies of several clients, and it takes ownership of sent buffers, while a
+//! header here is 132 bytes of a vector.
 //!
-//! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable` copies instead.
+//! Pages that change after their reply was queued are sent with their new contents, as by the kernel's
+//! server. `--stable` copies instead.
 
 mod accounts;
 mod allow;
@@ -69,8 +72,8 @@ const WORKERS: usize = 8;
 /// The most connections, unless there are fewer descriptors.
 pub const CONNECTIONS_MAX: usize = 2048;
 
-/// Descriptors for open files, listings, and those of every program; three quarters of them if that is less. (Pipes are counted for each
-/// connection.)
+/// Descriptors for open files, listings, and those of every program; three quarters of them if that is less.
+/// (Pipes are counted for each connection.)
 const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
@@ -297,7 +300,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     listen().map_err(|source| ServerError::Listen { address, source })
 }
 
-/// Raises the limit of descriptors as far as possible without privileges; returns how many connections it allows, with as many pipes.
+/// Raises the limit of descriptors as far as possible without privileges; returns how many connections it
+/// allows, with as many pipes.
 fn raise_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

@@ -1,5 +1,5 @@
-//! What each network uses of the server: connections, and memory of calls and replies. A network is an IPv4 address, or the first 64 bits of IPv6
-//! addresses.
+//! What each network uses of the server: connections, and memory of calls and replies. A network is an IPv4
+//! address, or the first 64 bits of IPv6 addresses.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use nocopy_proto::message::network_of;
 
 use super::LOOPS_MAX;
 
-/// What each connection may hold of calls without a share of the common memory: any short call, and a buffer of further ones.
+/// What each connection may hold of calls without a share of the common memory: any short call, and a buffer
+/// of further ones.
 const OWN_BYTES: usize = 32 << 10;
 
 /// The most memory of calls of all connections together, besides their own.
@@ -76,8 +77,8 @@ impl Networks {
 }
 
 impl Member {
-    /// Reserves memory so that the connection may hold that many bytes of calls, or frees what is more than that. Refused if the network
-    /// would have more of the common memory than is left for others.
+    /// Reserves memory so that the connection may hold that many bytes of calls, or frees what is more than
+    /// that. Refused if the network would have more of the common memory than is left for others.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(OWN_BYTES);
         let all = &self.networks.call_bytes;

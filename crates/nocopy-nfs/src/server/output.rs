@@ -15,7 +15,8 @@ use super::core::ReadCall;
 
 const GATHERED_MAX: usize = 16;
 
-/// A network that has more than what is left of this for others has only one reply at a time on each connection, and a short one.
+/// A network that has more than what is left of this for others has only one reply at a time on each
+/// connection, and a short one.
 const QUEUED_BYTES_MAX: usize = 128 << 20;
 
 /// The cost of an entry besides the bytes of the reply.

@@ -1,5 +1,6 @@
-//! The portmapper by UDP, which older clients ask first. Only calls that are well-formed are answered, from the address that was asked, and
-//! by no more than a call of theirs is long (but the list of both programs, by 28 bytes more): the source of a datagram may be forged.
+//! The portmapper by UDP, which older clients ask first. Only calls that are well-formed are answered, from
+//! the address that was asked, and by no more than a call of theirs is long (but the list of both programs,
+//! by 28 bytes more): the source of a datagram may be forged.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};

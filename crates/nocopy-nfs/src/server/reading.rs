@@ -30,8 +30,8 @@ pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 /// The limit without a pipe, or when much memory is in use. Small, because every client may have one.
 const NO_PIPE_BYTES_MAX: usize = 64 << 10;
 
-/// An uncached file is fetched in parts of this size while others are served: the kernel's work for one part delays others on the same
-/// processor, and its own readahead, of megabytes, for longer than many reads take.
+/// An uncached file is fetched in parts of this size while others are served: the kernel's work for one part
+/// delays others on the same processor, and its own readahead, of megabytes, for longer than many reads take.
 const FETCH_BYTES: u64 = 64 << 10;
 
 /// How much is fetched in advance for a client that reads a file from start to end.
@@ -43,8 +43,9 @@ const GROWTH_MAX: usize = 4;
 /// The result of a read: attributes, bytes, and whether the file ends there.
 type Found = NfsResult<(Attributes, usize, bool), Option<Attributes>>;
 
-/// Whether a byte of a file can be read without waiting for the disk (which also begins to read it if not); `None` if the
-/// file system does not report it. (cachestat(2) reports it for all pages, but not before Linux 6.5, nor for files of other users.)
+/// Whether a byte of a file can be read without waiting for the disk (which also begins to read it if not);
+/// `None` if the file system does not report it. (cachestat(2) reports it for all pages, but not before Linux
+/// 6.5, nor for files of other users.)
 fn is_read_at_once(file: impl AsFd, offset: u64) -> Option<bool> {
     let read = || preadv2(&file, &mut [IoSliceMut::new(&mut [0])], offset, ReadWriteFlags::NOWAIT);
     match retry_on_intr(read) {
@@ -157,8 +158,8 @@ impl Reading {
         Ok(())
     }
 
-    /// The attributes and end of the file after that many bytes were read. Where a file that is said to be empty has bytes (procfs), more
-    /// may follow.
+    /// The attributes and end of the file after that many bytes were read. Where a file that is said to be
+    /// empty has bytes (procfs), more may follow.
     fn judge(&self, count: usize) -> Found {
         let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
         let has_length = attributes.size > 0 || count == 0;
@@ -166,8 +167,9 @@ impl Reading {
         Ok((attributes, count, is_end))
     }
 
-    /// `None` if the file is to be read again: nothing was read, and now there is something. Clients treat a reply without bytes and without
-    /// end as an error; so a file that has nothing there again and again ends, whatever length is reported (sysfs).
+    /// `None` if the file is to be read again: nothing was read, and now there is something. Clients treat a
+    /// reply without bytes and without end as an error; so a file that has nothing there again and again
+    /// ends, whatever length is reported (sysfs).
     fn settle(&self, found: Found, attempt: usize) -> Option<Found> {
         match found {
             Ok((attributes, 0, false)) if self.call.bytes > 0 => {

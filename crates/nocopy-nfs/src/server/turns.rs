@@ -22,7 +22,8 @@ impl Turns {
 
     pub(super) fn note(&self, socket: &impl AsRawFd, now: Instant) {
         let socket: RawFd = socket.as_raw_fd();
-        // Relaxed: only a hint. Usually it is the same socket, and then nothing is written that other threads read.
+        // Relaxed: only a hint. Usually it is the same socket, and then nothing is written that other threads
+        // read.
         if self.last.load(Ordering::Relaxed) != socket {
             self.last.store(socket, Ordering::Relaxed);
             self.changed_ms.store(self.ms(now), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Threads that wait for disks, so that the loops do not: for uncached reads, look-ups of files, and directories.
+//! Threads that wait for disks, so that the loops do not: for uncached reads, look-ups of files, and
+//! directories.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;

@@ -1,9 +1,10 @@
 //! Long writes: their data are moved from the socket into the file as they arrive.
 //!
-//! A worker moves them by splice(2), through a pipe: the kernel copies them once, into the page cache. It continues with the next write
-//! of the connection, and waits for a moment if no more has arrived, unless other work waits: waking another thread takes as long as a tenth
-//! of a write of 1 MiB. Then it returns the write to the loop of the connection, which waits for the socket: so a client that stops in the
-//! middle holds no thread, no pipe, no memory, and no lock of the file.
+//! A worker moves them by splice(2), through a pipe: the kernel copies them once, into the page cache. It
+//! continues with the next write of the connection, and waits for a moment if no more has arrived, unless
+//! other work waits: waking another thread takes as long as a tenth of a write of 1 MiB. Then it returns the
+//! write to the loop of the connection, which waits for the socket: so a client that stops in the middle
+//! holds no thread, no pipe, no memory, and no lock of the file.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -37,7 +38,8 @@ const NEXT_BYTES: usize = MARK_BYTES + BEGIN_BYTES;
 /// The most consecutive writes of a connection, before others have their turn.
 const WRITES_MAX: usize = 16;
 
-/// How long a thread waits for the next write of a connection: ample for a client that has more data, and too short to delay others.
+/// How long a thread waits for the next write of a connection: ample for a client that has more data, and too
+/// short to delay others.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// A write that was not received completely.
@@ -145,7 +147,8 @@ impl LongWrite {
         }
     }
 
-    /// Writes the rest of the data. Errors: not all of the write has arrived yet (`AGAIN`), or the connection ended.
+    /// Writes the rest of the data. Errors: not all of the write has arrived yet (`AGAIN`), or the connection
+    /// ended.
     fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
         if self.write.is_none() {
             self.write = Some(self.begin(shared));
@@ -221,7 +224,8 @@ impl LongWrite {
         buffer: &mut Buffer,
     ) -> rustix::io::Result<usize> {
         let count = match pages.fill(&self.socket, None, self.left).map_err(errno) {
-            // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does not.
+            // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does
+            // not.
             Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
             received => received?,
         };
@@ -245,8 +249,8 @@ impl LongWrite {
     }
 }
 
-/// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through the buffer, whose part
-/// `copied` is still to be written.
+/// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through
+/// the buffer, whose part `copied` is still to be written.
 fn empty(
     pages: &mut Pages,
     file: impl AsFd,

@@ -10,7 +10,8 @@ pub const PORT: u16 = 111;
 
 pub const TCP: u32 = 6;
 
-/// CALLIT, a call of another program by the portmapper, which is not served. Refused by UDP, it is not answered (RFC 1833, section 3.2).
+/// CALLIT, a call of another program by the portmapper, which is not served. Refused by UDP, it is not
+/// answered (RFC 1833, section 3.2).
 pub const CALL_INDIRECTLY: u32 = 5;
 
 xdr_enum! {

@@ -1,4 +1,5 @@
-//! Messages in a stream (RFC 5531, section 11): fragments with a length in front; the last of a record is marked.
+//! Messages in a stream (RFC 5531, section 11): fragments with a length in front; the last of a record is
+//! marked.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,8 @@ const LONG_BYTES: usize = 16 << 10;
 /// With more memory than this, an empty buffer is freed.
 const KEPT_BYTES_MAX: usize = 4 * LONG_BYTES;
 
-/// How much of a long record must have arrived before it is begun: everything before the data of a write, with any credential.
+/// How much of a long record must have arrived before it is begun: everything before the data of a write,
+/// with any credential.
 pub const BEGIN_BYTES: usize = 1 << 10;
 
 /// In the word before a fragment: marks the last fragment of a record.
@@ -36,8 +38,8 @@ pub struct Limits {
 
 /// Assembles records from the bytes of a stream.
 ///
-/// It holds bytes that were [pushed](Self::push) and not yet taken, and one record up to the limit: a longer record is refused as soon as a
-/// fragment announces it, and its first bytes tell its kind.
+/// It holds bytes that were [pushed](Self::push) and not yet taken, and one record up to the limit: a longer
+/// record is refused as soon as a fragment announces it, and its first bytes tell its kind.
 #[derive(Debug)]
 pub struct Records {
     limits: Limits,
@@ -109,8 +111,8 @@ impl Records {
         (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes).then_some(Begun { begin, bytes })
     }
 
-    /// Removes the record that is [`begun`](Self::begun), whose rest is received elsewhere. Its beginning is in the bytes from the returned
-    /// place on.
+    /// Removes the record that is [`begun`](Self::begun), whose rest is received elsewhere. Its beginning is
+    /// in the bytes from the returned place on.
     ///
     /// # Panics
     /// There is no long record.

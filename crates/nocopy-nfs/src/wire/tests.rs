@@ -279,7 +279,8 @@ proptest! {
     }
 }
 
-/// Long records among short ones, pushed, received into their final memory, or either in turn, with further bytes after them.
+/// Long records among short ones, pushed, received into their final memory, or either in turn, with further
+/// bytes after them.
 #[test]
 fn long_records_are_put_together_from_what_comes() {
     let lengths = [10, 200_000, 3, 70_000, 16_384, 16_385, 0, 300_000];

@@ -215,7 +215,8 @@ macro_rules! xdr_fields {
     };
 }
 
-/// Defines a structure that is encoded as its fields, in order. If it borrows from the message, its lifetime is `'a`.
+/// Defines a structure that is encoded as its fields, in order. If it borrows from the message, its lifetime
+/// is `'a`.
 macro_rules! xdr_struct {
     ($(#[$about:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$about])*

@@ -1,4 +1,5 @@
-//! Which user a server that is root believes a call to be from: by its port, and for every procedure, MOUNT too.
+//! Which user a server that is root believes a call to be from: by its port, and for every procedure, MOUNT
+//! too.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -72,8 +73,8 @@ fn create(client: &mut Client, directory: FileHandle, name: &str) -> Result<(), 
     created.map(drop).map_err(|refusal| refusal.status)
 }
 
-/// Proves that a program without privileges, whose connections come from ports of 1024 and above, cannot act as the user that it names, nor
-/// as root, nor as the nobody to whom files of a client's root belong.
+/// Proves that a program without privileges, whose connections come from ports of 1024 and above, cannot act
+/// as the user that it names, nor as root, nor as the nobody to whom files of a client's root belong.
 #[test]
 fn a_high_port_is_no_named_user() {
     if is_skipped() {
@@ -107,7 +108,8 @@ fn a_high_port_is_no_named_user() {
     drop(server.end());
 }
 
-/// Proves that the reply to a refused call from a high port is not the reply to the same bytes from a low one.
+/// Proves that the reply to a refused call from a high port is not the reply to the same bytes from a low
+/// one.
 #[test]
 fn a_reply_is_for_the_caller_of_its_call() {
     if is_skipped() {

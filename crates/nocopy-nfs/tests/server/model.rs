@@ -1,5 +1,5 @@
-//! Random changes by two clients, some of them sent twice, over connections that are cut and with restarted servers, compared with the same
-//! changes of a plain directory.
+//! Random changes by two clients, some of them sent twice, over connections that are cut and with restarted
+//! servers, compared with the same changes of a plain directory.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! What clients may make of a file that belongs to the user of the server: never a program that runs as that user, and no device.
+//! What clients may make of a file that belongs to the user of the server: never a program that runs as that
+//! user, and no device.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -27,7 +27,8 @@ fn every_place_and_length_is_read_as_it_is() {
                 let read = client.read(file, offset as u64, length).unwrap();
                 let there = bytes.saturating_sub(offset).min(length as usize).min(1 << 20);
                 assert_eq!(read.bytes, pattern(offset, read.bytes.len()), "{offset} {length}");
-                // A read that does not begin at a page boundary may not fit into a pipe by its offset in the page.
+                // A read that does not begin at a page boundary may not fit into a pipe by its offset in the
+                // page.
                 let least =
                     if is_stable || length < 1 << 20 { there } else { there.min((1 << 20) - offset % 4096) };
                 assert!(
@@ -173,7 +174,8 @@ fn reads_that_are_not_waited_for_are_all_answered() {
     assert_eq!(counts.reads, 500);
 }
 
-/// More calls than are accepted at once, whose replies fill a turn: no event of the socket reports that there are more.
+/// More calls than are accepted at once, whose replies fill a turn: no event of the socket reports that there
+/// are more.
 #[test]
 fn calls_that_arrive_together_are_all_answered() {
     const BYTES: u32 = 8100;

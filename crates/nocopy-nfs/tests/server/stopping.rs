@@ -24,7 +24,8 @@ fn head_bytes(file: FileHandle) -> usize {
     write_record(0, file, 0, 0, &[]).len()
 }
 
-/// Checks that a file has the `expected` bytes, except for a prefix of the range, which is `new`; updates `expected`.
+/// Checks that a file has the `expected` bytes, except for a prefix of the range, which is `new`; updates
+/// `expected`.
 fn check_written(path: &std::path::Path, expected: &mut [u8], range: Range<usize>, new: u8) {
     let found = fs::read(path).unwrap();
     let count = found[range.clone()].iter().take_while(|byte| **byte == new).count();
@@ -103,7 +104,8 @@ fn clients_that_stop_within_a_write_hold_nobody_up() {
     assert!(fs::read(scene.path("file")).unwrap() == expected);
 }
 
-/// Checked because old attributes in a reply would mean to a client that only its own write has changed the file.
+/// Checked because old attributes in a reply would mean to a client that only its own write has changed the
+/// file.
 #[test]
 fn interleaved_writes_give_no_attributes_from_before() {
     let scene = Scene::new();
@@ -169,7 +171,8 @@ fn an_urgent_byte_holds_up_no_write() {
     assert!(fs::read(scene.path("file")).unwrap() == pattern(3, BYTES));
 }
 
-/// Numbers with a special meaning for the kernel: user -1 is nobody, and some nanoseconds mean "now" or "do not change".
+/// Numbers with a special meaning for the kernel: user -1 is nobody, and some nanoseconds mean "now" or "do
+/// not change".
 #[test]
 fn attributes_that_are_none_are_refused_before_anything_is_made() {
     let scene = Scene::new();

@@ -1,4 +1,5 @@
-//! Calls of several users to a server that acts as each of them, beside the same system calls by processes' own users.
+//! Calls of several users to a server that acts as each of them, beside the same system calls by processes'
+//! own users.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -94,7 +95,8 @@ impl Asked {
         }
     }
 
-    /// Executes it below that directory. As in NFS, the owner of a file may always read and write it, and a user who may execute it may read it.
+    /// Executes it below that directory. As in NFS, the owner of a file may always read and write it, and a
+    /// user who may execute it may read it.
     fn directly(&self, root: &Path, who: Who) -> io::Result<()> {
         let at = |path: &Path| root.join(path);
         let open = |path: &Path, access: Access, options: &mut OpenOptions| {
@@ -313,7 +315,8 @@ fn root_is_nobody_unless_it_is_trusted() {
     }
 }
 
-/// Proves that a file that was opened for one user is not used for another without the rights, and that the server's threads keep no user.
+/// Proves that a file that was opened for one user is not used for another without the rights, and that the
+/// server's threads keep no user.
 #[test]
 fn what_one_user_opened_is_not_open_to_others() {
     let scene = Scene::new();

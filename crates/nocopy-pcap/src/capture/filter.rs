@@ -31,7 +31,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Checks a program's instructions, above all that they end. Fails if the kernel would refuse them for anything but their number.
+    /// Checks a program's instructions, above all that they end. Fails if the kernel would refuse them for
+    /// anything but their number.
     pub(crate) fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
             return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });
@@ -39,8 +40,8 @@ impl Filter {
         Ok(Self { program: Program::new(vec![take(u32::MAX)])?, long: Some(instructions.into()) })
     }
 
-    /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag separately. The tag was put back into
-    /// this frame, so it is skipped.
+    /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag
+    /// separately. The tag was put back into this frame, so it is skipped.
     pub(crate) fn matches_beside_tag(
         &self,
         bytes: &[u8],
@@ -74,7 +75,8 @@ pub(crate) fn goes_back(instructions: &[Instruction]) -> bool {
     instructions.iter().any(|instruction| instruction.code == JUMP && instruction.constant.cast_signed() < 0)
 }
 
-/// Whether libpcap would run a program, and the program ends: that jumps only go forward, libpcap leaves to the kernel to check.
+/// Whether libpcap would run a program, and the program ends: that jumps only go forward, libpcap leaves to
+/// the kernel to check.
 fn is_valid(instructions: &[Instruction]) -> bool {
     let Ok(len) = c_int::try_from(instructions.len()) else { return false };
     // SAFETY: as many instructions.

@@ -19,7 +19,8 @@ pub(super) struct InterfaceKind {
 }
 
 impl InterfaceKind {
-    /// Queries an interface to capture on. Errors: there is no such interface, or its packets do not begin with an Ethernet header.
+    /// Queries an interface to capture on. Errors: there is no such interface, or its packets do not begin
+    /// with an Ethernet header.
     pub(super) fn of(device: &CStr) -> Result<Self, Refusal> {
         let name = device.to_string_lossy();
         if name == "any" {
@@ -76,7 +77,8 @@ pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
     error.err().map_or_else(|| io::Error::from_raw_os_error(0), io::Error::from)
 }
 
-/// Whether an interface that went down is up again. Errors: it was removed, or cannot be queried; in libpcap's words.
+/// Whether an interface that went down is up again. Errors: it was removed, or cannot be queried; in
+/// libpcap's words.
 pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
     const GONE: &str = "The interface disappeared";
     let index = packet_socket::index_of(socket);
@@ -94,7 +96,8 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
     }
 }
 
-/// Packets that an interface lost since the capture was opened because the card had no room (`rx_missed_errors`, `rx_fifo_errors`).
+/// Packets that an interface lost since the capture was opened because the card had no room
+/// (`rx_missed_errors`, `rx_fifo_errors`).
 #[derive(Debug)]
 pub(super) struct Drops {
     files: [CString; 2],
@@ -117,8 +120,8 @@ impl Drops {
         drops
     }
 
-    /// The number of these packets, without a lock or an allocation, because signal handlers call this. If it cannot be read, the last
-    /// known number: a program may have changed its root directory.
+    /// The number of these packets, without a lock or an allocation, because signal handlers call this. If it
+    /// cannot be read, the last known number: a program may have changed its root directory.
     pub(super) fn count(&self) -> u64 {
         if let Some(now) = self.read() {
             let count = now.wrapping_sub(self.before.load(Ordering::Relaxed));

@@ -1,13 +1,16 @@
 //! Captures: the sources of packets.
 //!
-//! A capture has two sides. One thread at a time reads from [`Capture`]: it finds packets, which the program gets without a copy, or what
-//! to wait for ([`Sleep`]). It never waits itself, and never calls the program: a thread may leave both in any way. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own callback: it sets
-//! the filter and returns counts. A new setting applies from the next packet on.
+//! A capture has two sides. One thread at a time reads from [`Capture`]: it finds packets, which the program
+//! gets without a copy, or what to wait for ([`Sleep`]). It never waits itself, and never calls the program:
+//! a thread may leave both in any way. [`Control`] may be used at the same time by other threads, by signal
+//! handlers and by the program's own callback: it sets the filter and returns counts. A new setting applies
+//! from the next packet on.
 //!
-//! If nocopy captures for a handle, the system's libpcap activates the handle, too, with a small buffer and a socket bound to no protocol.
-//! So libpcap compiles filters as for any live capture (they expect the VLAN tag separate from the frame), and refuses calls that come too
-//! late. Whether nocopy can capture is decided once, in `pcap_activate`; the report names the reason if not. A forked child changes nothing
-//! of its parent's captures.
+//! If nocopy captures for a handle, the system's libpcap activates the handle, too, with a small buffer and a
+//! socket bound to no protocol. So libpcap compiles filters as for any live capture (they expect the VLAN tag
+//! separate from the frame), and refuses calls that come too late. Whether nocopy can capture is decided
+//! once, in `pcap_activate`; the report names the reason if not. A forked child changes nothing of its
+//! parent's captures.
 
 pub(crate) mod deaf;
 mod filter;
@@ -49,8 +52,8 @@ pub(crate) struct Packet<'a> {
 pub(crate) struct Counts {
     /// Packets that matched the filter, including those that were dropped afterwards.
     pub(crate) received: u64,
-    /// Packets dropped because the program was too slow, and packets taken from the host that did not match the filter and could not be
-    /// handed back.
+    /// Packets dropped because the program was too slow, and packets taken from the host that did not match
+    /// the filter and could not be handed back.
     pub(crate) dropped: u64,
     /// Packets that the interface lost.
     pub(crate) interface_dropped: u64,
@@ -65,7 +68,8 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// Why nocopy cannot capture, and the system's libpcap has to: the end of a sentence that begins "the system's libpcap captures, because".
+/// Why nocopy cannot capture, and the system's libpcap has to: the end of a sentence that begins "the
+/// system's libpcap captures, because".
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
 
@@ -126,7 +130,8 @@ impl Capture {
         }
     }
 
-    /// Whether packets were claimed and not yet passed to the program; claims those that have arrived if there are none.
+    /// Whether packets were claimed and not yet passed to the program; claims those that have arrived if
+    /// there are none.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> bool {
         match self {
@@ -135,8 +140,8 @@ impl Capture {
         }
     }
 
-    /// The next claimed packet that matches. `None` if none is left, if a stop is requested, or if it is not found without a system
-    /// call: then [`Self::next`] finds it.
+    /// The next claimed packet that matches. `None` if none is left, if a stop is requested, or if it is not
+    /// found without a system call: then [`Self::next`] finds it.
     #[inline]
     pub(crate) fn next_at_once(&mut self, stop: &Stop) -> Option<Packet<'_>> {
         match self {
@@ -153,8 +158,8 @@ impl Capture {
         }
     }
 
-    /// Called when the program gets no more packets for now: returns what it does not hold, and keeps the descriptor readable if any are
-    /// left.
+    /// Called when the program gets no more packets for now: returns what it does not hold, and keeps the
+    /// descriptor readable if any are left.
     #[inline]
     pub(crate) fn pause(&mut self) {
         match self {
@@ -163,7 +168,8 @@ impl Capture {
         }
     }
 
-    /// Waits until packets may have arrived, in steps; called when no claimed packet is left, without `slept`, and then after each sleep.
+    /// Waits until packets may have arrived, in steps; called when no claimed packet is left, without
+    /// `slept`, and then after each sleep.
     pub(crate) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
         match self {
             Self::Passive(passive) => passive.wait(waiting, slept),
@@ -216,14 +222,16 @@ impl Control {
         }
     }
 
-    /// Lets `nocopy run` replace the filter in the kernel later; called once the handle's number was reported to it.
+    /// Lets `nocopy run` replace the filter in the kernel later; called once the handle's number was reported
+    /// to it.
     pub(crate) fn introduce(&self, handle: u64) {
         if let Self::Take(control) = self {
             control.introduce(handle);
         }
     }
 
-    /// Leaves packets that arrive from now on to the host, as far as that is possible for a capture that is not freed.
+    /// Leaves packets that arrive from now on to the host, as far as that is possible for a capture that is
+    /// not freed.
     pub(crate) fn deafen(&self) {
         match self {
             Self::Passive(control) => deaf::deafen(control.descriptor().as_raw_fd()),
@@ -263,8 +271,8 @@ impl Control {
         }
     }
 
-    /// Whether a program that waits by select(2) has to call once a millisecond, because the interface is down, and no event would report
-    /// its removal.
+    /// Whether a program that waits by select(2) has to call once a millisecond, because the interface is
+    /// down, and no event would report its removal.
     pub(crate) fn needs_looks(&self) -> bool {
         match self {
             Self::Passive(control) => control.needs_looks(),

@@ -1,7 +1,8 @@
 //! Captures that leave the host its traffic: the kernel's blocks, read in place.
 //!
-//! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): calls wait and return at the same moments, errors for a removed
-//! interface are the same, and packets that passed an old filter are run through the new one.
+//! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): calls wait and return at the same
+//! moments, errors for a removed interface are the same, and packets that passed an old filter are run
+//! through the new one.
 
 use std::ffi::{CStr, CString};
 use std::io::{self, Write as _};
@@ -52,8 +53,8 @@ pub(crate) struct Passive {
 #[derive(Debug)]
 struct UserFilter {
     filter: Filter,
-    /// The number of blocks that may hold packets of the previous filter, for which this one runs; `None`: all blocks, because the
-    /// kernel runs no filter.
+    /// The number of blocks that may hold packets of the previous filter, for which this one runs; `None`:
+    /// all blocks, because the kernel runs no filter.
     blocks: Option<u32>,
 }
 
@@ -171,7 +172,8 @@ impl Passive {
     fn refresh(&mut self) {
         let Some(Setting { filter, place }) = self.shared.posted.look(&mut self.seen) else { return };
         let blocks = match place {
-            // Those that wait or are held, the one that the kernel writes to, and perhaps one that it has reached meanwhile.
+            // Those that wait or are held, the one that the kernel writes to, and perhaps one that it has
+            // reached meanwhile.
             FilterPlace::UserSpace { .. } => None,
             // In immediate mode there may be one that is not written yet in front of others that are.
             FilterPlace::Socket | FilterPlace::Xdp => {
@@ -193,8 +195,9 @@ impl Passive {
 
     fn sleep(&self, waiting: Waiting<'_>) -> Sleep {
         let is_down = self.shared.is_down.load(Ordering::Relaxed);
-        // The kernel hands a block over when the timeout is up, if there is anything in it, and in immediate mode libpcap has no other
-        // timeout. While the interface is down the kernel does not report its removal, so that is polled.
+        // The kernel hands a block over when the timeout is up, if there is anything in it, and in immediate
+        // mode libpcap has no other timeout. While the interface is down the kernel does not report its
+        // removal, so that is polled.
         let timeout = match (waiting.nonblocking, is_down) {
             (true, _) => Duration::ZERO,
             (false, true) => Duration::from_millis(1),
@@ -226,7 +229,8 @@ impl Passive {
         let is_event =
             slept.is_readable().map_err(|error| text::of_errno("can't poll on packet socket", &error))?;
         let is_readable = is_event && slept.events == libc::POLLIN;
-        // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by it.
+        // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by
+        // it.
         if !is_readable && slept.is_stop() {
             stop.forget_wakeups();
         }
@@ -299,7 +303,8 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
 }
 
 impl Shared {
-    /// Whether a packet has the direction that the program asked for. Packets that the loopback interface sends, it also receives.
+    /// Whether a packet has the direction that the program asked for. Packets that the loopback interface
+    /// sends, it also receives.
     fn wants(&self, outgoing: bool) -> bool {
         // Relaxed: it guards no other memory.
         let direction = self.direction.load(Ordering::Relaxed);

@@ -38,8 +38,8 @@ impl Posted {
         filter: Filter,
         put: impl FnOnce(&Filter, Option<&mut FilterPlace>) -> Result<FilterPlace, String>,
     ) -> Result<FilterPlace, String> {
-        // Locked until the reader may see it: of two threads that set filters at once, one would otherwise leave its filter in the kernel
-        // and the other one its own here.
+        // Locked until the reader may see it: of two threads that set filters at once, one would otherwise
+        // leave its filter in the kernel and the other one its own here.
         let mut setting = lock_within(&self.setting, PATIENCE).ok_or(BUSY)?;
         let placed = put(&filter, setting.as_mut().map(|before| &mut before.place));
         if let Ok(place) = &placed {
@@ -57,7 +57,8 @@ impl Posted {
         self.changes.load(Ordering::Acquire) != seen.0
     }
 
-    /// The setting; `seen` then records that the reader knows it. A reader does not wait: while a call sets a filter it looks again later.
+    /// The setting; `seen` then records that the reader knows it. A reader does not wait: while a call sets a
+    /// filter it looks again later.
     pub(super) fn look(&self, seen: &mut Seen) -> Option<Setting> {
         let setting = try_lock(&self.setting)?;
         *seen = Seen(self.changes.load(Ordering::Relaxed)); // written under the lock

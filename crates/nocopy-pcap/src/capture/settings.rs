@@ -53,7 +53,8 @@ impl Settings {
         }
     }
 
-    /// Whether all our captures support these settings. The error is the setting that nocopy does not support.
+    /// Whether all our captures support these settings. The error is the setting that nocopy does not
+    /// support.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let why = match self {
             Self { monitor: true, .. } => "monitor mode is for wireless interfaces",

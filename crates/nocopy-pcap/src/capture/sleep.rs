@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::Stop;
 
 unsafe extern "C-unwind" {
-    /// ppoll(2): a cancellation point, so that a thread may end in it (pthread_cancel(3)), and leave this library's functions.
+    /// ppoll(2): a cancellation point, so that a thread may end in it (pthread_cancel(3)), and leave this
+    /// library's functions.
     fn ppoll(
         polled: *mut libc::pollfd,
         count: libc::nfds_t,
@@ -35,8 +36,8 @@ pub(crate) struct Slept {
 }
 
 impl Sleep {
-    /// Until packets arrive (if given), a stop is requested, or the time is over. There always is one: if another thread closes the handle before
-    /// this sleeps, the descriptors are of something else.
+    /// Until packets arrive (if given), a stop is requested, or the time is over. There always is one: if
+    /// another thread closes the handle before this sleeps, the descriptors are of something else.
     pub(super) fn new(packets: Option<BorrowedFd<'_>>, stop: &Stop, timeout: Duration) -> Self {
         let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
             fd: fd.map_or(-1, |fd| fd.as_raw_fd()),

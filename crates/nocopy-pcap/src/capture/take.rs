@@ -1,7 +1,7 @@
 //! Captures that take packets from the host: AF_XDP ports on all queues of an interface, read in place.
 //!
-//! Packets that do not match the filter go to the host: a filter before the ports hides them, and a filter that runs here
-//! returns them, with one system call each. Packets that the host sends are not captured.
+//! Packets that do not match the filter go to the host: a filter before the ports hides them, and a filter
+//! that runs here returns them, with one system call each. Packets that the host sends are not captured.
 
 mod descriptor;
 mod filtering;
@@ -35,8 +35,9 @@ use reading::{CLAIMED_MAX, Reading};
 use realtime::Realtime;
 use watch::Watch;
 
-/// Frames of all queues together, unless the program asks for more: with one queue the program may pause for 6 ms at 2.5 million packets a
-/// second, about as long as with libpcap's buffer. More frames are slower: the kernel uses all of them in turn, so they leave the caches.
+/// Frames of all queues together, unless the program asks for more: with one queue the program may pause for
+/// 6 ms at 2.5 million packets a second, about as long as with libpcap's buffer. More frames are slower: the
+/// kernel uses all of them in turn, so they leave the caches.
 const FRAMES_ALL: u32 = 16384;
 /// The fewest frames of each queue, however many queues there are, because any of them may be the busy one.
 const FRAMES_MIN: u32 = 8192;
@@ -226,8 +227,8 @@ impl Take {
         self.deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let is_flowing =
             self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
-        // Packets that arrive so fast that poll(2) would wake at once for the first may accumulate. Those that a filter here turns away are
-        // no flow: the program does not get them.
+        // Packets that arrive so fast that poll(2) would wake at once for the first may accumulate. Those
+        // that a filter here turns away are no flow: the program does not get them.
         if waiting.nonblocking || self.filtering.is_running() || !is_flowing {
             return self.look(waiting, waiting.nonblocking);
         }
@@ -348,7 +349,8 @@ fn now_ns() -> u64 {
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
-    /// The socket for sending. Bound to no protocol, so it receives nothing, and the kernel finds the protocol of each frame.
+    /// The socket for sending. Bound to no protocol, so it receives nothing, and the kernel finds the
+    /// protocol of each frame.
     sending: OwnedFd,
     meter: Meter,
     in_front: FilterControl,
@@ -378,8 +380,8 @@ impl Control {
         })
     }
 
-    /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets, for the time when this process
-    /// may no longer do so.
+    /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets,
+    /// for the time when this process may no longer do so.
     pub(super) fn introduce(&self, handle: u64) {
         self.handle.store(handle, Ordering::Relaxed);
         report::control(handle, |socket| self.in_front.send(&socket).is_ok());

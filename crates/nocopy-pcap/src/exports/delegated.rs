@@ -1,7 +1,7 @@
 //! Functions of the system's libpcap: compiling, savefiles, devices, names, texts.
 //!
-//! Calls are passed on directly: arguments are not checked, errno is not changed, and nothing here can panic once the system's
-//! libpcap is loaded.
+//! Calls are passed on directly: arguments are not checked, errno is not changed, and nothing here can panic
+//! once the system's libpcap is loaded.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint};
 

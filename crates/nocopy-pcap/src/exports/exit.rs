@@ -1,4 +1,5 @@
-//! The end of the program by `exit` or from `main`: handles that it has not closed are reported, as many programs leave that to the kernel.
+//! The end of the program by `exit` or from `main`: handles that it has not closed are reported, as many
+//! programs leave that to the kernel.
 
 use std::ptr::null_mut;
 use std::sync::Once;
@@ -8,7 +9,8 @@ use crate::guard;
 use crate::handle::Footing;
 use crate::table;
 
-/// Whether a child of this process may go on with its handles: then their counters, which reading resets, are left for it.
+/// Whether a child of this process may go on with its handles: then their counters, which reading resets, are
+/// left for it.
 static HAS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Once there is a handle.

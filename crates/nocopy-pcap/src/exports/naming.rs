@@ -1,4 +1,5 @@
-//! dlopen(3): a program that opens libpcap by a name or a path gets this library, which the loader would not find by each of them.
+//! dlopen(3): a program that opens libpcap by a name or a path gets this library, which the loader would not
+//! find by each of them.
 
 #![cfg_attr(test, allow(dead_code))] // its own tests are no program
 
@@ -24,7 +25,8 @@ unsafe extern "C" fn opening(file: *const c_char) -> Opening {
     Opening { file: ours.map_or(file, CStr::as_ptr), function: loader::dlopen() }
 }
 
-/// Jumps to the C library's function, which searches as the program that called this one may ask for (`DT_RUNPATH`).
+/// Jumps to the C library's function, which searches as the program that called this one may ask for
+/// (`DT_RUNPATH`).
 ///
 /// # Safety
 /// As for the C library's.

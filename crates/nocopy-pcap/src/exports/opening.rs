@@ -102,7 +102,8 @@ unsafe extern "C-unwind" fn pcap_open_live(
         };
         // SAFETY: the caller guarantees it.
         let handle = unsafe { (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text) };
-        // A libpcap whose calls come here (`loader`) has created it by this library's functions, which know it.
+        // A libpcap whose calls come here (`loader`) has created it by this library's functions, which know
+        // it.
         if let Some(why) = why.filter(|_| !handle.is_null() && table::find(handle).is_none()) {
             ours.is_theirs(&why);
             insert(handle, ours);
@@ -113,7 +114,8 @@ unsafe extern "C-unwind" fn pcap_open_live(
     unsafe { guard::entry(null_mut(), null_mut(), run) }
 }
 
-/// Gives the system's handle the settings of this library's, and starts a capture; false if that is impossible.
+/// Gives the system's handle the settings of this library's, and starts a capture; false if that is
+/// impossible.
 ///
 /// # Safety
 /// The handle is open, and not activated.
@@ -162,9 +164,9 @@ unsafe extern "C-unwind" fn pcap_compile(
     if live.is_none_or(|live| !live.control.sees_tags_in_frames()) {
         return compile(handle);
     }
-    // For its own captures the system's libpcap makes code that asks for a VLAN tag beside the frame; for files it does not.
-    // It may wait for the names of hosts: so this frame has nothing to drop.
-    // SAFETY: the handle is open; the one that is made is closed.
+    // For its own captures the system's libpcap makes code that asks for a VLAN tag beside the frame; for
+    // files it does not. It may wait for the names of hosts: so this frame has nothing to drop. SAFETY: the
+    // handle is open; the one that is made is closed.
     unsafe {
         let (link_type, snap_bytes) = ((system().pcap_datalink)(handle), (system().pcap_snapshot)(handle));
         let dead = (system().pcap_open_dead)(link_type, snap_bytes);

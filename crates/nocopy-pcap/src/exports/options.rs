@@ -1,4 +1,5 @@
-//! Settings before a handle is activated. They are passed to the system's libpcap, too, and its codes and texts are returned.
+//! Settings before a handle is activated. They are passed to the system's libpcap, too, and its codes and
+//! texts are returned.
 
 use std::ffi::c_int;
 
@@ -9,7 +10,8 @@ use crate::system::system;
 use crate::table;
 use crate::text;
 
-/// Passes a setting to the system's libpcap, and records it if libpcap accepts it (which it does only before the handle is activated).
+/// Passes a setting to the system's libpcap, and records it if libpcap accepts it (which it does only before
+/// the handle is activated).
 ///
 /// # Safety
 /// The handle is one that the program may use.

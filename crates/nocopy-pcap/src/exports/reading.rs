@@ -11,7 +11,8 @@ use crate::system::system;
 use crate::table::{self, Found, Lost};
 use crate::text;
 
-/// Reads. Between its steps a call holds nothing, and nothing in this frame has to be dropped: the program may leave it.
+/// Reads. Between its steps a call holds nothing, and nothing in this frame has to be dropped: the program
+/// may leave it.
 ///
 /// # Safety
 /// The handle is open when the call begins; the callback is what the program wants to be called.

@@ -1,7 +1,8 @@
 //! Writes packets into capture files by the system's libpcap, without locks in processes with one thread.
 //!
-//! libpcap writes each packet by two calls of fwrite(3), each of which locks and unlocks the file: four atomic instructions, a quarter of
-//! tcpdump's time for a packet. A process with one thread (as glibc reports) needs none of them.
+//! libpcap writes each packet by two calls of fwrite(3), each of which locks and unlocks the file: four
+//! atomic instructions, a quarter of tcpdump's time for a packet. A process with one thread (as glibc
+//! reports) needs none of them.
 
 use std::ffi::{c_char, c_int, c_uchar};
 use std::sync::OnceLock;
@@ -43,7 +44,8 @@ unsafe extern "C-unwind" fn pcap_dump(
         // SAFETY: the caller guarantees it.
         return unsafe { (system.pcap_dump)(dumper, header, packet) };
     }
-    // SAFETY: the caller guarantees an open dumper, whose file is open, too; a signal handler that interrupts this runs in the same thread.
+    // SAFETY: the caller guarantees an open dumper, whose file is open, too; a signal handler that interrupts
+    // this runs in the same thread.
     unsafe {
         let file = (system.pcap_dump_file)(dumper.cast());
         let locking = __fsetlocking(file, FSETLOCKING_BYCALLER);

@@ -27,7 +27,8 @@ unsafe fn send(handle: *mut Pcap, live: &Live, packet: &[u8]) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_inject(handle: *mut Pcap, packet: *const Opaque, bytes: usize) -> c_int {
-    // What libpcap refuses for its length alone, and the kernel for having no bytes at all, they refuse on any handle, in their own words.
+    // What libpcap refuses for its length alone, and the kernel for having no bytes at all, they refuse on
+    // any handle, in their own words.
     let is_sendable = bytes > 0 && c_int::try_from(bytes).is_ok() && !packet.is_null();
     let Some(live) = table::find(handle).and_then(|ours| ours.live()).filter(|_| is_sendable) else {
         // SAFETY: the caller guarantees it.

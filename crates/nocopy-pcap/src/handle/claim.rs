@@ -1,12 +1,14 @@
 //! The right to use what a handle reads with, which one step of a call at a time has.
 //!
-//! A reading call has it while it looks for packets, and gives it back before it waits and before it calls the program. So a thread may
-//! leave the call there in any way, and whichever call comes next finds the handle whole: nothing has to be noticed or undone.
+//! A reading call has it while it looks for packets, and gives it back before it waits and before it calls
+//! the program. So a thread may leave the call there in any way, and whichever call comes next finds the
+//! handle whole: nothing has to be noticed or undone.
 //!
-//! Two things are left to find out, both by comparing positions on the stack ([`Place`]): a call at the same position as an earlier one of
-//! its thread, or above it, shows that the earlier one is over. A read in a callback is refused, because it would give back the packet that
-//! the callback looks at; a read after the callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next
-//! step of that thread goes on.
+//! Two things are left to find out, both by comparing positions on the stack ([`Place`]): a call at the same
+//! position as an earlier one of its thread, or above it, shows that the earlier one is over. A read in a
+//! callback is refused, because it would give back the packet that the callback looks at; a read after the
+//! callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next step of
+//! that thread goes on.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -34,32 +36,36 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether a call from there may still go on in this thread, of which the caller is a part: its callback, or a signal handler.
+    /// Whether a call from there may still go on in this thread, of which the caller is a part: its callback,
+    /// or a signal handler.
     pub(crate) fn is_within(self, outer: Self) -> bool {
         self.thread == outer.thread && !self.shows_end_of(outer.address)
     }
 
-    /// Whether this place proves that an earlier call of the same thread is over; `footing` is the lowest address of that call's footing.
+    /// Whether this place proves that an earlier call of the same thread is over; `footing` is the lowest
+    /// address of that call's footing.
     fn shows_end_of(self, footing: usize) -> bool {
         if self.address + Footing::BYTES <= footing {
             return false; // further down the same stack, or on another one
         }
-        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call further up is enough, because
-        // that stack grows downward (on all processors that Linux supports XDP on): code above a call runs only after that call is over.
+        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call
+        // further up is enough, because that stack grows downward (on all processors that Linux supports XDP
+        // on): code above a call runs only after that call is over.
         self.address < footing + Footing::BYTES
             || own_stack().is_some_and(|stack| stack.contains(&footing) && stack.contains(&self.address))
     }
 }
 
-/// The stack that this thread was started with. `None` if the caller is a signal handler on a separate stack, or if the C library cannot
-/// find it out (for the main thread it reads /proc).
+/// The stack that this thread was started with. `None` if the caller is a signal handler on a separate stack,
+/// or if the C library cannot find it out (for the main thread it reads /proc).
 #[cold]
 fn own_stack() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut start, mut bytes) = (null_mut(), 0);
     // SAFETY: all-zero is a valid `stack_t`.
     let mut signal_stack: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointers are to values of these types; the attributes are read where they were written, and given back once.
+    // SAFETY: the pointers are to values of these types; the attributes are read where they were written, and
+    // given back once.
     unsafe {
         // The memory of a signal stack may be a local variable, and so lie inside the thread's own stack.
         let is_known = libc::sigaltstack(null(), &raw mut signal_stack) == 0;
@@ -75,9 +81,10 @@ fn own_stack() -> Option<Range<usize>> {
     }
 }
 
-/// A block of stack memory that marks the position of a call that reads or closes. Functions that the call itself calls lie below the
-/// block if they run on the same stack. If the program left the call by longjmp and then calls again from the same function, the block
-/// of the new call overlaps this one or lies above it: the block is larger than the stack frames between the program and any such call.
+/// A block of stack memory that marks the position of a call that reads or closes. Functions that the call
+/// itself calls lie below the block if they run on the same stack. If the program left the call by longjmp
+/// and then calls again from the same function, the block of the new call overlaps this one or lies above it:
+/// the block is larger than the stack frames between the program and any such call.
 #[derive(Debug)]
 #[repr(align(16))]
 pub(crate) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
@@ -108,8 +115,8 @@ impl Footing {
 pub(crate) struct Claim {
     /// [`FREE`], or the lowest address of the footing of the call whose step has it.
     holder: AtomicUsize,
-    /// The thread of that call, stored after it took the right and cleared before it returns it. So if a thread reads its own number here,
-    /// one of its own calls took it and did not return it.
+    /// The thread of that call, stored after it took the right and cleared before it returns it. So if a
+    /// thread reads its own number here, one of its own calls took it and did not return it.
     thread: AtomicUsize,
 }
 
@@ -124,7 +131,8 @@ impl Claim {
         self.take_from(FREE, place)
     }
 
-    /// Takes it, and waits for a step of another thread. False in a signal handler that interrupted a step, and if a step does not end.
+    /// Takes it, and waits for a step of another thread. False in a signal handler that interrupted a step,
+    /// and if a step does not end.
     pub(crate) fn take(&self, place: Place) -> bool {
         let look = || {
             let found = self.holder.load(Ordering::Relaxed);

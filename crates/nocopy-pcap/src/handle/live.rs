@@ -33,8 +33,8 @@ pub(crate) struct Live {
     is_abandoned: AtomicBool,
 }
 
-// SAFETY: the pointers are to handles of libpcap, which may be used by any thread, by one at a time for functions that are not documented
-// as thread-safe. The reader is used by the holder of the claim alone.
+// SAFETY: the pointers are to handles of libpcap, which may be used by any thread, by one at a time for
+// functions that are not documented as thread-safe. The reader is used by the holder of the claim alone.
 unsafe impl Send for Live {}
 // SAFETY: as above.
 unsafe impl Sync for Live {}
@@ -67,7 +67,8 @@ impl Live {
     ) -> Self {
         let snap_bytes = settings.snap_bytes();
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        // Without a timeout; but in libpcap's immediate mode only until there is one, which may turn out to be none for the program.
+        // Without a timeout; but in libpcap's immediate mode only until there is one, which may turn out to
+        // be none for the program.
         let is_one_by_one = settings.immediate && matches!(control, Control::Passive(_));
         let reader = Reader {
             capture,
@@ -152,7 +153,8 @@ impl Live {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Makes calls return at once, or wait. The descriptor's flag changes, too, as in libpcap. Errors are in libpcap's words.
+    /// Makes calls return at once, or wait. The descriptor's flag changes, too, as in libpcap. Errors are in
+    /// libpcap's words.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
         set_flag(self.control.descriptor(), on)?;
         self.nonblocking.store(on, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Calls that read packets, in steps: between two steps a call waits, or calls the program, and has nothing of the handle then.
+//! Calls that read packets, in steps: between two steps a call waits, or calls the program, and has nothing
+//! of the handle then.
 
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
@@ -8,7 +9,8 @@ use super::live::{Live, Reader};
 use crate::abi::{ERROR_BREAK, PacketHeader};
 use crate::capture::{Packet, Sleep, Slept, Waited, Waiting};
 
-/// What a call is to do after a step. Plain data, without anything to drop: a thread may leave the call there in every way.
+/// What a call is to do after a step. Plain data, without anything to drop: a thread may leave the call there
+/// in every way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     /// Call the program with the packet of the [`Call`].
@@ -27,7 +29,8 @@ pub(crate) enum Reads {
     Next,
     /// `pcap_dispatch`: a count of 0 or less means all packets that are waiting now.
     Dispatch,
-    /// `pcap_loop`: reads the requested number of packets, and waits as often as needed; with a count of 0 or less it never ends.
+    /// `pcap_loop`: reads the requested number of packets, and waits as often as needed; with a count of 0 or
+    /// less it never ends.
     Loop,
 }
 

@@ -1,4 +1,5 @@
-//! The sending part of a handle: opened with the first packet, separate from its capture, so that one thread sends while another waits.
+//! The sending part of a handle: opened with the first packet, separate from its capture, so that one thread
+//! sends while another waits.
 
 use std::fmt;
 use std::io;
@@ -60,7 +61,8 @@ impl Sending {
         }
     }
 
-    /// Sends waiting frames, and ends. If this is a signal handler that interrupted sending, sending continues instead.
+    /// Sends waiting frames, and ends. If this is a signal handler that interrupted sending, sending
+    /// continues instead.
     pub(crate) fn close(self) {
         if let Some(injector) = self.injector.into_inner()
             && injector.close().is_break()

@@ -20,8 +20,9 @@ const BYTES_MAX: usize = 1536;
 
 pub(super) const NAP: Duration = Duration::from_micros(20);
 
-/// How often to check whether a frame was returned or sent, with a nap in between: 200 ms or more in all. After that the interface is
-/// stuck, and a packet socket would return an error. Checks are counted, not time, because the machine may stall.
+/// How often to check whether a frame was returned or sent, with a nap in between: 200 ms or more in all.
+/// After that the interface is stuck, and a packet socket would return an error. Checks are counted, not
+/// time, because the machine may stall.
 pub(super) const LOOKS: u32 = 3000;
 
 pub(super) struct Batches {
@@ -63,7 +64,8 @@ impl Batches {
         self.lengths = lengths_of(interface);
     }
 
-    /// Queues a frame. Errors: there was no room for some time, or there is none and the program does not wait.
+    /// Queues a frame. Errors: there was no room for some time, or there is none and the program does not
+    /// wait.
     #[inline]
     pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<Put> {
         if !self.lengths.contains(&packet.len()) {
@@ -98,7 +100,8 @@ impl Batches {
         Err(io::Error::from_raw_os_error(libc::ENOBUFS))
     }
 
-    /// Makes the kernel accept queued frames, as many as it can, and returns how many frames the interface dropped since the last call.
+    /// Makes the kernel accept queued frames, as many as it can, and returns how many frames the interface
+    /// dropped since the last call.
     pub(super) fn flush(&mut self) -> io::Result<u64> {
         self.staged = 0;
         self.flushes += 1;

@@ -1,6 +1,7 @@
 //! Traffic control on sent frames: AF_XDP bypasses it, so if it does more than queue, AF_XDP is not used.
 //!
-//! rtnetlink(7) lists the disciplines (`RTM_GETQDISC`), but not programs attached without one (tcx, netfilter's egress).
+//! rtnetlink(7) lists the disciplines (`RTM_GETQDISC`), but not programs attached without one (tcx,
+//! netfilter's egress).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The kind of a queueing discipline of the interface, in the thread's network namespace, that does more than queue.
+/// The kind of a queueing discipline of the interface, in the thread's network namespace, that does more than
+/// queue.
 pub(super) fn find(index: u32) -> io::Result<Option<String>> {
     // Its protocol is 0: NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;

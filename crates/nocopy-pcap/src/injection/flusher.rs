@@ -101,7 +101,8 @@ impl Injector {
     }
 }
 
-/// Runs with all signals blocked, so that a started thread has them blocked, too, and the program's handlers run only on its own threads.
+/// Runs with all signals blocked, so that a started thread has them blocked, too, and the program's handlers
+/// run only on its own threads.
 fn without_signals<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid set; the calls read and write live ones.
     let before = unsafe {

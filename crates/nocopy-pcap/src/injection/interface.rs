@@ -72,7 +72,8 @@ fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) 
     }
 }
 
-/// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it (before 5.14).
+/// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it
+/// (before 5.14).
 pub(super) fn is_at_home(socket: BorrowedFd<'_>) -> bool {
     let here = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .ok()

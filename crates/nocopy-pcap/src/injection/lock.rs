@@ -1,7 +1,7 @@
 //! A lock that can be held during a fork: taken before it, and released in both processes.
 //!
-//! It is held during a copy into a frame, or one system call. Contention comes only from the flusher, or a program that sends on two
-//! threads, so a thread that finds the lock taken yields and tries again.
+//! It is held during a copy into a frame, or one system call. Contention comes only from the flusher, or a
+//! program that sends on two threads, so a thread that finds the lock taken yields and tries again.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

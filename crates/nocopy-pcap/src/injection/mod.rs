@@ -1,17 +1,19 @@
 //! Packets out: `pcap_inject` and `pcap_sendpacket`.
 //!
-//! libpcap sends each frame by one call of a packet socket, and so does this module, as long as a program sends few. Then errors, local
-//! captures and traffic control are the same as with libpcap, because frames take the same path through the kernel. For a program that
-//! sends frames as fast as it can, they are sent in [`batches`]: by an AF_XDP socket in copy mode, 32 per system call. Batches bypass the
-//! queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local captures
-//! ([`onlookers`]); this is checked ten times a second.
+//! libpcap sends each frame by one call of a packet socket, and so does this module, as long as a program
+//! sends few. Then errors, local captures and traffic control are the same as with libpcap, because frames
+//! take the same path through the kernel. For a program that sends frames as fast as it can, they are sent in
+//! [`batches`]: by an AF_XDP socket in copy mode, 32 per system call. Batches bypass the queueing discipline
+//! ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local
+//! captures ([`onlookers`]); this is checked ten times a second.
 //!
-//! The kernel's error for a frame in a batch arrives too late for the call that sent it. The error is *owed*: for each frame that was
-//! reported as sent but failed, a later call fails with that error. That call's own frame is not sent, so that a repeated call sends it
-//! once. Errors that could not be reported are in [`Injector::summary`].
+//! The kernel's error for a frame in a batch arrives too late for the call that sent it. The error is *owed*:
+//! for each frame that was reported as sent but failed, a later call fails with that error. That call's own
+//! frame is not sent, so that a repeated call sends it once. Errors that could not be reported are in
+//! [`Injector::summary`].
 //!
-//! [`flusher`]: a thread that exists while there are batches, so that no frame waits for others longer than a millisecond. [`process`]:
-//! exits and forks of the program.
+//! [`flusher`]: a thread that exists while there are batches, so that no frame waits for others longer than a
+//! millisecond. [`process`]: exits and forks of the program.
 
 mod batches;
 mod discipline;
@@ -45,7 +47,8 @@ pub(crate) use single::{Sent, Single};
 const MANY: u32 = 64;
 const MANY_WITHIN: Duration = Duration::from_micros(3200);
 
-/// How long to wait before an AF_XDP socket that was refused is tried again, and before an interface is checked again.
+/// How long to wait before an AF_XDP socket that was refused is tried again, and before an interface is
+/// checked again.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -58,7 +61,8 @@ pub(crate) struct Injector {
     /// Frames sent by `socket`, one by one.
     singly: AtomicU64,
     state: Lock<State>,
-    /// Whether the last wait for the state's lock failed. If a program left a call by siglongjmp(3), the lock is never released.
+    /// Whether the last wait for the state's lock failed. If a program left a call by siglongjmp(3), the lock
+    /// is never released.
     is_stuck: AtomicBool,
 }
 
@@ -128,7 +132,8 @@ impl Owed {
 }
 
 thread_local! {
-    /// Whether this thread is sending: a signal handler that sends, too, must not wait for the interrupted call.
+    /// Whether this thread is sending: a signal handler that sends, too, must not wait for the interrupted
+    /// call.
     static SENDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -149,7 +154,8 @@ impl Drop for Sending {
 }
 
 impl Injector {
-    /// For an interface; `capture` is the packet socket of the capture, if there is one, which does not receive what is sent on it.
+    /// For an interface; `capture` is the packet socket of the capture, if there is one, which does not
+    /// receive what is sent on it.
     pub(crate) fn open(name: &str, capture: Option<BorrowedFd<'_>>) -> io::Result<Arc<Self>> {
         let socket = match capture {
             Some(capture) => capture.try_clone_to_owned()?,
@@ -176,8 +182,9 @@ impl Injector {
         Ok(injector)
     }
 
-    /// Sends a frame within about a millisecond, or returns how to send it alone, without the lock: that may wait. Errors: the kernel's, for
-    /// this frame, or for an earlier one that was reported as sent. On an error this frame is not sent.
+    /// Sends a frame within about a millisecond, or returns how to send it alone, without the lock: that may
+    /// wait. Errors: the kernel's, for this frame, or for an earlier one that was reported as sent. On an
+    /// error this frame is not sent.
     #[inline]
     pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<Option<Single>> {
         let single = Some(Single { socket: self.socket.as_raw_fd(), nonblocking });
@@ -217,8 +224,8 @@ impl Injector {
         told
     }
 
-    /// Sends the queued frames, and ends the batches. If that is not possible, because another call is sending and does not end, the
-    /// injector must stay.
+    /// Sends the queued frames, and ends the batches. If that is not possible, because another call is
+    /// sending and does not end, the injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
         let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
         let sender = state.give_up(Duration::MAX);
@@ -227,8 +234,8 @@ impl Injector {
         ControlFlow::Continue(())
     }
 
-    /// The state, for calls of the program. `None` if the state is not available, and in a signal handler that interrupts a call, for which
-    /// it would wait for ever.
+    /// The state, for calls of the program. `None` if the state is not available, and in a signal handler
+    /// that interrupts a call, for which it would wait for ever.
     #[inline]
     fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
         // First, so that a handler that interrupts this thread with the lock held does not wait for it.
@@ -362,7 +369,8 @@ impl State {
         }
     }
 
-    /// Makes the kernel send the queued frames. An error ends the batches: their sender is returned, to be dropped without the lock.
+    /// Makes the kernel send the queued frames. An error ends the batches: their sender is returned, to be
+    /// dropped without the lock.
     fn flush(&mut self) -> Option<Sender> {
         let Way::Batches(batches) = &mut self.way else { return None };
         match batches.flush() {
@@ -384,8 +392,8 @@ impl State {
         Some(batches.sender)
     }
 
-    /// Waits for [`batches::LOOKS`] naps at most until the kernel has accepted the queued frames, so that frames sent by a packet socket do
-    /// not overtake them. Returns as [`State::flush`].
+    /// Waits for [`batches::LOOKS`] naps at most until the kernel has accepted the queued frames, so that
+    /// frames sent by a packet socket do not overtake them. Returns as [`State::flush`].
     fn settle(&mut self) -> Option<Sender> {
         for _ in 0..batches::LOOKS {
             let given_up = self.flush();

@@ -1,5 +1,5 @@
-//! Finds capturing packet sockets: local captures on an interface see what a program sends by a packet socket, but not what it sends by
-//! AF_XDP.
+//! Finds capturing packet sockets: local captures on an interface see what a program sends by a packet
+//! socket, but not what it sends by AF_XDP.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,8 @@ const LIST: &str = "/proc/thread-self/net/packet";
 /// The protocol of sockets for every protocol (`ETH_P_ALL`); others never see sent frames.
 const EVERYTHING: &str = "0003";
 
-/// The inode of a packet socket, other than `own`, that would see what is sent on an interface. Errors: the list cannot be read.
+/// The inode of a packet socket, other than `own`, that would see what is sent on an interface. Errors: the
+/// list cannot be read.
 pub(super) fn find(index: u32, own: u64) -> io::Result<Option<u64>> {
     Ok(find_in(&fs::read_to_string(LIST)?, index, own))
 }

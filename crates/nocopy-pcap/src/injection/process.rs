@@ -1,8 +1,9 @@
 //! The program's exit, and its forks.
 //!
-//! Before a fork all batches are flushed, and their locks are held during it, so that the child gets a consistent state. The child leaves
-//! the batches to its parent, and sends frames one by one until it has its own socket. If a program ends by `exit` or by returning from
-//! `main`, its batches are flushed; if it ends by `_exit`, `exec` or a signal, it may lose the frames of its last millisecond.
+//! Before a fork all batches are flushed, and their locks are held during it, so that the child gets a
+//! consistent state. The child leaves the batches to its parent, and sends frames one by one until it has its
+//! own socket. If a program ends by `exit` or by returning from `main`, its batches are flushed; if it ends
+//! by `_exit`, `exec` or a signal, it may lose the frames of its last millisecond.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +16,8 @@ use super::lock::Lock;
 use super::{Injector, SENDING, State};
 use crate::patience::look_again;
 
-/// How long to wait for a lock. The thread that holds it may never run again, because the program exits, or left the call by siglongjmp(3).
+/// How long to wait for a lock. The thread that holds it may never run again, because the program exits, or
+/// left the call by siglongjmp(3).
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 static INJECTORS: Lock<Vec<Registered>> = Lock::new(Vec::new());
@@ -27,7 +29,8 @@ struct Registered {
 }
 
 impl Registered {
-    /// Takes its lock for the fork and sends the queued frames, if not done yet. Returns false while another thread has the lock.
+    /// Takes its lock for the fork and sends the queued frames, if not done yet. Returns false while another
+    /// thread has the lock.
     fn hold(&mut self) -> bool {
         if self.held.is_some() {
             return true;
@@ -87,7 +90,8 @@ extern "C" fn at_exit() {
     });
 }
 
-/// How long to wait for locks: not at all in a signal handler that interrupts a call of this thread, which may hold it.
+/// How long to wait for locks: not at all in a signal handler that interrupts a call of this thread, which
+/// may hold it.
 fn patience() -> Duration {
     if SENDING.get() { Duration::ZERO } else { PATIENCE }
 }

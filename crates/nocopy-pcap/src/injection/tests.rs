@@ -55,7 +55,8 @@ fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, until: u32) {
     }
 }
 
-/// Sends bursts of frames of varied lengths, each after the previous one has arrived, until the injector batches, and ten more.
+/// Sends bursts of frames of varied lengths, each after the previous one has arrived, until the injector
+/// batches, and ten more.
 fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>) -> u32 {
     let (started, mut number, mut more) = (Instant::now(), 1, 10);
     while more > 0 {
@@ -85,7 +86,8 @@ fn begin_batches(injector: &Arc<Injector>) {
 
 /// Forks: the child runs that and ends, with 0 if it returns true.
 fn fork(run: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child uses nothing that another thread may have had, but for the allocator, which the C library makes good.
+    // SAFETY: the child uses nothing that another thread may have had, but for the allocator, which the C
+    // library makes good.
     match unsafe { libc::fork() } {
         // SAFETY: nothing of this process is to be run in its place.
         0 => unsafe { libc::_exit(i32::from(!run())) },

@@ -93,7 +93,8 @@ impl Channel {
         let socket = socket.ok_or_else(gone)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         let malformed = |malformed: Malformed| Refused::Unchanged(malformed.to_string());
-        // Nothing is requested before the runner has answered once: nearly always one that answers now also does so a moment later.
+        // Nothing is requested before the runner has answered once: nearly always one that answers now also
+        // does so a moment later.
         let call = Message::Call { request }.datagram().map_err(malformed)?;
         retry_on_intr(|| send(socket, &call, QUIETLY)).map_err(|_| gone())?;
         if await_reply(socket, request, patience).is_none() {
@@ -171,8 +172,8 @@ fn send_with(
     Ok(())
 }
 
-/// The library's socket among the descriptors of a program. The program may close descriptors that it does not know, and reuse the number
-/// for another file, which this never touches.
+/// The library's socket among the descriptors of a program. The program may close descriptors that it does
+/// not know, and reuse the number for another file, which this never touches.
 #[derive(Debug)]
 struct Socket {
     descriptor: ManuallyDrop<OwnedFd>,
@@ -185,7 +186,8 @@ impl Socket {
         Ok(Self { descriptor: ManuallyDrop::new(descriptor), inode })
     }
 
-    /// The socket, if it still exists. Sockets of all kinds have their inodes in one file system, so the number identifies it.
+    /// The socket, if it still exists. Sockets of all kinds have their inodes in one file system, so the
+    /// number identifies it.
     fn get(&self) -> Option<BorrowedFd<'_>> {
         let status = fstat(&*self.descriptor).ok()?;
         let is_socket = rustix::fs::FileType::from_raw_mode(status.st_mode).is_socket();

@@ -1,4 +1,5 @@
-//! Behaviour only of our library: finding the system's, ignoring the environment of others, refusing endless calls.
+//! Behaviour only of our library: finding the system's, ignoring the environment of others, refusing endless
+//! calls.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::alone::ONLY_OURS;
 use crate::common::{Library, Scratch, compile, compile_with, run, system_library, with_ours};
 
-/// The system's libpcap as Fedora, Arch, Alpine and openSUSE have it: under another name, also in its own header.
+/// The system's libpcap as Fedora, Arch, Alpine and openSUSE have it: under another name, also in its own
+/// header.
 fn libpcap_of_others(scratch: &Scratch) -> PathBuf {
     let (name, other) = (b"libpcap.so.0.8\0", b"libpcap.so.1\0\0\0");
     let mut bytes = std::fs::read(system_library()).unwrap();

@@ -1,5 +1,5 @@
-//! Programs in C, each run with the system's libpcap and with ours on the same traffic: what they see and are told is the same, line
-//! by line.
+//! Programs in C, each run with the system's libpcap and with ours on the same traffic: what they see and are
+//! told is the same, line by line.
 
 use crate::common::{Library, Scratch};
 

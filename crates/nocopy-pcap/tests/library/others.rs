@@ -1,4 +1,5 @@
-//! Debian's dumpcap, tshark, ngrep and nmap with the system's libpcap and with ours: the same packets, counts and words.
+//! Debian's dumpcap, tshark, ngrep and nmap with the system's libpcap and with ours: the same packets, counts
+//! and words.
 #![allow(unsafe_code)] // a packet socket of the test's own
 
 use std::net::TcpListener;

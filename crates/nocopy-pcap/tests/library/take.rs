@@ -1,4 +1,5 @@
-//! Captures that take packets from the host: they get the same as with the system's libpcap, and the host gets the rest.
+//! Captures that take packets from the host: they get the same as with the system's libpcap, and the host
+//! gets the rest.
 
 use crate::common::{Library, Scratch, Wire};
 

@@ -1,5 +1,5 @@
-//! Debian's programs with a library that takes packets from the host: their output for incoming packets is the same as with the
-//! system's libpcap, and the host gets the packets that they do not want.
+//! Debian's programs with a library that takes packets from the host: their output for incoming packets is
+//! the same as with the system's libpcap, and the host gets the packets that they do not want.
 #![allow(unsafe_code)] // a packet socket of the test's own
 
 use std::net::UdpSocket;

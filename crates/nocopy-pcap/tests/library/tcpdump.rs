@@ -1,4 +1,5 @@
-//! Debian's tcpdump with the system's libpcap and with ours, on the same traffic at once: the same packets, bytes, counts and words.
+//! Debian's tcpdump with the system's libpcap and with ours, on the same traffic at once: the same packets,
+//! bytes, counts and words.
 #![allow(unsafe_code)] // a packet socket of the test's own
 
 use std::io::{Read, Write};

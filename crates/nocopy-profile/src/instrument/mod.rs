@@ -1,4 +1,5 @@
-//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which sum up in the kernel.
+//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which sum up in the
+//! kernel.
 
 mod calls;
 mod drop_reason;
@@ -24,13 +25,13 @@ use drop_reason::Names;
 use own_cost::Watch;
 use sums::{Inside, Sums};
 
-/// On each processor, by default. The interrupt for a sample stops a virtual processor for some 20 us, and a stream between two busy ones loses far
-/// more time than that: 997 a second cost 5 to 18 % of the throughput, 97 cost 1 to 4. Not a round number, so that samples do not coincide
-/// with periodic work.
+/// On each processor, by default. The interrupt for a sample stops a virtual processor for some 20 us, and a
+/// stream between two busy ones loses far more time than that: 997 a second cost 5 to 18 % of the throughput,
+/// 97 cost 1 to 4. Not a round number, so that samples do not coincide with periodic work.
 pub const SAMPLES_PER_SECOND: u32 = 97;
 
-/// Capabilities to load the programs: for tracing and for their times (`BPF_ENABLE_STATS`), for addresses of functions, and for the current
-/// calls of other processes.
+/// Capabilities to load the programs: for tracing and for their times (`BPF_ENABLE_STATS`), for addresses of
+/// functions, and for the current calls of other processes.
 pub const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_ADMIN)
@@ -89,8 +90,8 @@ struct Before {
 }
 
 impl<'a> Instrument<'a> {
-    /// Opens a window for these targets. Fails only if no result is possible without the refused part; other refusals are recorded in the
-    /// measurement.
+    /// Opens a window for these targets. Fails only if no result is possible without the refused part; other
+    /// refusals are recorded in the measurement.
     pub fn attach(kernel: &'a Kernel, targets: &Targets, samples_per_second: u32) -> Result<Self, Error> {
         targets.check()?;
         let mut programs = load::load(targets, &kernel.types)?;
@@ -233,8 +234,8 @@ fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// Packets that the receive softirqs of all processors handled since the machine started, with the kernel's number of bits (kernel:
-/// net/core/net-procfs.c).
+/// Packets that the receive softirqs of all processors handled since the machine started, with the kernel's
+/// number of bits (kernel: net/core/net-procfs.c).
 fn machine_packets() -> u32 {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let processed = |line: &str| u32::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok();

@@ -1,5 +1,5 @@
-//! The cost of the BPF programs themselves. The kernel times them on request (`BPF_ENABLE_STATS`). That about doubles their cost, so they
-//! are timed in a 25th of the window only, and the result is scaled.
+//! The cost of the BPF programs themselves. The kernel times them on request (`BPF_ENABLE_STATS`). That about
+//! doubles their cost, so they are timed in a 25th of the window only, and the result is scaled.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};

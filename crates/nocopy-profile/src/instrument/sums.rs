@@ -297,8 +297,9 @@ pub(super) fn is_inside(thread: &Thread) -> bool {
     thread[0] != 0
 }
 
-/// The part before `now_ns` of a call that has not returned: its kind, and the times inside, asleep and ready, given how long the thread
-/// has been ready since its start; `None` if it is over, or if its socket is not known to be the target's.
+/// The part before `now_ns` of a call that has not returned: its kind, and the times inside, asleep and
+/// ready, given how long the thread has been ready since its start; `None` if it is over, or if its socket is
+/// not known to be the target's.
 pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
     let [kind, start_ns, socket, _, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");

@@ -87,7 +87,8 @@ impl Place {
     }
 }
 
-/// A sample's place, and whether it belongs to a softirq or a device's interrupt, which work for the whole machine.
+/// A sample's place, and whether it belongs to a softirq or a device's interrupt, which work for the whole
+/// machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub place: Place,
@@ -95,7 +96,8 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// The place of a stack, innermost function first. `None`: work of another process, or unrelated to networks.
+    /// The place of a stack, innermost function first. `None`: work of another process, or unrelated to
+    /// networks.
     pub(crate) fn of(owner: Owner, functions: &[impl AsRef<str>]) -> Option<Self> {
         let roles: Vec<_> = functions.iter().map(|name| Role::of(name.as_ref())).collect();
         // The innermost context decides first: on veth the sender's stack holds the receiver's softirq.
@@ -124,8 +126,8 @@ impl Spot {
     }
 }
 
-/// Counts protocol work caused by an expired TCP timer for the timer. If a timer expires while a call holds the socket, that call runs the
-/// timer when it releases the socket (kernel: `tcp_release_cb`).
+/// Counts protocol work caused by an expired TCP timer for the timer. If a timer expires while a call holds
+/// the socket, that call runs the timer when it releases the socket (kernel: `tcp_release_cb`).
 fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
     let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
     match found {
@@ -187,8 +189,9 @@ mod tests {
 
     use super::*;
 
-    /// Stacks of Linux 6.18 under `perf record -e cpu-clock -a -g` while `nocopy bench` ran its TCP and UDP workloads, and while timers of many connections expired; a line each:
-    /// owner, place, `machine` where it is the machine's work, and the functions, innermost first. Each was judged by eye.
+    /// Stacks of Linux 6.18 under `perf record -e cpu-clock -a -g` while `nocopy bench` ran its TCP and UDP
+    /// workloads, and while timers of many connections expired; a line each: owner, place, `machine` where it
+    /// is the machine's work, and the functions, innermost first. Each was judged by eye.
     const REAL: &str = include_str!("stacks.txt");
 
     fn owner(word: &str) -> Owner {
@@ -281,7 +284,8 @@ mod tests {
         }
     }
 
-    /// On arm64 the functions between an exception and its handler have other names; those on a packet's path have the same.
+    /// On arm64 the functions between an exception and its handler have other names; those on a packet's path
+    /// have the same.
     #[test]
     fn stacks_of_arm64_are_where_they_belong() {
         const CALL: &str =

@@ -46,9 +46,9 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     }
 }
 
-/// The study's row for a place in a receiver's profile. The copy to the program is part of TCP's receive call, as in the study. Interrupts
-/// do not count for the driver, because samples hit the clock's interrupts, and rarely a card's. The measurement itself is not the
-/// receiver's work, so it has no row.
+/// The study's row for a place in a receiver's profile. The copy to the program is part of TCP's receive
+/// call, as in the study. Interrupts do not count for the driver, because samples hit the clock's interrupts,
+/// and rarely a card's. The measurement itself is not the receiver's work, so it has no row.
 fn row_of(place: Place) -> Option<StudyRow> {
     Some(match place {
         Place::SoftirqDriver => StudyRow::DriverInInterrupt,

@@ -1,4 +1,5 @@
-//! The results of a sweep: an amount received by TCP into buffers of every length, with and without being profiled.
+//! The results of a sweep: an amount received by TCP into buffers of every length, with and without being
+//! profiled.
 //!
 //! ```text
 //!   trials of a cell: buffer × receive buffer × GRO ─▶ medians, overhead, sums of figures ─▶ text, page, JSON, rows of the study of 2011

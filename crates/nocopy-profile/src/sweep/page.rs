@@ -1,4 +1,5 @@
-//! The page of a profile sweep: for each setting the throughput, and the time by place, for each length of the program's buffer.
+//! The page of a profile sweep: for each setting the throughput, and the time by place, for each length of
+//! the program's buffer.
 
 use maud::html;
 

@@ -7,7 +7,8 @@ use crate::place::Place;
 use nocopy_report::quantity::length;
 use nocopy_report::table::Table;
 
-/// The least share of the time, in any cell, of a place with its own column; other places are summed up as the rest.
+/// The least share of the time, in any cell, of a place with its own column; other places are summed up as
+/// the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
 
 pub fn text(sweep: &Sweep) -> String {

@@ -15,7 +15,8 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
             return refuse(line, "ip", matches!(error, TooShort { .. } | HeaderBeyondPacket { .. }), error);
         }
     };
-    // Without a length, as hosts write it in packets that are still to be cut into segments, it is the frame's.
+    // Without a length, as hosts write it in packets that are still to be cut into segments, it is the
+    // frame's.
     let total_bytes = packet.total_bytes().map_or(part.declared_bytes, usize::from);
     let declared_bytes = total_bytes.saturating_sub(packet.header_bytes());
     upper(line, &packet, Part { bytes: packet.payload(), declared_bytes })?;

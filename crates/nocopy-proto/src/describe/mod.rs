@@ -1,8 +1,9 @@
 //! One line of text for a packet, in the manner of tcpdump's short form.
 //!
-//! Pure: text from bytes, into a string that the caller reuses. It never fails. Where the captured bytes end before a header does,
-//! the line ends in `[|udp]`; where a header contradicts itself, in `[bad udp: …]` with the reason. Lengths are those that headers
-//! declare, so a packet cut by a capture length is described as it was.
+//! Pure: text from bytes, into a string that the caller reuses. It never fails. Where the captured bytes end
+//! before a header does, the line ends in `[|udp]`; where a header contradicts itself, in `[bad udp: …]` with
+//! the reason. Lengths are those that headers declare, so a packet cut by a capture length is described as it
+//! was.
 //!
 //! ```
 //! use nocopy_proto::describe::{Captured, Style};

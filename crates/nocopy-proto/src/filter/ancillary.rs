@@ -3,13 +3,14 @@
 use super::instruction::Operation;
 use super::{Extension, Program};
 
-/// Facts about a packet that are not in its bytes. The default is a frame as on the wire, from an unknown device.
+/// Facts about a packet that are not in its bytes. The default is a frame as on the wire, from an unknown
+/// device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ancillary {
     /// The places of the headers.
     pub headers: Headers,
-    /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter at such a
-    /// question, with what is in A.
+    /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter
+    /// at such a question, with what is in A.
     pub interface_index: Option<u32>,
     /// The queue in the socket buffer: the device's queue plus one, 0 if unknown.
     pub queue: u16,
@@ -21,16 +22,17 @@ pub struct Ancillary {
     pub random: u32,
     /// The VLAN tag that was removed from the frame.
     pub vlan: Option<VlanTag>,
-    /// How long the packet was, if bytes of it are missing: what the filter gets as its length, in bytes. `None`: they are all there.
+    /// How long the packet was, if bytes of it are missing: what the filter gets as its length, in bytes.
+    /// `None`: they are all there.
     pub original_bytes: Option<u32>,
 }
 
 /// The places of the headers, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Headers {
-    /// An Ethernet frame as a packet socket receives it: the network header follows Ethernet's header and a tag in the frame, unless the
-    /// tag was removed before (`skb_vlan_untag`). In the kernel such loads reach the linear part of the packet, which the driver decides;
-    /// here they reach the whole packet.
+    /// An Ethernet frame as a packet socket receives it: the network header follows Ethernet's header and a
+    /// tag in the frame, unless the tag was removed before (`skb_vlan_untag`). In the kernel such loads reach
+    /// the linear part of the packet, which the driver decides; here they reach the whole packet.
     #[default]
     Ethernet,
     /// A datagram of a Unix socket: no link header, and the network header at the beginning.

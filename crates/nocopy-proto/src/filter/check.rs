@@ -1,4 +1,5 @@
-//! The checks of the kernel before it accepts a program (`bpf_check_classic` and `check_load_and_stores` in net/core/filter.c).
+//! The checks of the kernel before it accepts a program (`bpf_check_classic` and `check_load_and_stores` in
+//! net/core/filter.c).
 
 use super::instruction::{Arithmetic, Instruction, Operand, Operation};
 use super::invalid::{INSTRUCTIONS_MAX, InvalidProgram, SLOTS};
@@ -48,7 +49,8 @@ fn check_operation(index: usize, count: usize, operation: Operation) -> Result<(
     }
 }
 
-/// As in the kernel: instructions that no jump reaches are checked too, as if they followed the instruction before.
+/// As in the kernel: instructions that no jump reaches are checked too, as if they followed the instruction
+/// before.
 fn check_slots(operations: &[Operation]) -> Result<(), InvalidProgram> {
     let (mut at, mut stored) = (vec![u16::MAX; operations.len()], 0_u16);
     for (index, &operation) in operations.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Facts that hold before each instruction on every path to it, so that translations leave out needless checks.
+//! Facts that hold before each instruction on every path to it, so that translations leave out needless
+//! checks.
 
 use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
 use super::invalid::SLOTS;
@@ -19,7 +20,8 @@ pub(in crate::filter) struct Facts {
 impl Facts {
     const START: Self = Self { a_max: 0, x_max: 0, slots_max: [0; SLOTS as usize], linear_bytes: 0 };
 
-    /// The facts before each instruction; `None` if no path leads there. Jumps only go forward, so one pass suffices.
+    /// The facts before each instruction; `None` if no path leads there. Jumps only go forward, so one pass
+    /// suffices.
     pub(in crate::filter) fn of(operations: &[Operation]) -> Vec<Option<Self>> {
         let mut all = vec![None; operations.len()];
         all[0] = Some(Self::START);

@@ -96,8 +96,8 @@ pub(super) enum Condition {
     AnyBit = 0x40,
 }
 
-/// What the kernel knows of a packet beside its bytes: loads from `SKF_AD_OFF` on, the first of each 4 numbers
-/// (`SKF_AD_*` of linux/filter.h).
+/// What the kernel knows of a packet beside its bytes: loads from `SKF_AD_OFF` on, the first of each 4
+/// numbers (`SKF_AD_*` of linux/filter.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extension {

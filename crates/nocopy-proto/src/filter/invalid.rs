@@ -8,7 +8,8 @@ pub(super) const SLOTS: u32 = 16;
 
 const MEND: &str = "correct it, or give the output of 'tcpdump -ddd EXPRESSION'";
 
-/// Why instructions are not a program, as the end of an error: the cause, then what to do. Instructions are counted from 0, as `tcpdump -d` prints them.
+/// Why instructions are not a program, as the end of an error: the cause, then what to do. Instructions are
+/// counted from 0, as `tcpdump -d` prints them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidProgram {

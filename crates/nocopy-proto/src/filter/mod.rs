@@ -1,14 +1,15 @@
 //! Packet filters: classic BPF programs, as libpcap compiles them, with the meaning that Linux gives them
 //! (Documentation/networking/filter.rst, net/core/filter.c).
 //!
-//! A [`Program`] is one that the kernel accepts. It is read from text ([`Program::parse`]), run over packets in user space
-//! ([`Program::run`]), and translated for the beginning of an XDP program ([`Program::to_xdp`]) or for a packet socket
-//! ([`Program::for_packet_socket`]).
+//! A [`Program`] is one that the kernel accepts. It is read from text ([`Program::parse`]), run over packets
+//! in user space ([`Program::run`]), and translated for the beginning of an XDP program ([`Program::to_xdp`])
+//! or for a packet socket ([`Program::for_packet_socket`]).
 //!
-//! One decoding serves the check, the interpreter, the translation to XDP and the rewriting for packet sockets, so all have the same
-//! meaning. A filter applies to the frame as it was on the wire. Packet sockets get frames without their outermost VLAN tag, so for
-//! them it is rewritten to find the tag beside the frame. As an XDP program it needs `CAP_BPF` only: it reads at constant offsets, and
-//! calls a helper where X decides the offset, which headers of IPv4 without options avoid.
+//! One decoding serves the check, the interpreter, the translation to XDP and the rewriting for packet
+//! sockets, so all have the same meaning. A filter applies to the frame as it was on the wire. Packet sockets
+//! get frames without their outermost VLAN tag, so for them it is rewritten to find the tag beside the frame.
+//! As an XDP program it needs `CAP_BPF` only: it reads at constant offsets, and calls a helper where X
+//! decides the offset, which headers of IPv4 without options avoid.
 
 mod ancillary;
 mod check;

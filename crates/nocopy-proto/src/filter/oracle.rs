@@ -128,8 +128,9 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
     instruction
 }
 
-/// Every load at every offset around the tag and the headers, with a constant offset and relative to X, and a packet for each. X is a
-/// constant of the program, or a byte or a word of the packet, so that it may have any value.
+/// Every load at every offset around the tag and the headers, with a constant offset and relative to X, and a
+/// packet for each. X is a constant of the program, or a byte or a word of the packet, so that it may have
+/// any value.
 pub fn loads() -> Vec<(Program, Vec<u8>)> {
     let mut loads = Vec::new();
     for (offset, base) in (0..24).flat_map(|offset| [0, LINK, NETWORK].map(|base| (offset, base))) {
@@ -156,8 +157,8 @@ pub fn loads() -> Vec<(Program, Vec<u8>)> {
     loads.into_iter().map(|(x, load)| (around(load).expect("a load and a return"), packet(x))).collect()
 }
 
-/// A program that returns all ones where `program`, which ends with a return of A, returns `value`, and 0 elsewhere: a test that only sees
-/// whether a filter matches can then determine A.
+/// A program that returns all ones where `program`, which ends with a return of A, returns `value`, and 0
+/// elsewhere: a test that only sees whether a filter matches can then determine A.
 pub fn comparing(program: &Program, value: u32) -> Option<Program> {
     let (last, rest) = program.instructions().split_last()?;
     let compare = Instruction { code: 0x15, jump_true: 0, jump_false: 1, constant: value };
@@ -324,8 +325,9 @@ fn links() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A filter rewritten for packet sockets returns for a frame without its tag, with the tag beside it, the result of the original filter for
-/// the frame with the tag; and for frames that never had a tag, the original result.
+/// A filter rewritten for packet sockets returns for a frame without its tag, with the tag beside it, the
+/// result of the original filter for the frame with the tag; and for frames that never had a tag, the
+/// original result.
 ///
 /// # Panics
 /// When it does not.

@@ -1,4 +1,5 @@
-//! Filters for packet sockets, where the kernel has taken the outermost VLAN tag out of the frame and keeps it beside.
+//! Filters for packet sockets, where the kernel has taken the outermost VLAN tag out of the frame and keeps
+//! it beside.
 
 use super::facts::Facts;
 use super::instruction::{LINK, NETWORK, Operation, Place, Register, Width, code};
@@ -22,11 +23,13 @@ const IF_GREATER: u16 = 0x25;
 const IF_GREATER_OR_EQUAL: u16 = 0x35;
 
 impl Program {
-    /// The filter for a packet socket, when this one is for frames as they were on the wire: the kernel hands packet sockets the frame
-    /// without its outermost VLAN tag, and the tag beside it (`skb_vlan_untag`). What is returned asks whether there is one, and if so reads
-    /// the tag where the frame had it, and everything behind it 4 bytes earlier.
+    /// The filter for a packet socket, when this one is for frames as they were on the wire: the kernel hands
+    /// packet sockets the frame without its outermost VLAN tag, and the tag beside it (`skb_vlan_untag`).
+    /// What is returned asks whether there is one, and if so reads the tag where the frame had it, and
+    /// everything behind it 4 bytes earlier.
     ///
-    /// A filter that itself asks for the tag, as libpcap compiles them for such sockets, is returned unchanged.
+    /// A filter that itself asks for the tag, as libpcap compiles them for such sockets, is returned
+    /// unchanged.
     ///
     /// # Errors
     /// The filter becomes too long, or needs a scratch slot and none is left.
@@ -43,7 +46,8 @@ impl Program {
         Shift::new(self, rewriting).shift(original)
     }
 
-    /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the returned length.
+    /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the
+    /// returned length.
     ///
     /// # Errors
     /// The filter becomes too long.
@@ -175,7 +179,8 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Loads from `at` in the original frame, of which at least one byte is after the start of the tag. Offsets count from `base`.
+    /// Loads from `at` in the original frame, of which at least one byte is after the start of the tag.
+    /// Offsets count from `base`.
     fn load(&mut self, index: usize, width: Width, at: u32, base: u32) {
         if at >= TAG_END {
             return self.rewriting.push(load_code(width), base + at - TAG_BYTES);
@@ -216,7 +221,8 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// `A = packet[X + offset]`. Whether it is before or after the tag is known only at run time, unless the facts say that it is after.
+    /// `A = packet[X + offset]`. Whether it is before or after the tag is known only at run time, unless the
+    /// facts say that it is after.
     fn load_indirect(&mut self, index: usize, width: Width, offset: u32, facts: Facts) {
         let load = load_code(width) + (code::LOAD_WORD_INDIRECT - code::LOAD_WORD);
         let behind = offset.wrapping_sub(TAG_BYTES);
@@ -253,8 +259,8 @@ impl<'a> Shift<'a> {
         self.rewriting.place(done);
     }
 
-    /// For an offset in A that may be negative: jumps to `unchanged` if it is not in the frame; otherwise falls through, or jumps to
-    /// `positive`, with the offset in the frame in A.
+    /// For an offset in A that may be negative: jumps to `unchanged` if it is not in the frame; otherwise
+    /// falls through, or jumps to `positive`, with the offset in the frame in A.
     fn resolve_negative(&mut self, positive: Label, unchanged: Label) {
         let [negative, not_network, link] = std::array::from_fn(|_| self.rewriting.label());
         let at_least = |offset| Instruction::plain(IF_GREATER_OR_EQUAL, offset);

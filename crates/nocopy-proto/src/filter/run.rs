@@ -19,11 +19,11 @@ pub(super) const ETHERNET_HARDWARE: u32 = 1;
 struct End(u32);
 
 impl Program {
-    /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not match. May be more than
-    /// the packet has.
+    /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not
+    /// match. May be more than the packet has.
     ///
-    /// As in the kernel, a fault at run time ends it with 0: a load beyond the packet, or a division by X = 0. So does a question that user
-    /// space cannot answer: check [`Program::check_answerable`] first.
+    /// As in the kernel, a fault at run time ends it with 0: a load beyond the packet, or a division by
+    /// X = 0. So does a question that user space cannot answer: check [`Program::check_answerable`] first.
     pub fn run(&self, pieces: &[&[u8]], ancillary: &Ancillary) -> u32 {
         let mut machine = Machine { a: 0, x: 0, scratch: [0; SLOTS as usize], pieces, ancillary };
         let mut index = 0;

@@ -18,8 +18,9 @@ const IPV4_WITHOUT_OPTIONS: u32 = 0x45;
 const IPV4_FRAGMENT: u32 = 0x3fff;
 
 impl Program {
-    /// Matches UDP datagrams for a port at one of some addresses, whole and without anything unusual: no VLAN tag, no fragment, no
-    /// IPv4 options, no IPv6 extension headers. Of the frame it loads at constant offsets only, so it runs in every place.
+    /// Matches UDP datagrams for a port at one of some addresses, whole and without anything unusual: no VLAN
+    /// tag, no fragment, no IPv4 options, no IPv6 extension headers. Of the frame it loads at constant
+    /// offsets only, so it runs in every place.
     ///
     /// # Panics
     /// With more than 200 addresses, which would exceed the kernel's longest program.

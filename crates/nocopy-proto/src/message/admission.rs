@@ -1,12 +1,14 @@
 //! Which packets are kept when memory gets short (docs/protocol.md §8).
 //!
 //! * While more than half of the memory is free, all packets are kept.
-//! * Otherwise each address keeps at most as many packets as are free, so that there is always memory for one more address, and each
-//!   IPv6 network three times as many, since one host may have all addresses of a network.
-//! * The last window, the *reserve*, belongs to one connection at a time, as does memory beyond an address's share. In its *turn* a message
-//!   becomes complete, is read, and leaves the memory to the next. Otherwise parts of many messages could fill it for ever.
-//! * Connections that do not use their turn, or that keep a part of a message without progress, are found here by the time that passes
-//!   while packets of others are refused.
+//! * Otherwise each address keeps at most as many packets as are free, so that there is always memory for one
+//!   more address, and each IPv6 network three times as many, since one host may have all addresses of a
+//!   network.
+//! * The last window, the *reserve*, belongs to one connection at a time, as does memory beyond an address's
+//!   share. In its *turn* a message becomes complete, is read, and leaves the memory to the next. Otherwise
+//!   parts of many messages could fill it for ever.
+//! * Connections that do not use their turn, or that keep a part of a message without progress, are found
+//!   here by the time that passes while packets of others are refused.
 
 use std::net::IpAddr;
 
@@ -17,16 +19,16 @@ use super::shortage::Shortage;
 use super::time::Span;
 use super::waiting::Waiting;
 
-/// How long a connection may keep memory that others need while its next packet in order does not arrive. A sender without an answer
-/// repeats it after a second at most (docs/protocol.md §7.3).
+/// How long a connection may keep memory that others need while its next packet in order does not arrive. A
+/// sender without an answer repeats it after a second at most (docs/protocol.md §7.3).
 const STALL: Span = Span::from_secs(3);
 /// How long a connection may go without progress in its turn.
 const TURN: Span = Span::from_secs(10);
-/// An incomplete message makes progress with each such part of a window. A turn has no more parts than this, so it ends, however few
-/// packets arrive at a time.
+/// An incomplete message makes progress with each such part of a window. A turn has no more parts than this,
+/// so it ends, however few packets arrive at a time.
 const PARTS: usize = 4;
-/// How long a turn may last for which others wait, whatever progress it makes: the message that is being received, and the one that has
-/// begun behind it, each with all parts.
+/// How long a turn may last for which others wait, whatever progress it makes: the message that is being
+/// received, and the one that has begun behind it, each with all parts.
 const TURN_MAX: Span = Span::from_secs(100);
 
 #[derive(Debug)]
@@ -34,12 +36,14 @@ pub(super) struct Admission {
     pub(super) shares: Shares,
     /// Datagrams that the caller can hold.
     free: usize,
-    /// While more packets than this are free, all packets are kept: half of the memory, and at least the reserve.
+    /// While more packets than this are free, all packets are kept: half of the memory, and at least the
+    /// reserve.
     plenty: usize,
     reserve: usize,
     turn: Option<Turn>,
-    /// The connection that has the turn, or had it last. It may continue until another connection asks for a turn. Connections that wait
-    /// already do not end it, since a sender without an answer asks only once a second.
+    /// The connection that has the turn, or had it last. It may continue until another connection asks for a
+    /// turn. Connections that wait already do not end it, since a sender without an answer asks only once a
+    /// second.
     last: Option<u32>,
     /// Another connection has asked for its turn since then.
     others_wait: bool,
@@ -50,7 +54,8 @@ pub(super) struct Admission {
     shortage: Shortage,
     /// A packet was refused since [`overdue`](Self::overdue) was asked.
     is_short: bool,
-    /// By connection: when its next packet in order last arrived, kept or not, or one of its messages was read, by the clock of `shortage`.
+    /// By connection: when its next packet in order last arrived, kept or not, or one of its messages was
+    /// read, by the clock of `shortage`.
     asked: Vec<Time>,
 }
 
@@ -140,7 +145,8 @@ impl Admission {
         self.shares.keep(index);
     }
 
-    /// Counts a unit, whose memory is separate, among the packets that the connection keeps; `is_next`: it is next in order.
+    /// Counts a unit, whose memory is separate, among the packets that the connection keeps; `is_next`: it is
+    /// next in order.
     pub(super) fn keep_unit(&mut self, index: u32, is_next: bool) {
         if is_next {
             self.note_progress(index);
@@ -162,8 +168,8 @@ impl Admission {
         self.shortage.now()
     }
 
-    /// Notes that a connection's next unit in order has come and waits for memory of this end, which is no fault of its peer; returns
-    /// whether it has the turn to take the reserve of units, if that `is_free`.
+    /// Notes that a connection's next unit in order has come and waits for memory of this end, which is no
+    /// fault of its peer; returns whether it has the turn to take the reserve of units, if that `is_free`.
     pub(super) fn unit_waits(&mut self, index: u32, is_free: bool) -> bool {
         self.note_progress(index);
         let now = self.shortage.now();
@@ -182,8 +188,9 @@ impl Admission {
         self.units_wait.leave(index);
     }
 
-    /// Notes the next packets in order that are read at once, of a connection without the turn. Their memory counts as taken until the caller
-    /// states [how much is free](Self::set_free), as if it had been kept and read.
+    /// Notes the next packets in order that are read at once, of a connection without the turn. Their memory
+    /// counts as taken until the caller states [how much is free](Self::set_free), as if it had been kept and
+    /// read.
     #[inline]
     pub(super) fn pass(&mut self, index: u32, packets: usize) {
         if let Some(asked) = self.asked.get_mut(index as usize) {
@@ -263,7 +270,8 @@ impl Admission {
         }
     }
 
-    /// Notes that a packet of a connection was kept: how many it keeps now, and whether it has messages to read.
+    /// Notes that a packet of a connection was kept: how many it keeps now, and whether it has messages to
+    /// read.
     #[inline]
     pub(super) fn came(&mut self, index: u32, kept: usize, has_message: bool, is_unfinished: bool) {
         self.shares.set_kept(index, kept);
@@ -317,8 +325,8 @@ impl Admission {
         self.is_short
     }
 
-    /// The connections that kept memory for too long without progress, while packets of others were refused. A connection whose messages
-    /// wait for the program to read them is not among them.
+    /// The connections that kept memory for too long without progress, while packets of others were refused.
+    /// A connection whose messages wait for the program to read them is not among them.
     pub(super) fn overdue(&mut self) -> Vec<u32> {
         self.is_short = false;
         if !self.shortage.looks() {
@@ -514,7 +522,8 @@ mod tests {
         assert!(!admission.admit(at(0), 1, Arrival::InOrder));
     }
 
-    /// A turn that must end begins no other message, and a message that began outside of the turn is still completed.
+    /// A turn that must end begins no other message, and a message that began outside of the turn is still
+    /// completed.
     #[test]
     fn a_turn_that_is_to_end_is_not_blocked_by_its_next_message() {
         let mut admission = admission(4, 10);

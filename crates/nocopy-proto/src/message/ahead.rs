@@ -5,11 +5,13 @@ use std::ops::Range;
 
 /// Runs of packets that neither overlap nor adjoin, by the sequence number of their first.
 ///
-/// Memory and time follow from the packets that came, not from where in the window they lie: one packet at the far end of the credit takes
-/// the place of one packet, and whether a packet is here is found among the runs, without a look at the packets.
+/// Memory and time follow from the packets that came, not from where in the window they lie: one packet at
+/// the far end of the credit takes the place of one packet, and whether a packet is here is found among the
+/// runs, without a look at the packets.
 #[derive(Debug)]
 pub(super) struct Ahead<R> {
-    /// Slots as in the window, so that a whole run can be moved there. Only the further slots of a unit are empty.
+    /// Slots as in the window, so that a whole run can be moved there. Only the further slots of a unit are
+    /// empty.
     runs: BTreeMap<u64, VecDeque<Option<R>>>,
 }
 

@@ -1,11 +1,12 @@
 //! Alarms of connections: two queues for the next ones, and a timer wheel for all others.
 //!
-//! Nearly every packet sets an alarm for its acknowledgement, always after the same short delay, and nearly always the acknowledgement
-//! is sent before. Such alarms expire in the order in which they are set, so a queue suffices, at a tenth of the wheel's cost. (That of who
-//! speaks first is a little shorter: at an endpoint that often does and often does not, some of them are not behind all others, and go into
-//! the wheel.) Later work, mostly probes, is checked after a constant time as well, by another queue; if acknowledgements take longer, one
-//! check is too early.
-//! The wheel holds the alarms for the peer's silence, and rarely changes.
+//! Nearly every packet sets an alarm for its acknowledgement, always after the same short delay, and nearly
+//! always the acknowledgement is sent before. Such alarms expire in the order in which they are set, so a
+//! queue suffices, at a tenth of the wheel's cost. (That of who speaks first is a little shorter: at an
+//! endpoint that often does and often does not, some of them are not behind all others, and go into the
+//! wheel.) Later work, mostly probes, is checked after a constant time as well, by another queue; if
+//! acknowledgements take longer, one check is too early. The wheel holds the alarms for the peer's silence,
+//! and rarely changes.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,8 @@ const SOON: Span = Span::from_millis(4);
 const NEXT: Span = Span::from_nanos(750_000);
 /// Later alarms are in the second queue, and go off after this time at the latest.
 const LATER: Span = Span::from_millis(1);
-/// An alarm of the wheel that is farther away is not moved to a later time, because that costs more than the early check that it causes.
+/// An alarm of the wheel that is farther away is not moved to a later time, because that costs more than the
+/// early check that it causes.
 const FAR: Span = Span::from_secs(1);
 /// No alarm.
 pub(super) const NEVER: Time = Time::from_ns(u64::MAX);
@@ -107,7 +109,8 @@ impl Alarms {
         self.queues[0].len() + self.queues[1].len() > 64 + 2 * self.soon.len()
     }
 
-    /// Moves the alarms of a connection, if it has any, to a later time, before which nothing is due. Returns whether it has one.
+    /// Moves the alarms of a connection, if it has any, to a later time, before which nothing is due. Returns
+    /// whether it has one.
     #[inline]
     pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) -> bool {
         let (soon, far) = (self.soon_of(index), self.wheel.of(index));
@@ -178,7 +181,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each alarm goes off when it is due or before, cleared ones never do, and checking at the announced times misses none.
+        /// Each alarm goes off when it is due or before, cleared ones never do, and checking at the announced
+        /// times misses none.
         #[test]
         fn no_alarm_is_late(steps in steps()) {
             let (mut alarms, mut now) = (Alarms::default(), Time::default());

@@ -1,4 +1,5 @@
-//! Answers to addresses that are not peers, or not yet, or no longer, queued until they are sent (docs/protocol.md §13).
+//! Answers to addresses that are not peers, or not yet, or no longer, queued until they are sent
+//! (docs/protocol.md §13).
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -10,7 +11,8 @@ use super::shares::{are_within_shares, network_of};
 /// The most answers of each sort that wait.
 const PLACES: usize = 512;
 
-/// The sorts of answers. Each has its own places, so that answers that are cheap to provoke do not displace others.
+/// The sorts of answers. Each has its own places, so that answers that are cheap to provoke do not displace
+/// others.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answered {
     /// A Connect with a valid cookie, or a peer whose connection ends: the address is proven to receive.
@@ -59,7 +61,8 @@ impl Counts {
 }
 
 impl Answers {
-    /// Queues an answer, if that is within the shares of its address and network, as with memory (§8.1); otherwise returns `false`.
+    /// Queues an answer, if that is within the shares of its address and network, as with memory (§8.1);
+    /// otherwise returns `false`.
     pub(super) fn push(&mut self, sort: Answered, to: Path, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Self { sorts, count } = self;
         let Waiting { answers, of_addresses, of_networks } = &mut sorts[sort as usize];

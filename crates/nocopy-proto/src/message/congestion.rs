@@ -1,8 +1,9 @@
-//! How much may be in flight (docs/protocol.md §9): slow start and congestion avoidance of RFC 5681, in packets, with one reduction per
-//! round as in RFC 9002 section 7, and by the share of marked packets as in RFC 8257 (DCTCP), where the network marks.
+//! How much may be in flight (docs/protocol.md §9): slow start and congestion avoidance of RFC 5681, in
+//! packets, with one reduction per round as in RFC 9002 section 7, and by the share of marked packets as in
+//! RFC 8257 (DCTCP), where the network marks.
 //!
-//! Transmissions are numbered, and a round ends when a packet sent after its start is acknowledged: packets sent before a
-//! reduction say nothing about the time after it.
+//! Transmissions are numbered, and a round ends when a packet sent after its start is acknowledged: packets
+//! sent before a reduction say nothing about the time after it.
 
 /// RFC 6928.
 const INITIAL_WINDOW: usize = 10;
@@ -93,8 +94,8 @@ impl Congestion {
         }
     }
 
-    /// Reduces the window to its minimum because nothing gets through any more (RFC 9002 section 7.6, RFC 5681 section 3.1). If this
-    /// happens again before the window has grown, the threshold stays.
+    /// Reduces the window to its minimum because nothing gets through any more (RFC 9002 section 7.6, RFC
+    /// 5681 section 3.1). If this happens again before the window has grown, the threshold stays.
     pub(super) fn collapse(&mut self) {
         if self.window > MINIMUM_WINDOW {
             self.threshold = (self.window / 2).max(MINIMUM_WINDOW);
@@ -102,8 +103,9 @@ impl Congestion {
         (self.window, self.growth) = (MINIMUM_WINDOW, 0);
     }
 
-    /// Whether the window limits the sender (RFC 9002 section 7.8). In slow start half of it is enough: it will soon have doubled, and
-    /// acknowledgements that arrive together would look like a pause of the sender.
+    /// Whether the window limits the sender (RFC 9002 section 7.8). In slow start half of it is enough: it
+    /// will soon have doubled, and acknowledgements that arrive together would look like a pause of the
+    /// sender.
     #[inline]
     fn is_used(&self) -> bool {
         let most = self.round.in_flight_most;
@@ -160,7 +162,8 @@ mod tests {
             Self { congestion: Congestion::new(), transmissions: 0 }
         }
 
-        /// Sends a window; `marked` packets are marked, `in_flight` count as in flight, and `run` are acknowledged at a time.
+        /// Sends a window; `marked` packets are marked, `in_flight` count as in flight, and `run` are
+        /// acknowledged at a time.
         fn round(&mut self, marked: usize, in_flight: usize, run: usize) {
             let (window, before) = (self.congestion.window(), self.transmissions);
             self.transmissions += window as u64;

@@ -1,4 +1,5 @@
-//! Cookies, which prove that a client receives at its address; the server keeps no state for them (docs/protocol.md §3.2).
+//! Cookies, which prove that a client receives at its address; the server keeps no state for them
+//! (docs/protocol.md §3.2).
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +12,8 @@ use super::{Path, Time};
 /// How long a cookie is valid at least; at most twice as long.
 const EPOCH_NS: u64 = 10_000_000_000;
 
-/// Makes and checks cookies: SipHash-2-4-128 (Aumasson and Bernstein, 2012) of a secret, the time, the client, and the address that it
-/// asked if this host has several.
+/// Makes and checks cookies: SipHash-2-4-128 (Aumasson and Bernstein, 2012) of a secret, the time, the
+/// client, and the address that it asked if this host has several.
 pub(super) struct Cookies {
     secret: [u8; 16],
 }

@@ -1,7 +1,8 @@
-//! Messages in the payloads of packets: *chunks*, each with a header of 4, 8 or 12 bytes (docs/protocol.md §4).
+//! Messages in the payloads of packets: *chunks*, each with a header of 4, 8 or 12 bytes (docs/protocol.md
+//! §4).
 //!
-//! A message that fits a packet is one chunk, and several such share a packet. A longer one begins in a fresh packet, fills it and those
-//! that follow, and ends in its last chunk.
+//! A message that fits a packet is one chunk, and several such share a packet. A longer one begins in a fresh
+//! packet, fills it and those that follow, and ends in its last chunk.
 
 #[doc(hidden)]
 pub mod oracle;
@@ -113,7 +114,8 @@ pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
     Ok(Some(Chunk { kind, place, total_bytes, header_bytes, range: begin..begin + length }))
 }
 
-/// The kind and length of the message that begins with these bytes, if they are the header of a whole one, which may end behind them.
+/// The kind and length of the message that begins with these bytes, if they are the header of a whole one,
+/// which may end behind them.
 #[inline]
 pub fn whole_header(bytes: &[u8]) -> Option<(Kind, usize)> {
     let (word, rest) = bytes.split_first_chunk()?;
@@ -145,7 +147,8 @@ pub(super) fn whole_at(payload: &[u8], at: usize) -> Option<(Kind, Range<usize>)
     (bytes <= payload.len().checked_sub(begin)?).then_some((kind, begin..begin + bytes))
 }
 
-/// How many messages a payload holds, if there are some, all of them are whole, and none is longer than `bytes_max`.
+/// How many messages a payload holds, if there are some, all of them are whole, and none is longer than
+/// `bytes_max`.
 #[inline(always)] // for each packet
 pub(super) fn whole_messages(payload: &[u8], bytes_max: usize) -> Option<usize> {
     let (mut rest, mut messages) = (payload, 0);
@@ -209,7 +212,8 @@ pub(super) fn middle(payload: &[u8]) -> Option<usize> {
     (is_middle && !rest.is_empty()).then_some(rest.len())
 }
 
-/// The message bytes in a payload that is a single chunk with the last `bytes_left` of a message, or with some in front of them.
+/// The message bytes in a payload that is a single chunk with the last `bytes_left` of a message, or with
+/// some in front of them.
 #[inline]
 pub(super) fn middle_or_last(payload: &[u8], bytes_left: usize) -> Option<usize> {
     let (word, rest) = payload.split_first_chunk()?;
@@ -379,11 +383,13 @@ pub(super) fn bytes_in(packets: usize, payload_bytes_max: usize) -> usize {
     packets.saturating_mul(payload_bytes_max.saturating_sub(4)).saturating_sub(8)
 }
 
-/// Lays a message into packets: one piece if it fits into the `room` left in the packet that is being filled, or into a fresh one with
-/// `payload_bytes_max` bytes of payload; otherwise fresh packets, all of them full but the last.
+/// Lays a message into packets: one piece if it fits into the `room` left in the packet that is being filled,
+/// or into a fresh one with `payload_bytes_max` bytes of payload; otherwise fresh packets, all of them full
+/// but the last.
 ///
 /// # Panics
-/// The message is longer than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or packets have no room for a header and a byte.
+/// The message is longer than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or packets have no room for a
+/// header and a byte.
 #[inline]
 pub fn chunks(
     kind: Kind,
@@ -496,7 +502,8 @@ mod tests {
             prop_assert_eq!(&room[..header_bytes], placed.header());
         }
 
-        /// Packets are counted as they were laid, also after a long message, and a unit becomes the same packets.
+        /// Packets are counted as they were laid, also after a long message, and a unit becomes the same
+        /// packets.
         #[test]
         fn packets_of_several_messages_are_counted(
             messages in prop::collection::vec((kinds(), 0usize..700), 0..20), max in 16usize..300

@@ -1,7 +1,8 @@
 //! The message protocol, `docs/protocol.md`: reliable, ordered messages between peers, in UDP datagrams.
 //!
-//! An [`Endpoint`] has no socket and no clock, and uses the caller's memory. The caller gives it received datagrams and the time, and sends
-//! the datagrams that it returns. Sent packets stay in place until the peer has acknowledged them, and received ones until they are read:
+//! An [`Endpoint`] has no socket and no clock, and uses the caller's memory. The caller gives it received
+//! datagrams and the time, and sends the datagrams that it returns. Sent packets stay in place until the peer
+//! has acknowledged them, and received ones until they are read:
 //!
 //! ```text
 //!   queue(peer, S) ──► send window ──► poll_transmit() ──► the network ──► handle_datagram(R) ──► receive window ──► receive()
@@ -9,11 +10,14 @@
 //!                          └───────────── acknowledgements ◄────────────────────────┴────────────────┘
 //! ```
 //!
-//! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets. Units (`units`): messages by a stream beside the datagrams.
-//! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
+//! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets. Units (`units`): messages by a
+//!   stream beside the datagrams.
+//! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round
+//!   trips, congestion, pacing.
 //!
-//! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in front. In
-//! a run of packets, those that merely continue the one before are not checked one by one; `twins` tests that this changes nothing.
+//! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written,
+//! with a new header in front. In a run of packets, those that merely continue the one before are not checked
+//! one by one; `twins` tests that this changes nothing.
 
 mod admission;
 mod ahead;

@@ -1,20 +1,20 @@
-//! How fast packets may be sent (docs/protocol.md §9.4): a token bucket (RFC 9002 section 7.7), stored as the time at which it will be
-//! full.
+//! How fast packets may be sent (docs/protocol.md §9.4): a token bucket (RFC 9002 section 7.7), stored as the
+//! time at which it will be full.
 
 use super::Time;
 use super::time::Span;
 
 /// How many packets may be sent at once, however low the rate: as many as one system call sends.
 const BURST_PACKETS: u64 = 64;
-/// What the rate allows in this time may also be sent at once: a sleeping sender does not wake up more exactly, and would lose the time in
-/// between.
+/// What the rate allows in this time may also be sent at once: a sleeping sender does not wake up more
+/// exactly, and would lose the time in between.
 const BURST_NS: u64 = 1_000_000;
-/// Up to this many packets in flight are not paced: an initial window (RFC 9002 section 7.2). So questions and answers never wait, even if
-/// a slow round trip made the rate low.
+/// Up to this many packets in flight are not paced: an initial window (RFC 9002 section 7.2). So questions
+/// and answers never wait, even if a slow round trip made the rate low.
 pub(super) const UNPACED_PACKETS: usize = 10;
 
-/// Allows 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so that pacing never limits the
-/// sender for long, and spread enough that a window is not sent as one burst.
+/// Allows 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so
+/// that pacing never limits the sender for long, and spread enough that a window is not sent as one burst.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     /// The window and round-trip time that `interval_ns` is of.
@@ -37,7 +37,8 @@ impl Pacer {
         self.opens_ns() <= now.ns()
     }
 
-    /// Counts a packet that is sent, at the rate of the last [`is_ready`](Self::is_ready): packets that are not paced ask for none.
+    /// Counts a packet that is sent, at the rate of the last [`is_ready`](Self::is_ready): packets that are
+    /// not paced ask for none.
     #[inline(always)] // for each packet
     pub(super) fn sent(&mut self, now: Time) {
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
@@ -73,8 +74,8 @@ impl Pacer {
             let (window, round_trip) = rate;
             let round_trip_ns = round_trip.ns().min(1 << 40);
             self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
-            // The time for what was sent is limited to that of a full bucket at the new rate: otherwise a single long round trip would
-            // delay packets long after it.
+            // The time for what was sent is limited to that of a full bucket at the new rate: otherwise a
+            // single long round trip would delay packets long after it.
             let full_ns = self.burst_ns(BURST_PACKETS - 1) + self.interval_ns;
             self.full_ns = self.full_ns.min(now.ns().saturating_add(full_ns));
         }

@@ -7,7 +7,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 pub struct Path {
     /// The peer's address.
     pub remote: SocketAddr,
-    /// The address of this host from which they go; `None`: the one that the caller's socket has, or its kernel chooses.
+    /// The address of this host from which they go; `None`: the one that the caller's socket has, or its
+    /// kernel chooses.
     pub local: Option<Local>,
 }
 

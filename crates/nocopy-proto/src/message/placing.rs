@@ -17,7 +17,8 @@ type Generation = Field<4, 4>;
 type Long = Field<8, 8>;
 type Status = Field<8, 4>;
 
-/// The name of memory that one peer may write to. It is the same at both ends, and crosses in a message as 16 bytes.
+/// The name of memory that one peer may write to. It is the same at both ends, and crosses in a message as 16
+/// bytes.
 ///
 /// ```
 /// use nocopy_proto::message::Region;

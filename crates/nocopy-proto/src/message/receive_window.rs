@@ -1,4 +1,5 @@
-//! Keeps packets that arrived and were not read yet; orders and checks them, and reads their messages in place (docs/protocol.md §4, §8).
+//! Keeps packets that arrived and were not read yet; orders and checks them, and reads their messages in
+//! place (docs/protocol.md §4, §8).
 
 mod units;
 
@@ -19,10 +20,12 @@ pub(super) const IDLE_SLOTS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct ReceiveWindow<R> {
-    /// The packets from the oldest one not released to the last one in order. Packets that were taken out leave empty slots.
+    /// The packets from the oldest one not released to the last one in order. Packets that were taken out
+    /// leave empty slots.
     slots: VecDeque<Option<R>>,
     first: u64,
-    /// Numbers of the only unit here that were passed over: of a unit that arrives where nothing else is kept, only the last has a slot.
+    /// Numbers of the only unit here that were passed over: of a unit that arrives where nothing else is
+    /// kept, only the last has a slot.
     passed: u64,
     /// Packets after a missing one.
     ahead: Ahead<R>,
@@ -278,7 +281,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Ok(())
     }
 
-    /// How many messages this datagram holds, if it is the next in order, all of them are whole, and nothing else needs to be checked.
+    /// How many messages this datagram holds, if it is the next in order, all of them are whole, and nothing
+    /// else needs to be checked.
     #[inline(always)] // for each packet
     pub(super) fn whole_messages(&self, sequence: u32, datagram: &[u8]) -> Option<usize> {
         let is_next = sequence == sequence::narrow(self.expected)
@@ -292,8 +296,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         framing::whole_messages(&datagram[HEADER_BYTES..], self.message_bytes_max)
     }
 
-    /// The message that the datagram with this header is, if it is the next one in order, there is nothing else in it or to find out about
-    /// it, and nothing waits to be read.
+    /// The message that the datagram with this header is, if it is the next one in order, there is nothing
+    /// else in it or to find out about it, and nothing waits to be read.
     #[inline(always)] // for each packet
     pub(super) fn lone_message(&self, header: &Header, datagram: &[u8]) -> Option<Lone<Range<usize>>> {
         let is_next = header.sequence == sequence::narrow(self.expected)
@@ -314,8 +318,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         })
     }
 
-    /// As [`lone_message`](Self::lone_message), for one in several packets of `packet_bytes` bytes each (the last may be shorter) that lie one
-    /// after another.
+    /// As [`lone_message`](Self::lone_message), for one in several packets of `packet_bytes` bytes each (the
+    /// last may be shorter) that lie one after another.
     #[inline]
     pub(super) fn lone_of_run(
         &self,
@@ -355,7 +359,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         sent.filter(|_| left == 0).map(|sent| Lone { kind, bytes, place, packets, sent })
     }
 
-    /// Skips what is next in order, a packet or a unit of so many numbers, whose [lone message](Self::lone_message) is read in place.
+    /// Skips what is next in order, a packet or a unit of so many numbers, whose [lone
+    /// message](Self::lone_message) is read in place.
     #[inline(always)] // for each packet
     pub(super) fn pass_lone(&mut self, numbers: u64) {
         self.expected += numbers;
@@ -372,9 +377,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.ready += messages;
     }
 
-    /// Keeps the next packet in order, if nothing needs to be checked: all packets before it have arrived and none after it, and it holds
-    /// only a middle part of the open message. Asks last whether there is memory to keep it.
-    /// Gives the packet back: see [`insert`](Self::insert).
+    /// Keeps the next packet in order, if nothing needs to be checked: all packets before it have arrived and
+    /// none after it, and it holds only a middle part of the open message. Asks last whether there is memory
+    /// to keep it. Gives the packet back: see [`insert`](Self::insert).
     #[inline]
     pub(super) fn extend(&mut self, datagram: R, admit: impl FnOnce() -> bool) -> Result<(), R> {
         let is_open_end = self.expected < self.credit() && self.last.is_none() && !self.has_gap();
@@ -396,8 +401,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Ok(())
     }
 
-    /// Checks that a part of a message is where it must be (docs/protocol.md §4.3), and that the window can hold the whole message:
-    /// otherwise it would never become complete, and keep its memory for ever.
+    /// Checks that a part of a message is where it must be (docs/protocol.md §4.3), and that the window can
+    /// hold the whole message: otherwise it would never become complete, and keep its memory for ever.
     #[inline]
     fn check_place(&self, chunk: &Chunk, payload_bytes: usize) -> Result<(), Violation> {
         if chunk.place == Place::Whole {
@@ -463,8 +468,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Some(Complete { kind, bytes, begin, first, end, has_more_behind })
     }
 
-    /// Passes on the next messages that are whole and lie in one packet, and consumes them; returns their number and bytes. Packets that
-    /// were read go to `released`.
+    /// Passes on the next messages that are whole and lie in one packet, and consumes them; returns their
+    /// number and bytes. Packets that were read go to `released`.
     #[inline]
     pub(super) fn read_whole(
         &mut self,
@@ -576,7 +581,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Consumes a message that is one piece and is followed by others in its packet; returns whether it is one.
+    /// Consumes a message that is one piece and is followed by others in its packet; returns whether it is
+    /// one.
     #[inline]
     pub(super) fn consume_part(&mut self, message: &Complete) -> bool {
         let is_part = message.has_more_behind && message.is_whole();
@@ -643,7 +649,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }
 
-    /// Frees the memory that a burst took, if nothing is kept any more, and little has come since the last call.
+    /// Frees the memory that a burst took, if nothing is kept any more, and little has come since the last
+    /// call.
     pub(super) fn shrink(&mut self) {
         let rested = std::mem::replace(&mut self.rested, self.expected);
         if self.slots.is_empty()

@@ -1,7 +1,7 @@
 //! Round-trip times, smoothed (docs/protocol.md §6).
 //!
-//! A sample is the time of a packet to the peer and of its acknowledgement back, without the time that the peer held it; so a late
-//! acknowledgement does not look like a long path.
+//! A sample is the time of a packet to the peer and of its acknowledgement back, without the time that the
+//! peer held it; so a late acknowledgement does not look like a long path.
 
 use super::time::Span;
 
@@ -12,7 +12,8 @@ const GRANULARITY_NS: u64 = 1_000_000;
 /// The largest sample; longer ones count as this, so that a peer cannot cause an overflow.
 const SAMPLE_MAX_NS: u64 = 1 << 40;
 
-/// The estimate of RFC 6298 section 2, and the minimum and latest sample of RFC 9002 section 5. All are 0 before the first sample.
+/// The estimate of RFC 6298 section 2, and the minimum and latest sample of RFC 9002 section 5. All are 0
+/// before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundTrip {
     smoothed_ns: u64,
@@ -62,8 +63,8 @@ impl RoundTrip {
         Span::from_nanos(self.minimum_ns)
     }
 
-    /// After how much silence to probe a peer that delays acknowledgements by up to `ack_delay` (RFC 9002 section 6.2.1, RFC 8985 section
-    /// 7.2).
+    /// After how much silence to probe a peer that delays acknowledgements by up to `ack_delay` (RFC 9002
+    /// section 6.2.1, RFC 8985 section 7.2).
     #[inline]
     pub(super) fn probe_timeout(&self, ack_delay: Span) -> Span {
         match self.smoothed_ns {
@@ -115,7 +116,8 @@ mod tests {
             let counted = || samples.iter().map(|sample| Span::from_nanos(*sample.clamp(&1, &SAMPLE_MAX_NS)));
             let (least, most) = (counted().min().unwrap(), counted().max().unwrap());
             prop_assert_eq!(round_trip.minimum(), least);
-            // Less by what integers leave over: below a nanosecond each time, of which an eighth is forgotten each time.
+            // Less by what integers leave over: below a nanosecond each time, of which an eighth is forgotten
+            // each time.
             prop_assert!(round_trip.smoothed() + Span::from_nanos(8) >= least && round_trip.smoothed() <= most);
             prop_assert!(round_trip.variation() <= most);
             prop_assert!(round_trip.probe_timeout(US) >= round_trip.smoothed() + Span::from_millis(1));

@@ -1,8 +1,10 @@
-//! Packets that were queued and are not acknowledged yet, and which of them are lost (docs/protocol.md §5, §7).
+//! Packets that were queued and are not acknowledged yet, and which of them are lost (docs/protocol.md §5,
+//! §7).
 //!
-//! A packet keeps its sequence number when it is sent again; *transmissions* have numbers of their own. A packet is lost when one that was
-//! transmitted later has arrived, and enough others or enough time lie between (RFC 9002 section 6.1, with transmissions in place of
-//! sequence numbers, as in RFC 8985 section 6.2). So the loss of a repeated packet is found like any other.
+//! A packet keeps its sequence number when it is sent again; *transmissions* have numbers of their own. A
+//! packet is lost when one that was transmitted later has arrived, and enough others or enough time lie
+//! between (RFC 9002 section 6.1, with transmissions in place of sequence numbers, as in RFC 8985 section
+//! 6.2). So the loss of a repeated packet is found like any other.
 
 mod units;
 
@@ -15,7 +17,8 @@ use super::time::Span;
 
 pub(super) use units::UnitPlace;
 
-/// A packet is lost when one has arrived that was sent this many transmissions later (RFC 9002 section 6.1.1).
+/// A packet is lost when one has arrived that was sent this many transmissions later (RFC 9002 section
+/// 6.1.1).
 const ORDER_THRESHOLD: u64 = 3;
 
 /// The slots of a new connection: the first packets do not wait for memory.
@@ -44,7 +47,8 @@ pub(super) struct SendWindow<S> {
     known: Vec<Range<u64>>,
     /// Units that are not acknowledged, in order.
     units: VecDeque<UnitPlace>,
-    /// The last of them, behind the last packet, which have no slots: where all goes by the stream, a unit costs the same however long it is.
+    /// The last of them, behind the last packet, which have no slots: where all goes by the stream, a unit
+    /// costs the same however long it is.
     tail: VecDeque<S>,
     /// The sequence number of the next packet that is given.
     end: u64,
@@ -206,7 +210,8 @@ impl<S> SendWindow<S> {
         self.end = self.first + self.slots.len() as u64;
     }
 
-    /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and little was since the last call.
+    /// Frees the memory that a burst took, if nothing waits to be sent or acknowledged, and little was since
+    /// the last call.
     pub(super) fn shrink(&mut self) {
         let rested = std::mem::replace(&mut self.rested, self.first);
         if self.len() > 0 || self.first - rested > IDLE_SLOTS as u64 {
@@ -324,8 +329,8 @@ impl<S> SendWindow<S> {
         slot.expect("it was put there")
     }
 
-    /// Records the first transmissions of the next packets that were never sent, as long as `each` sends one, and of `most` at most.
-    /// Returns their number.
+    /// Records the first transmissions of the next packets that were never sent, as long as `each` sends one,
+    /// and of `most` at most. Returns their number.
     #[inline]
     pub(super) fn send_fresh(
         &mut self,
@@ -350,8 +355,9 @@ impl<S> SendWindow<S> {
         (sequence - before) as u32
     }
 
-    /// Records that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if that acknowledges only one
-    /// packet, which was sent once, and no later packet is acknowledged. `None`, and no change, otherwise.
+    /// Records that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if
+    /// that acknowledges only one packet, which was sent once, and no later packet is acknowledged. `None`,
+    /// and no change, otherwise.
     #[inline(always)] // with nearly each acknowledgement
     pub(super) fn acknowledge_one(&mut self, expected: u64, free: &mut Vec<S>) -> Option<Acknowledged> {
         if expected != self.first + 1 || !self.known.is_empty() {
@@ -371,10 +377,12 @@ impl<S> SendWindow<S> {
         Some(Acknowledged { packets: 1, late: 0, arrived: order, of_units: 0 })
     }
 
-    /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets
-    /// sent more than once it is not known which transmission arrived: the last one did not sooner than after `round_trip_min`.
+    /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go
+    /// to `free`. Of packets sent more than once it is not known which transmission arrived: the last one did
+    /// not sooner than after `round_trip_min`.
     ///
-    /// Returns `None`, and changes nothing, if the peer claims to have what was never sent, or a part of a unit.
+    /// Returns `None`, and changes nothing, if the peer claims to have what was never sent, or a part of a
+    /// unit.
     pub(super) fn acknowledge(
         &mut self,
         expected: u64,
@@ -422,7 +430,8 @@ impl<S> SendWindow<S> {
         let mut known = std::mem::take(&mut self.known);
         let mut place = 0;
         for range in ranges.clone() {
-            // What was known before need not be looked at again, or each acknowledgement would cost as much as the window is long.
+            // What was known before need not be looked at again, or each acknowledgement would cost as much
+            // as the window is long.
             while known.get(place).is_some_and(|known: &Range<u64>| known.end <= range.start) {
                 place += 1;
             }
@@ -501,7 +510,8 @@ impl<S> SendWindow<S> {
         self.lost.push_back(sequence);
     }
 
-    /// Considers everything in flight lost, because no acknowledgement arrives any more (RFC 8985 section 6.3).
+    /// Considers everything in flight lost, because no acknowledgement arrives any more (RFC 8985 section
+    /// 6.3).
     pub(super) fn lose_all(&mut self) -> Losses {
         let mut losses = Losses::default();
         for sequence in self.first..self.fresh {

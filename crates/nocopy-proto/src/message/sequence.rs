@@ -1,11 +1,12 @@
 //! Sequence numbers: 32 bits on the wire, 64 bits everywhere else (docs/protocol.md §4.1).
 //!
-//! The 32 bits stand for the number nearest to the one that the reader expects, as in RFC 9000 appendix A.3. This is right because windows
-//! are far shorter than 2^31. Numbers of 64 bits never wrap.
+//! The 32 bits stand for the number nearest to the one that the reader expects, as in RFC 9000 appendix A.3.
+//! This is right because windows are far shorter than 2^31. Numbers of 64 bits never wrap.
 
 /// The first sequence of a direction, from the number that set-up agreed on.
 ///
-/// One whole turn of the wire's numbers lies below it, so that a number from before the first is below it here too.
+/// One whole turn of the wire's numbers lies below it, so that a number from before the first is below it
+/// here too.
 #[inline]
 pub fn first(wire: u32) -> u64 {
     (1 << 32) | u64::from(wire)
@@ -13,7 +14,8 @@ pub fn first(wire: u32) -> u64 {
 
 /// The sequence nearest to `expected` that `wire` may mean; halfway, the lower one.
 ///
-/// Any `wire` has an answer, also one that no honest peer would send: it may be up to 2^31 below or above `expected`.
+/// Any `wire` has an answer, also one that no honest peer would send: it may be up to 2^31 below or above
+/// `expected`.
 #[inline]
 pub fn widen(wire: u32, expected: u64) -> u64 {
     expected.wrapping_add_signed(i64::from(wire.wrapping_sub(narrow(expected)).cast_signed()))

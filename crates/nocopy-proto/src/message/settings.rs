@@ -6,22 +6,26 @@ use std::time::Duration;
 use super::framing::Malformed as MalformedChunk;
 use super::placing::{PutRefusal, Region};
 
-/// How an endpoint behaves; both ends tell each other what concerns them when they connect (docs/protocol.md §3).
+/// How an endpoint behaves; both ends tell each other what concerns them when they connect (docs/protocol.md
+/// §3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The longest datagram this end sends and takes, in bytes of UDP payload (default: 1472, Ethernet's MTU over IPv4).
+    /// The longest datagram this end sends and takes, in bytes of UDP payload (default: 1472, Ethernet's MTU
+    /// over IPv4).
     pub datagram_bytes: u16,
     /// The longest message this end takes (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]).
     pub max_message_bytes: u32,
-    /// Packets from one peer that are kept until they are read, and packets to one peer that are kept until they are acknowledged (default:
-    /// 1024). The longest message must fit.
+    /// Packets from one peer that are kept until they are read, and packets to one peer that are kept until
+    /// they are acknowledged (default: 1024). The longest message must fit.
     pub window_packets: usize,
-    /// Whether each datagram has a CRC32C in addition to UDP's checksum; if one end asks for it, both use it (default: no).
+    /// Whether each datagram has a CRC32C in addition to UDP's checksum; if one end asks for it, both use it
+    /// (default: no).
     pub crc: bool,
     /// Whether peers may connect (default: yes).
     pub accept: bool,
-    /// Whether peers may open a stream beside their datagrams (default: no). Not with checksums on each datagram.
+    /// Whether peers may open a stream beside their datagrams (default: no). Not with checksums on each
+    /// datagram.
     pub streams: bool,
     /// Whether peers may write to memory that is registered for them (default: no).
     pub placement: bool,
@@ -64,7 +68,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A number that no other peer has at the same time, below the highest number of peers there were: for tables.
+    /// A number that no other peer has at the same time, below the highest number of peers there were: for
+    /// tables.
     #[inline]
     pub fn index(self) -> usize {
         self.index as usize
@@ -109,7 +114,8 @@ pub enum Event {
         /// How many bytes.
         bytes: usize,
     },
-    /// The put of that number is done: the peer's memory has its bytes, and so has that of all puts to this peer before it.
+    /// The put of that number is done: the peer's memory has its bytes, and so has that of all puts to this
+    /// peer before it.
     PutDone(Peer, u32),
     /// The put of that number was refused.
     PutRefused(Peer, u32, PutRefusal),
@@ -166,7 +172,8 @@ pub enum LostReason {
         /// Its reason (docs/protocol.md §11).
         code: u16,
     },
-    /// The peer did not continue a message that it had begun, or acknowledged nothing, while other peers needed the memory.
+    /// The peer did not continue a message that it had begun, or acknowledged nothing, while other peers
+    /// needed the memory.
     #[error(
         "it stopped in the middle of a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again"
     )]
@@ -195,7 +202,8 @@ pub enum Violation {
     /// The last packet of a direction ends inside a message, or others follow it.
     #[error("the last packet ends inside a message, or others follow it")]
     AfterTheEnd,
-    /// For 10 s it acknowledged packets that were never sent, or no longer acknowledged what it had acknowledged before.
+    /// For 10 s it acknowledged packets that were never sent, or no longer acknowledged what it had
+    /// acknowledged before.
     #[error(
         "for 10 s its acknowledgements contradicted earlier ones, or were of packets that were never sent; if datagrams are damaged on the path, turn checksums on"
     )]
@@ -211,7 +219,8 @@ pub struct Gone;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// There is no room for all of them in the queue, or no connection yet; [`Event::Writable`] reports when there is.
+    /// There is no room for all of them in the queue, or no connection yet; [`Event::Writable`] reports when
+    /// there is.
     #[error("no room: the peer has not acknowledged enough yet; wait for it to be writable")]
     Full,
     /// This direction was ended.

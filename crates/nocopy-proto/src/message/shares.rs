@@ -1,11 +1,12 @@
-//! Counts what each address and each IPv6 network uses of an endpoint: the connections that it made, and the memory that its packets take
-//! (docs/protocol.md §8.1, §8.3). Streams and their memory are shared by the same rules (§16.1, §16.3).
+//! Counts what each address and each IPv6 network uses of an endpoint: the connections that it made, and the
+//! memory that its packets take (docs/protocol.md §8.1, §8.3). Streams and their memory are shared by the
+//! same rules (§16.1, §16.3).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The most packets kept for a network, as a multiple of the free ones. Hosts of a LAN share a network, so it gets more than an address;
-/// but not everything, since one host may have all of its addresses.
+/// The most packets kept for a network, as a multiple of the free ones. Hosts of a LAN share a network, so it
+/// gets more than an address; but not everything, since one host may have all of its addresses.
 pub(super) const NETWORK_SHARE: usize = 3;
 
 /// Connections made and packets kept, by address and by network; and the address of each connection.
@@ -96,11 +97,12 @@ impl<T> Table<T> {
     }
 }
 
-/// The network of an address, whose hosts share the limits of one peer: the subnet of an IPv6 address (RFC 4291, 2.5.1), or a single IPv4
-/// address.
+/// The network of an address, whose hosts share the limits of one peer: the subnet of an IPv6 address (RFC
+/// 4291, 2.5.1), or a single IPv4 address.
 ///
-/// An address of 127.0.0.0/8 is a network, too, although a program of this host may use all of them: as one network, a program that uses
-/// many would leave nothing to one at 127.0.0.1, and others of this host can be limited better where it starts them.
+/// An address of 127.0.0.0/8 is a network, too, although a program of this host may use all of them: as one
+/// network, a program that uses many would leave nothing to one at 127.0.0.1, and others of this host can be
+/// limited better where it starts them.
 pub fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.into(),
@@ -108,7 +110,8 @@ pub fn network_of(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether an address and its network, which have so many packets or other places, may have one more while so many are free.
+/// Whether an address and its network, which have so many packets or other places, may have one more while so
+/// many are free.
 pub fn are_within_shares(of_address: usize, of_network: usize, free: usize) -> bool {
     of_address < free && of_network < free.saturating_mul(NETWORK_SHARE)
 }
@@ -121,7 +124,8 @@ fn reorder(set: &mut BTreeSet<(usize, u32)>, number: u32, before: usize, after: 
 }
 
 impl Shares {
-    /// Adds a connection, by its number, to a peer at `ip`; `accepted`: it is counted, since the peer made it.
+    /// Adds a connection, by its number, to a peer at `ip`; `accepted`: it is counted, since the peer made
+    /// it.
     pub fn join(&mut self, index: u32, ip: IpAddr, accepted: bool) {
         let network = self.networks.insert(network_of(ip), Network::default);
         let number = self.addresses.insert(ip, || Address {
@@ -181,9 +185,9 @@ impl Shares {
         reorder(&mut self.by_connections, network_number, network_before, network.accepted);
     }
 
-    /// The connection that must end to make room for one from `ip`: the newest of the address that made the most connections, in the
-    /// network that made the most, or in the network of `ip` if that would then have as many. `None` if `ip` would then have as many as
-    /// that address.
+    /// The connection that must end to make room for one from `ip`: the newest of the address that made the
+    /// most connections, in the network that made the most, or in the network of `ip` if that would then have
+    /// as many. `None` if `ip` would then have as many as that address.
     pub fn surplus(&self, ip: IpAddr) -> Option<u32> {
         let own_network = self.networks.get(network_of(ip));
         let &(most, largest) = self.by_connections.last()?;
@@ -208,7 +212,8 @@ impl Shares {
         self.address(index).map(|number| self.addresses.places[number as usize].network)
     }
 
-    /// Whether one more packet of a connection is within the shares of its address and network, if `free` packets are free.
+    /// Whether one more packet of a connection is within the shares of its address and network, if `free`
+    /// packets are free.
     pub(super) fn has_share(&self, index: u32, free: usize) -> bool {
         self.address(index).is_none_or(|number| {
             let address = &self.addresses.places[number as usize];

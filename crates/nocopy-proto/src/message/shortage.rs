@@ -8,8 +8,8 @@ pub(super) const STEP: Span = Span::from_secs(1);
 /// The shortest time between two searches for such peers.
 const LOOK: Span = Span::from_millis(100);
 
-/// A clock that runs while something is refused for lack of memory. Time in which nothing is wanted, or in which the program does not run
-/// the endpoint, does not count against a peer.
+/// A clock that runs while something is refused for lack of memory. Time in which nothing is wanted, or in
+/// which the program does not run the endpoint, does not count against a peer.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     clock: Time,

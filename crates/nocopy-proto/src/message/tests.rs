@@ -168,7 +168,8 @@ fn a_round_trip_that_took_long_delays_no_answer_after_it() {
     }
 }
 
-/// A peer may be gone that has acknowledged nothing yet, or did not answer when it was asked: what is sent to it is looked at one by one.
+/// A peer may be gone that has acknowledged nothing yet, or did not answer when it was asked: what is sent to
+/// it is looked at one by one.
 #[test]
 fn only_to_peers_that_answer_do_packets_go_the_short_way() {
     let (mut table, client, _) = Table::connected(&Settings::default());
@@ -283,7 +284,8 @@ fn both_ends_end() {
     assert_eq!(gone.to_string(), "the peer is gone: the connection was closed, or lost");
 }
 
-/// Two ends that connect to each other at once have one connection, whichever of their first datagrams are lost.
+/// Two ends that connect to each other at once have one connection, whichever of their first datagrams are
+/// lost.
 #[test]
 fn connecting_from_both_ends_gives_one_connection() {
     for lost in 0..1_u32 << 8 {
@@ -498,7 +500,8 @@ fn a_peer_that_breaks_the_protocol_is_told_of() {
     }
 }
 
-/// A peer that sends signs of life but acknowledges nothing keeps its packets only as long as no other peer needs the memory.
+/// A peer that sends signs of life but acknowledges nothing keeps its packets only as long as no other peer
+/// needs the memory.
 #[test]
 fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
     for is_wanted in [false, true] {
@@ -551,7 +554,8 @@ fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
     }
 }
 
-/// No more peers are ended than needed: first the one that keeps most of the address that keeps most, then the next.
+/// No more peers are ended than needed: first the one that keeps most of the address that keeps most, then
+/// the next.
 #[test]
 fn the_peer_that_keeps_most_is_ended_first() {
     let mut server: Host = Endpoint::new(Settings::default(), [1; 32]);
@@ -590,7 +594,8 @@ fn a_path_that_takes_only_short_datagrams_gets_short_ones() {
     let mut table = Table::new(&Settings::default());
     let client = table.hosts[0].connect(table.now, address(1)).unwrap();
     let mut accepts = Vec::new();
-    // The answers do not get through as long as they are long: the server has a connection, and has to shorten it.
+    // The answers do not get through as long as they are long: the server has a connection, and has to
+    // shorten it.
     let mut passes = |from: usize, datagram: &[u8]| {
         if from == 1 && datagram.len() >= 1200 {
             accepts.push(datagram.to_vec());

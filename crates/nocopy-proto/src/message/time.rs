@@ -3,11 +3,13 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Nanoseconds since a moment that the caller chooses, which is the same for all calls to one endpoint. Lasts for 584 years.
+/// Nanoseconds since a moment that the caller chooses, which is the same for all calls to one endpoint. Lasts
+/// for 584 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
-/// Nanoseconds of a tick on the wire, as a power of two (docs/protocol.md §6): a counter of 32 bits comes round after 275 s.
+/// Nanoseconds of a tick on the wire, as a power of two (docs/protocol.md §6): a counter of 32 bits comes
+/// round after 275 s.
 const TICK_NS_SHIFT: u32 = 6;
 
 impl Time {
@@ -48,7 +50,8 @@ pub(super) const fn between_ticks(earlier: u32, later: u32) -> Span {
     Span::from_nanos((later.wrapping_sub(earlier) as u64) << TICK_NS_SHIFT)
 }
 
-/// A duration in nanoseconds: where it is used for each packet, `Duration` with its two fields costs several times as much.
+/// A duration in nanoseconds: where it is used for each packet, `Duration` with its two fields costs several
+/// times as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Span(u64);
 

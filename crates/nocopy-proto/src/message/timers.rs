@@ -1,8 +1,10 @@
-//! A hierarchical timer wheel with one alarm for each connection: to set, move or clear an alarm takes the same time however many there are.
+//! A hierarchical timer wheel with one alarm for each connection: to set, move or clear an alarm takes the
+//! same time however many there are.
 //!
-//! Time is counted in ticks, and a tick's number is written in digits of six bits. An alarm lies in the level of the highest digit in which
-//! its tick differs from the current tick, in the slot of that digit. So all alarms of a lower level expire earlier, and alarms far in the
-//! future are looked at again only when the wheel reaches their slot. Each alarm keeps its exact time, and is not rounded to ticks.
+//! Time is counted in ticks, and a tick's number is written in digits of six bits. An alarm lies in the level
+//! of the highest digit in which its tick differs from the current tick, in the slot of that digit. So all
+//! alarms of a lower level expire earlier, and alarms far in the future are looked at again only when the
+//! wheel reaches their slot. Each alarm keeps its exact time, and is not rounded to ticks.
 
 use super::Time;
 
@@ -23,7 +25,8 @@ pub(super) struct Timers {
     filled: [u64; LEVELS],
     /// By connection number.
     alarms: Vec<Alarm>,
-    /// The tick up to which the wheel was turned: no list with alarms begins before it, except the current one.
+    /// The tick up to which the wheel was turned: no list with alarms begins before it, except the current
+    /// one.
     turned: u64,
     /// The earliest alarm, or the start of its list.
     next: Option<Time>,
@@ -79,7 +82,8 @@ impl Timers {
         None
     }
 
-    /// Sets the alarm of a connection, unless an earlier one is set: its early check costs less than moving the alarm with each packet.
+    /// Sets the alarm of a connection, unless an earlier one is set: its early check costs less than moving
+    /// the alarm with each packet.
     #[inline]
     pub(super) fn set(&mut self, now: Time, index: u32, time: Time) {
         if self.alarms.len() <= index as usize {
@@ -196,7 +200,8 @@ impl Timers {
         Some(self.begin_of(list, earliest))
     }
 
-    /// Turns the wheel to the start of a list, before which there is no alarm, and moves its alarms to lists of lower levels.
+    /// Turns the wheel to the start of a list, before which there is no alarm, and moves its alarms to lists
+    /// of lower levels.
     fn turn_to(&mut self, level: usize, list: u32) {
         self.turned = tick(self.begin_of(list, Time::default()));
         self.filled[level] &= !(1 << (list as usize % DIGITS));
@@ -228,7 +233,8 @@ mod tests {
     }
 
     proptest! {
-        /// Alarms go off in order and once, compared with a sorted map, and checking at the announced times misses none.
+        /// Alarms go off in order and once, compared with a sorted map, and checking at the announced times
+        /// misses none.
         #[test]
         fn alarms_come_in_order(steps in prop::collection::vec((0u32..20, times(), 0..5), 0..200)) {
             let (mut timers, mut model) = (Timers::default(), BTreeMap::new());

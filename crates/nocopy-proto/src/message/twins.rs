@@ -1,4 +1,5 @@
-//! Tests that the short ways, for runs of datagrams and common cases, have the same effect as the general way, byte for byte.
+//! Tests that the short ways, for runs of datagrams and common cases, have the same effect as the general
+//! way, byte for byte.
 
 use std::net::SocketAddr;
 use std::time::Duration;

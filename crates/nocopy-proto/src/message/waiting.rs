@@ -1,7 +1,8 @@
-//! Networks that wait for a turn (docs/protocol.md §8.1), in rounds: a network that asks during a round has its turn in the next one.
+//! Networks that wait for a turn (docs/protocol.md §8.1), in rounds: a network that asks during a round has
+//! its turn in the next one.
 //!
-//! Within a round, a free turn goes to the first network that asks again. In a fixed order, the memory would be unused until the network in front
-//! repeats its packet, up to a second each time.
+//! Within a round, a free turn goes to the first network that asks again. In a fixed order, the memory would
+//! be unused until the network in front repeats its packet, up to a second each time.
 
 use super::Time;
 use super::shortage::STEP;
@@ -9,7 +10,8 @@ use super::time::Span;
 
 /// The most networks that wait; others ask again. So searching the list is cheap.
 const NETWORKS_MAX: usize = 1 << 10;
-/// How long a connection that does not ask again keeps its place: a sender without an answer asks each second.
+/// How long a connection that does not ask again keeps its place: a sender without an answer asks each
+/// second.
 const KEPT: Span = STEP.times(2);
 
 #[derive(Debug, Default)]

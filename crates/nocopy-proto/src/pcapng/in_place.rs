@@ -1,7 +1,7 @@
 //! Writes blocks around packets in the memory that holds them: no packet is moved.
 //!
-//! The kernel reads the block's status word while the block is with the program. Those four bytes are the body of a filler, so they
-//! may have any value.
+//! The kernel reads the block's status word while the block is with the program. Those four bytes are the
+//! body of a filler, so they may have any value.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use super::{
 
 /// Makes blocks in place, packet by packet, in the order of their addresses.
 ///
-/// The first [`InPlace::HEAD_BYTES`] of the memory are not written; [`InPlace::finish`] returns what belongs there. Another process may
-/// read a word in them meanwhile.
+/// The first [`InPlace::HEAD_BYTES`] of the memory are not written; [`InPlace::finish`] returns what belongs
+/// there. Another process may read a word in them meanwhile.
 #[derive(Debug)]
 pub struct InPlace<'a> {
     /// The block's bytes without its head.
@@ -55,14 +55,14 @@ impl<'a> InPlace<'a> {
     /// At the beginning of the memory: eight of the first block, and four that stay as they are.
     pub const HEAD_BYTES: usize = 12;
 
-    /// Begins with the memory behind its head; with counts in front of the packets, if there are any. No more than `snap_bytes`
-    /// of a packet are kept.
+    /// Begins with the memory behind its head; with counts in front of the packets, if there are any. No more
+    /// than `snap_bytes` of a packet are kept.
     pub fn new(bytes: &'a mut [u8], counts: Option<Counts>, snap_bytes: u32) -> Self {
         Self { bytes, counts, snap_bytes, first_bytes: 0, last: None, moved: 0 }
     }
 
-    /// Makes a block around the packet at `place`, counted from the beginning of the memory. Everything between this packet and the
-    /// one before it may be overwritten.
+    /// Makes a block around the packet at `place`, counted from the beginning of the memory. Everything
+    /// between this packet and the one before it may be overwritten.
     ///
     /// # Errors
     /// There is no room; nothing has changed.

@@ -1,11 +1,11 @@
 //! Capture files: blocks of the pcapng format, written whole or around packets in place.
 //!
-//! A file that is written in whole sectors has gaps between its blocks. They are filled by blocks and options with numbers for local use
-//! (the highest bit set), which every reader must skip. Custom blocks have the same purpose, but Wireshark shows each in its list of
-//! packets.
+//! A file that is written in whole sectors has gaps between its blocks. They are filled by blocks and options
+//! with numbers for local use (the highest bit set), which every reader must skip. Custom blocks have the
+//! same purpose, but Wireshark shows each in its list of packets.
 //!
-//! The format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-03.html>. Everything is little-endian, and times count
-//! nanoseconds since 1970.
+//! The format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-03.html>. Everything is
+//! little-endian, and times count nanoseconds since 1970.
 
 mod in_place;
 
@@ -44,7 +44,8 @@ pub const PACKET_TAIL_BYTES: usize = 8 + 4 + 4;
 pub const FILLER_BYTES_MIN: usize = 12;
 /// A block with counts.
 pub const STATISTICS_BYTES: usize = 12 + 12 + 2 * 12 + 4;
-/// The most of a packet that other programs read (libpcap's `MAXIMUM_SNAPLEN`, Wireshark's limit for Ethernet).
+/// The most of a packet that other programs read (libpcap's `MAXIMUM_SNAPLEN`, Wireshark's limit for
+/// Ethernet).
 pub const SNAP_BYTES_MAX: u32 = 262_144;
 
 /// The description of the source of packets in a file.
@@ -126,7 +127,8 @@ pub fn head(interface: &Interface<'_>, unit: usize) -> Vec<u8> {
     bytes
 }
 
-/// The least multiple of `unit` up to which `used` bytes can be filled: to it there is nothing, or room for a filler.
+/// The least multiple of `unit` up to which `used` bytes can be filled: to it there is nothing, or room for a
+/// filler.
 pub fn filled(used: usize, unit: usize) -> usize {
     let whole = used.next_multiple_of(unit);
     if whole == used { whole } else { (used + FILLER_BYTES_MIN).next_multiple_of(unit) }
@@ -207,7 +209,8 @@ fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
     }
 }
 
-/// Writes the beginning and the end of a block, and returns the bytes between; `None` if the memory is too short.
+/// Writes the beginning and the end of a block, and returns the bytes between; `None` if the memory is too
+/// short.
 fn frame(bytes: &mut [u8], kind: u32) -> Option<&mut [u8]> {
     if bytes.is_empty() {
         return None;

@@ -1,5 +1,5 @@
-//! Instructions as arrays of their four numbers, as `tcpdump -ddd` has them in lines: with the names of the fields the longest
-//! filter would be three times as long.
+//! Instructions as arrays of their four numbers, as `tcpdump -ddd` has them in lines: with the names of the
+//! fields the longest filter would be three times as long.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -2,7 +2,8 @@
 
 use super::{DATAGRAM_BYTES_MAX, Message, Reply};
 
-/// The most bytes by which a message can grow when it is written: fields that were omitted are written as absent.
+/// The most bytes by which a message can grow when it is written: fields that were omitted are written as
+/// absent.
 const LEFT_OUT_BYTES: usize = 64;
 
 /// Reads bytes as a message and as a reply.

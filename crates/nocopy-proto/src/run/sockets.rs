@@ -1,11 +1,14 @@
-//! The counters of each UDP socket of `nocopy run --batch-udp`: a file in memory that the preloaded library shares with `nocopy run`.
+//! The counters of each UDP socket of `nocopy run --batch-udp`: a file in memory that the preloaded library
+//! shares with `nocopy run`.
 //!
-//! The library writes the file, and `nocopy run` reads it when the command has ended, for any reason. So counting needs no message, no
-//! lock and no memory of the program, and nothing is missing after `kill -9`. The file is a sequence of records of [`WORDS`] words of
-//! 64 bits, in the byte order of the machine; the first record describes the file.
+//! The library writes the file, and `nocopy run` reads it when the command has ended, for any reason. So
+//! counting needs no message, no lock and no memory of the program, and nothing is missing after `kill -9`.
+//! The file is a sequence of records of [`WORDS`] words of 64 bits, in the byte order of the machine; the
+//! first record describes the file.
 //!
-//! A program of the command can write anything into the file. So the reader takes only numbers, and texts of a fixed length from it, shows
-//! an unknown reason as `unknown`, and cannot tell whether a program's counts are true.
+//! A program of the command can write anything into the file. So the reader takes only numbers, and texts of
+//! a fixed length from it, shows an unknown reason as `unknown`, and cannot tell whether a program's counts
+//! are true.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -31,7 +34,8 @@ pub mod head {
     pub const SOCKETS_AT: usize = 1;
     /// Programs into which the library was loaded.
     pub const PROGRAMS_AT: usize = 2;
-    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp) confines them.
+    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp)
+    /// confines them.
     pub const CONFINED_AT: usize = 3;
 }
 
@@ -43,8 +47,8 @@ pub mod word {
     pub const PROCESS_AT: usize = 0;
     /// The name of the program, in two words, with zeros behind it.
     pub const PROGRAM_AT: usize = 1;
-    /// The peer's address: family (4 or 6) and port in the first word, IPv6 address in the two that follow. The last peer, where there
-    /// are several.
+    /// The peer's address: family (4 or 6) and port in the first word, IPv6 address in the two that follow.
+    /// The last peer, where there are several.
     pub const PEER_AT: usize = 3;
     /// Bytes of a datagram, the last time that bursts began.
     pub const BYTES_AT: usize = 6;
@@ -199,7 +203,8 @@ pub struct Sockets {
     pub left_out: u64,
     /// Programs into which the library was loaded.
     pub programs: u64,
-    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp) confines them.
+    /// Programs among them in which the library does nothing, because a filter of system calls (seccomp)
+    /// confines them.
     pub confined: u64,
 }
 

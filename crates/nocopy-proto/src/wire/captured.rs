@@ -1,4 +1,5 @@
-//! Frames that a Linux 6 kernel sent through a veth device with checksum offload off: bytes this crate did not make.
+//! Frames that a Linux 6 kernel sent through a veth device with checksum offload off: bytes this crate did
+//! not make.
 
 pub(crate) const ARP_REQUEST: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x08, 0x06, // Ethernet
@@ -52,7 +53,8 @@ pub(crate) const MLD_REPORT: [u8; 90] = [
     0xff, 0x00, 0x00, 0x01,
 ];
 
-/// The second fragment of 1536 bytes from [fd00::1]:4660 to [fd00::2]:7, up to where 96 bytes of payload begin.
+/// The second fragment of 1536 bytes from [fd00::1]:4660 to [fd00::2]:7, up to where 96 bytes of payload
+/// begin.
 pub(crate) const UDP_V6_SECOND_FRAGMENT_HEADERS: [u8; 62] = [
     0x02, 0x00, 0x00, 0x00, 0x00, 0x02, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x86, 0xdd, // Ethernet
     0x60, 0x05, 0xf4, 0xd8, 0x00, 0x68, 0x2c, 0x40, // IPv6

@@ -14,8 +14,9 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Sum of the 16-bit words as this machine loads them. RFC 1071 section 2(B): the sum may be taken in either
-    /// byte order, as long as the result is stored in the same one, so bytes are swapped once, at the end.
+    /// Sum of the 16-bit words as this machine loads them. RFC 1071 section 2(B): the sum may be taken in
+    /// either byte order, as long as the result is stored in the same one, so bytes are swapped once, at the
+    /// end.
     native: u16,
     /// Whether an odd number of bytes was summed: the next byte is then the second half of a word.
     odd: bool,
@@ -73,7 +74,8 @@ impl Sum {
 }
 
 /// The place of a checksum that a device is to complete: its field holds the sum of the pseudo-header
-/// ([`UdpChecksum::Offloaded`](super::UdpChecksum::Offloaded)), and it covers the bytes from `start` to the end of the packet.
+/// ([`UdpChecksum::Offloaded`](super::UdpChecksum::Offloaded)), and it covers the bytes from `start` to the
+/// end of the packet.
 ///
 /// The kernel calls them `csum_start` and `csum_offset` (Documentation/networking/checksum-offloads.rst).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,8 +108,8 @@ impl Place {
         Ok(())
     }
 
-    /// Does what the device would do: sums up, and puts the checksum in its place. A sum of 0 becomes 0xffff, its other
-    /// representation, as in the kernel (`skb_checksum_help`).
+    /// Does what the device would do: sums up, and puts the checksum in its place. A sum of 0 becomes 0xffff,
+    /// its other representation, as in the kernel (`skb_checksum_help`).
     ///
     /// # Errors
     /// The field does not lie in the packet, which is unchanged.
@@ -129,8 +131,9 @@ const WORDS_BETWEEN_FOLDS: usize = 1 << 28;
 
 /// Sum of `bytes` as native-order 16-bit words, the last padded with a zero byte.
 fn sum_native(bytes: &[u8]) -> u16 {
-    // A 64-bit word counts as its two halves: four 16-bit words two by two, because 2^16 is 1 in ones' complement.
-    // Adding halves instead of carrying leaves the iterations independent, so the compiler vectorizes the loop.
+    // A 64-bit word counts as its two halves: four 16-bit words two by two, because 2^16 is 1 in ones'
+    // complement. Adding halves instead of carrying leaves the iterations independent, so the compiler
+    // vectorizes the loop.
     let (words, tail) = bytes.as_chunks::<8>();
     let mut total = 0;
     for block in words.chunks(WORDS_BETWEEN_FOLDS) {

@@ -148,8 +148,8 @@ impl<'a> Frame<'a> {
 
     /// The bytes after the header.
     ///
-    /// With a type, they may end in padding up to the smallest frame (60 bytes), which only the next header can
-    /// tell from data. With an 802.3 length, padding is cut off.
+    /// With a type, they may end in padding up to the smallest frame (60 bytes), which only the next header
+    /// can tell from data. With an 802.3 length, padding is cut off.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload

@@ -2,8 +2,8 @@
 
 /// The `N` bytes at byte `AT` of a header.
 ///
-/// The header's length is part of its type, so a field that would reach outside does not compile, and reading or
-/// writing one has no failure to handle.
+/// The header's length is part of its type, so a field that would reach outside does not compile, and reading
+/// or writing one has no failure to handle.
 pub(crate) struct Field<const AT: usize, const N: usize>;
 
 impl<const AT: usize, const N: usize> Field<AT, N> {

@@ -60,7 +60,8 @@ pub enum Body {
     },
     /// A packet could not be delivered; the code is the reason.
     Unreachable {
-        /// With code 4, the largest packet that would have passed (RFC 1191); 0 from hosts that do not report it.
+        /// With code 4, the largest packet that would have passed (RFC 1191); 0 from hosts that do not report
+        /// it.
         next_hop_mtu_bytes: u16,
     },
     /// A report of a better route.
@@ -145,7 +146,8 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The bytes after the header: of an error ([`MessageType::is_error`]), the start of the packet it is about.
+    /// The bytes after the header: of an error ([`MessageType::is_error`]), the start of the packet it is
+    /// about.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload

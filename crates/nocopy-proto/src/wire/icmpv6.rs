@@ -113,7 +113,8 @@ pub struct TooShort {
 }
 
 impl<'a> Message<'a> {
-    /// Checks that `bytes`, the upper layer of an IPv6 packet, contain the header. The checksum is not checked.
+    /// Checks that `bytes`, the upper layer of an IPv6 packet, contain the header. The checksum is not
+    /// checked.
     ///
     /// # Errors
     /// The message is shorter than its header.

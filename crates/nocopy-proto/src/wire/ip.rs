@@ -59,7 +59,8 @@ impl fmt::Display for IpProtocol {
 
 /// Source and destination of a packet, both IPv4 or both IPv6.
 ///
-/// Transport checksums cover these addresses (the pseudo-header), so they are computed and verified with them.
+/// Transport checksums cover these addresses (the pseudo-header), so they are computed and verified with
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddresses {
     /// Both addresses are IPv4.

@@ -122,8 +122,8 @@ impl<'a> Packet<'a> {
     ///
     /// The header checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid).
     ///
-    /// A total length of 0 is what hosts write in packets that a device is still to cut into segments, and in those over 64 KiB (BIG
-    /// TCP), whose length the field cannot hold: such a packet has all of `bytes`.
+    /// A total length of 0 is what hosts write in packets that a device is still to cut into segments, and in
+    /// those over 64 KiB (BIG TCP), whose length the field cannot hold: such a packet has all of `bytes`.
     ///
     /// # Errors
     /// The packet is cut, its lengths contradict each other, or it is not version 4.
@@ -179,8 +179,8 @@ impl<'a> Packet<'a> {
         value
     }
 
-    /// Bytes of header and payload, as declared; `None` if the field is 0, because the packet was to be cut into segments
-    /// ([`parse`](Self::parse)).
+    /// Bytes of header and payload, as declared; `None` if the field is 0, because the packet was to be cut
+    /// into segments ([`parse`](Self::parse)).
     #[inline]
     pub fn total_bytes(&self) -> Option<u16> {
         Some(TotalBytes::number(self.header)).filter(|bytes| *bytes != 0)
@@ -248,9 +248,9 @@ impl<'a> Packet<'a> {
         self.options
     }
 
-    /// Where the packet ends its way: the address that transport checksums cover. While a source route has stops left, that is the last one
-    /// of the route, and the header has only the next one (RFC 791 section 3.1). `None` if the options make no
-    /// sense.
+    /// Where the packet ends its way: the address that transport checksums cover. While a source route has
+    /// stops left, that is the last one of the route, and the header has only the next one (RFC 791 section
+    /// 3.1). `None` if the options make no sense.
     pub fn final_destination(&self) -> Option<Ipv4Addr> {
         let mut options = self.options;
         loop {
@@ -393,8 +393,8 @@ mod tests {
 
     #[test]
     fn options_belong_to_header_and_checksum() {
-        // Router alert (RFC 2113) in a header of 24 bytes; the checksum worked out by hand from the captured one:
-        // 0x8ea3 - 0x0100 (header words) - 0x0004 (total length) - 0x9404 (the option), with borrow.
+        // Router alert (RFC 2113) in a header of 24 bytes; the checksum worked out by hand from the captured
+        // one: 0x8ea3 - 0x0100 (header words) - 0x0004 (total length) - 0x9404 (the option), with borrow.
         let mut bytes = captured_with(0, 0x46);
         bytes.splice(20..20, [0x94, 0x04, 0x00, 0x00]);
         bytes[3] += 4;

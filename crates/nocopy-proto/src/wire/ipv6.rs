@@ -70,7 +70,8 @@ pub enum ParseError {
         /// The version in the header.
         version: u8,
     },
-    /// The payload length is 0 and hop-by-hop options follow, so the real length should be an option, and more than 65,535 (RFC 2675).
+    /// The payload length is 0 and hop-by-hop options follow, so the real length should be an option, and
+    /// more than 65,535 (RFC 2675).
     #[error(
         "the IPv6 payload length is 0, and the hop-by-hop options that follow have no jumbo payload length above 65535"
     )]
@@ -90,8 +91,9 @@ impl<'a> Packet<'a> {
     ///
     /// Extension headers count as payload here: see [`upper_layer`](Self::upper_layer).
     ///
-    /// The length of a jumbogram is in its hop-by-hop options (RFC 2675): Linux makes these inside a host (BIG TCP). Where the length is 0
-    /// and TCP or UDP follows at once, the packet has all of `bytes`: hosts write that in packets that are still to be cut into segments.
+    /// The length of a jumbogram is in its hop-by-hop options (RFC 2675): Linux makes these inside a host
+    /// (BIG TCP). Where the length is 0 and TCP or UDP follows at once, the packet has all of `bytes`: hosts
+    /// write that in packets that are still to be cut into segments.
     ///
     /// # Errors
     /// When the packet is cut, its lengths contradict each other, or it is not version 6.
@@ -106,8 +108,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Checks the fixed header of a packet that may be cut after it; its payload is then shorter than declared.
-    /// [`payload_bytes`](Self::payload_bytes) tells what there was.
+    /// Checks the fixed header of a packet that may be cut after it; its payload is then shorter than
+    /// declared. [`payload_bytes`](Self::payload_bytes) tells what there was.
     ///
     /// # Errors
     /// When the bytes end inside the header, it has no valid length, or the packet is not version 6.
@@ -142,7 +144,8 @@ impl<'a> Packet<'a> {
         FlowLabel(self.version_class_flow() & 0xf_ffff)
     }
 
-    /// Bytes after the fixed header, as declared: of a jumbogram, by its option. `None` if no header that is present says it.
+    /// Bytes after the fixed header, as declared: of a jumbogram, by its option. `None` if no header that is
+    /// present says it.
     #[inline]
     pub fn payload_bytes(&self) -> Option<u32> {
         self.declared_bytes
@@ -199,8 +202,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The length in the jumbo payload option (RFC 2675 section 2) of the hop-by-hop options in front of `bytes`; `None` if they are cut before
-/// it. Each round removes at least a byte.
+/// The length in the jumbo payload option (RFC 2675 section 2) of the hop-by-hop options in front of `bytes`;
+/// `None` if they are cut before it. Each round removes at least a byte.
 fn jumbo_payload_bytes(bytes: &[u8]) -> Result<Option<u32>, ParseError> {
     const PADDING_BYTE: u8 = 0;
     const JUMBO: u8 = 0xc2;
@@ -267,8 +270,8 @@ pub enum ExtensionError {
 }
 
 impl<'a> Extension<'a> {
-    /// Whether `protocol` is an extension header that is walked over. Encryption and authentication (ESP, AH) are
-    /// not: they are handled as upper protocols.
+    /// Whether `protocol` is an extension header that is walked over. Encryption and authentication (ESP, AH)
+    /// are not: they are handled as upper protocols.
     const fn is_walked(protocol: IpProtocol) -> bool {
         matches!(
             protocol,
@@ -370,14 +373,15 @@ impl<'a> UpperLayer<'a> {
 
     /// The content of the first fragment header, if there is one.
     ///
-    /// With an offset above 0, the payload is a later piece and does *not* start with the upper protocol's header.
+    /// With an offset above 0, the payload is a later piece and does *not* start with the upper protocol's
+    /// header.
     #[inline]
     pub fn fragmentation(&self) -> Option<Fragmentation> {
         self.fragmentation
     }
 
-    /// Where the packet ends its way, if its next stop is `destination`: the address that transport checksums cover. `None` if a routing
-    /// header lists it in a way that is not known here.
+    /// Where the packet ends its way, if its next stop is `destination`: the address that transport checksums
+    /// cover. `None` if a routing header lists it in a way that is not known here.
     pub fn final_destination(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
         const LISTS_START: usize = 8;
         let is_routing = |extension: &Extension<'_>| extension.protocol() == IpProtocol::IPV6_ROUTING;

@@ -8,7 +8,8 @@ use thiserror::Error;
 
 /// A 48-bit Ethernet address, in transmission order.
 ///
-/// Written and read as six pairs of hex digits: `02:00:00:00:00:01`. Reading also accepts `-` between the pairs.
+/// Written and read as six pairs of hex digits: `02:00:00:00:00:01`. Reading also accepts `-` between the
+/// pairs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MacAddress(pub [u8; 6]);
 
@@ -24,8 +25,8 @@ impl MacAddress {
         self.0[0] & 1 == 1
     }
 
-    /// The multicast MAC address of a group (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits after a fixed prefix. `None`
-    /// for the address of one station.
+    /// The multicast MAC address of a group (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits
+    /// after a fixed prefix. `None` for the address of one station.
     pub const fn of_group(group: IpAddr) -> Option<Self> {
         match group {
             IpAddr::V4(group) if group.is_multicast() => {

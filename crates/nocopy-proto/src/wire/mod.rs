@@ -1,14 +1,15 @@
 //! Packet headers: read them in place, write them in place.
 //!
-//! Every format has two types. The **view** (`ethernet::Frame`, `ipv4::Packet`, …) borrows the bytes. Its `parse` checks every length the
-//! format has, once; after that no accessor can fail, and `payload()` ends where the header says it does, without link-layer padding. The
-//! **repr** (`ethernet::Repr`, …) is an owned plain struct that `emit` writes as a header.
+//! Every format has two types. The **view** (`ethernet::Frame`, `ipv4::Packet`, …) borrows the bytes. Its
+//! `parse` checks every length the format has, once; after that no accessor can fail, and `payload()` ends
+//! where the header says it does, without link-layer padding. The **repr** (`ethernet::Repr`, …) is an owned
+//! plain struct that `emit` writes as a header.
 //!
-//! `parse` does not check values that a receiver may tolerate: checksums (a device may have checked them, or may still have to compute
-//! them) and other fields. These checks have methods of their own.
+//! `parse` does not check values that a receiver may tolerate: checksums (a device may have checked them, or
+//! may still have to compute them) and other fields. These checks have methods of their own.
 //!
-//! Packets that were cut, for example by a capture length, are refused. A caller for whom the headers suffice calls `parse_cut`: accessors
-//! then return the declared lengths, and `payload()` the bytes that are present.
+//! Packets that were cut, for example by a capture length, are refused. A caller for whom the headers suffice
+//! calls `parse_cut`: accessors then return the declared lengths, and `payload()` the bytes that are present.
 //!
 //! ```
 //! use nocopy_proto::wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};

@@ -245,7 +245,8 @@ fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
 
 /// Reads `bytes` as every format, writes the result, and compares.
 ///
-/// Formats whose repr holds everything must come out byte for byte; IPv4 must if it has no options and a valid checksum.
+/// Formats whose repr holds everything must come out byte for byte; IPv4 must if it has no options and a
+/// valid checksum.
 ///
 /// # Panics
 /// The written bytes differ from the read ones.
@@ -315,8 +316,8 @@ fn check_ipv4_round_trip(bytes: &[u8], packet: &ipv4::Packet<'_>) {
     }
 }
 
-/// Takes whatever passes for addresses, ports and payload of a UDP frame, also under another protocol number, writes a
-/// frame with them and checks the outcome.
+/// Takes whatever passes for addresses, ports and payload of a UDP frame, also under another protocol number,
+/// writes a frame with them and checks the outcome.
 fn check_rebuilt_udp_frame(frame: &ethernet::Frame<'_>) {
     let Ok(stack) = vlan::Stack::parse(frame) else { return };
     let (addresses, traffic_class, hop_limit, transport) = match stack.ether_type() {

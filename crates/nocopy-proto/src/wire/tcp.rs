@@ -106,7 +106,8 @@ pub enum ParseError {
 impl<'a> Segment<'a> {
     /// Checks that `bytes`, the payload of an IP packet, contain the declared header.
     ///
-    /// The checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid). Options may be malformed: see [`Options`].
+    /// The checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid). Options may be
+    /// malformed: see [`Options`].
     ///
     /// # Errors
     /// The header is cut, or its length contradicts it.
@@ -119,8 +120,8 @@ impl<'a> Segment<'a> {
         Ok(segment)
     }
 
-    /// Checks the fixed header of a segment that may be cut after it; options and payload are then incomplete.
-    /// [`header_bytes`](Self::header_bytes) tells what there was.
+    /// Checks the fixed header of a segment that may be cut after it; options and payload are then
+    /// incomplete. [`header_bytes`](Self::header_bytes) tells what there was.
     ///
     /// # Errors
     /// When the fixed header is cut or declares less than itself.
@@ -171,7 +172,8 @@ impl<'a> Segment<'a> {
         Flags(OffsetAndFlags::number(self.header) & Flags::MASK)
     }
 
-    /// Bytes the sender takes, to be shifted by the scale agreed on at the start (RFC 7323), except with [`Flags::SYN`].
+    /// Bytes the sender takes, to be shifted by the scale agreed on at the start (RFC 7323), except with
+    /// [`Flags::SYN`].
     #[inline]
     pub fn window(&self) -> u16 {
         Window::number(self.header)
@@ -183,8 +185,8 @@ impl<'a> Segment<'a> {
         Checksum::number(self.header)
     }
 
-    /// Whether ports, numbers, addresses and payload are what was sent. Also false where the sender left the sum to its device and
-    /// the packet never passed one, as on veth.
+    /// Whether ports, numbers, addresses and payload are what was sent. Also false where the sender left the
+    /// sum to its device and the packet never passed one, as on veth.
     #[inline]
     pub fn checksum_is_valid(&self, addresses: &IpAddresses) -> bool {
         sum_of(self.header, self.options, addresses, self.payload).is_valid()

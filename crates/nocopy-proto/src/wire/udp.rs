@@ -66,8 +66,8 @@ pub enum Integrity {
 /// Why a datagram's checksum is not acceptable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ChecksumError {
-    /// Ports, length, addresses or payload are not what was sent. Also seen where the sender left the sum to its
-    /// device and the packet never passed one, as on veth.
+    /// Ports, length, addresses or payload are not what was sent. Also seen where the sender left the sum to
+    /// its device and the packet never passed one, as on veth.
     #[error("the UDP checksum is 0x{found:04x}, the datagram sums to 0x{computed:04x}")]
     Wrong {
         /// The checksum in the header.
@@ -98,8 +98,8 @@ impl<'a> Datagram<'a> {
         Ok(datagram)
     }
 
-    /// Checks the header of a datagram that may be cut after it, or is a first fragment; its payload is then shorter than declared.
-    /// [`length_bytes`](Self::length_bytes) tells what there was.
+    /// Checks the header of a datagram that may be cut after it, or is a first fragment; its payload is then
+    /// shorter than declared. [`length_bytes`](Self::length_bytes) tells what there was.
     ///
     /// # Errors
     /// When the bytes end inside the header, or the length contradicts it or is 0.
@@ -158,9 +158,9 @@ impl<'a> Datagram<'a> {
         Err(ChecksumError::Wrong { found: found.get(), computed: computed.get() })
     }
 
-    /// Whether the checksum was left to a device that has not done it: the field holds the sum of the pseudo-header alone
-    /// ([`Repr::with_partial_checksum`]). So it is on interfaces such as veth, which have no wire; one datagram in 65,536 looks so
-    /// by chance.
+    /// Whether the checksum was left to a device that has not done it: the field holds the sum of the
+    /// pseudo-header alone ([`Repr::with_partial_checksum`]). So it is on interfaces such as veth, which have
+    /// no wire; one datagram in 65,536 looks so by chance.
     pub fn checksum_is_unfinished(&self, addresses: &IpAddresses) -> bool {
         let sum = addresses.pseudo_header_sum(IpProtocol::UDP, u32::from(self.length_bytes()));
         Checksum::number(self.header) == !sum.checksum()
@@ -175,8 +175,8 @@ impl<'a> Datagram<'a> {
 
 /// The checksum to send. Whatever is in the header's checksum field does not count.
 ///
-/// A sum of 0 is sent as 0xffff, its other representation, because 0 means "no checksum" (RFC 768). On receipt
-/// the two need not be told apart: with 0 taken, 0xffff is the only one left.
+/// A sum of 0 is sent as 0xffff, its other representation, because 0 means "no checksum" (RFC 768). On
+/// receipt the two need not be told apart: with 0 taken, 0xffff is the only one left.
 fn checksum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) -> NonZeroU16 {
     let sum = addresses
         .pseudo_header_sum(IpProtocol::UDP, u32::from(LengthBytes::number(header)))
@@ -189,7 +189,8 @@ fn checksum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[
 
 /// A UDP header.
 ///
-/// [`with_checksum`](Self::with_checksum) and [`without_checksum`](Self::without_checksum) make one that fits a payload.
+/// [`with_checksum`](Self::with_checksum) and [`without_checksum`](Self::without_checksum) make one that fits
+/// a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
     /// The sender's port; 0 if it expects no answer.
@@ -246,8 +247,8 @@ impl Repr {
         Ok(Self { source_port, destination_port, payload_bytes, checksum: None })
     }
 
-    /// The header for a payload of `payload_bytes` whose checksum is left to a device: its field holds the sum of the
-    /// pseudo-header, to be completed at [`CHECKSUM_OFFSET`] bytes from the header's start.
+    /// The header for a payload of `payload_bytes` whose checksum is left to a device: its field holds the
+    /// sum of the pseudo-header, to be completed at [`CHECKSUM_OFFSET`] bytes from the header's start.
     ///
     /// # Errors
     /// When that is more than 65,527.
@@ -331,7 +332,8 @@ mod tests {
 
     #[test]
     fn a_sum_of_zero_is_sent_as_ones() {
-        // The payload that makes up the difference: all other words of the captured datagram and it add to ffff.
+        // The payload that makes up the difference: all other words of the captured datagram and it add to
+        // ffff.
         let without = Repr::with_checksum(4660, 7, &V4, &[0, 0]).unwrap().checksum.unwrap();
         let payload = without.get().to_be_bytes();
         let repr = Repr::with_checksum(4660, 7, &V4, &payload).unwrap();

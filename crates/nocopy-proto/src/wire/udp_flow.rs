@@ -1,4 +1,5 @@
-//! The headers of a flow as they arrive, remembered: a sender of one datagram usually sends more, and comparing costs less than parsing.
+//! The headers of a flow as they arrive, remembered: a sender of one datagram usually sends more, and
+//! comparing costs less than parsing.
 
 use super::checksum::Sum;
 use super::{IpAddresses, IpProtocol, UdpPacket, ethernet, ipv4, udp};
@@ -65,8 +66,9 @@ impl UdpFlow {
         })
     }
 
-    /// The payload of a frame that is of this flow, and right in its lengths and both of its checksums. `None` says nothing about the
-    /// frame: it is to be [parsed](UdpPacket::parse). So are those without a UDP checksum, or with one that is not finished.
+    /// The payload of a frame that is of this flow, and right in its lengths and both of its checksums.
+    /// `None` says nothing about the frame: it is to be [parsed](UdpPacket::parse). So are those without a
+    /// UDP checksum, or with one that is not finished.
     #[inline]
     pub fn payload_of<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
         let (headers, rest) = frame.split_first_chunk::<HEADER_BYTES>()?;

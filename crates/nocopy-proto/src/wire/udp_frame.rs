@@ -9,8 +9,8 @@ use super::{EtherType, IpAddresses, IpProtocol, MacAddress, ethernet, ipv4, ipv6
 
 /// The headers shared by all frames of a flow: Ethernet, an optional VLAN tag, IPv4 or IPv6, and UDP.
 ///
-/// The IP header has no options and the packet may not be fragmented, so one template fits any number of frames
-/// without a counter. [`crate::wire`] has an example.
+/// The IP header has no options and the packet may not be fragmented, so one template fits any number of
+/// frames without a counter. [`crate::wire`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpFrame {
     /// The station that sends the frame.
@@ -40,8 +40,8 @@ pub enum UdpChecksum {
     Computed,
     /// Left out, which only IPv4 permits.
     Omitted,
-    /// Left to the device that sends the frame: only the part of it that needs no payload is there, to be completed where
-    /// [`UdpFrame::checksum_place`] says. No receiver accepts the frame as it is.
+    /// Left to the device that sends the frame: only the part of it that needs no payload is there, to be
+    /// completed where [`UdpFrame::checksum_place`] says. No receiver accepts the frame as it is.
     Offloaded,
 }
 
@@ -91,13 +91,16 @@ impl UdpFrame {
         u16::MAX as usize - counted - udp::HEADER_BYTES
     }
 
-    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`, and returns how many that are.
+    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`, and returns how
+    /// many that are.
     ///
-    /// `payload` is what follows them; usually both are one frame, split at `header_bytes`. It is read for its length, and for its bytes
-    /// only if the checksum is computed. A frame below 60 bytes is not padded here: the device does that.
+    /// `payload` is what follows them; usually both are one frame, split at `header_bytes`. It is read for
+    /// its length, and for its bytes only if the checksum is computed. A frame below 60 bytes is not padded
+    /// here: the device does that.
     ///
     /// # Errors
-    /// When `headers` is too small, the payload too long, or the checksum omitted on IPv6; `headers` is then unchanged.
+    /// When `headers` is too small, the payload too long, or the checksum omitted on IPv6; `headers` is then
+    /// unchanged.
     pub fn emit_headers(&self, headers: &mut [u8], payload: &[u8]) -> Result<usize, UdpFrameError> {
         let (needed_bytes, buffer_bytes) = (self.header_bytes(), headers.len());
         let Some((headers, _)) = headers.split_at_mut_checked(needed_bytes) else {
@@ -223,8 +226,8 @@ pub(super) mod tests {
     #[test]
     fn ipv4_like_the_kernel() {
         let mut expected = captured::UDP_V4;
-        // The kernel numbers its packets although they cannot be fragmented. The number that is missing is added to the checksum: 8ea3 +
-        // 9824 = 126c7, folded 26c8.
+        // The kernel numbers its packets although they cannot be fragmented. The number that is missing is
+        // added to the checksum: 8ea3 + 9824 = 126c7, folded 26c8.
         expected[18..20].copy_from_slice(&[0x00, 0x00]);
         expected[24..26].copy_from_slice(&[0x26, 0xc8]);
         assert_eq!(frame_of(&v4(), b"nocopy!"), expected);

@@ -42,7 +42,8 @@ impl<'a> UdpPacket<'a> {
     /// Checks all headers and lengths of a frame; of checksums only that of the IPv4 header.
     ///
     /// # Errors
-    /// The frame holds no whole UDP datagram, or one in a way that is not looked into: behind a VLAN tag or IPv6 extension headers.
+    /// The frame holds no whole UDP datagram, or one in a way that is not looked into: behind a VLAN tag or
+    /// IPv6 extension headers.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, NotUdp> {
         let ethernet = ethernet::Frame::parse(frame)?;
@@ -111,18 +112,20 @@ impl<'a> UdpPacket<'a> {
         self.datagram.verify_checksum(&self.addresses)
     }
 
-    /// Whether the checksum was left to a device that has not computed it; see [`Datagram::checksum_is_unfinished`].
+    /// Whether the checksum was left to a device that has not computed it; see
+    /// [`Datagram::checksum_is_unfinished`].
     #[inline]
     pub fn checksum_is_unfinished(&self) -> bool {
         self.datagram.checksum_is_unfinished(&self.addresses)
     }
 }
 
-/// IPv4's type of service, or IPv6's traffic class, of packets whose sender heeds marks: ECT(0) (RFC 3168 section 5).
+/// IPv4's type of service, or IPv6's traffic class, of packets whose sender heeds marks: ECT(0) (RFC 3168
+/// section 5).
 pub const MARKABLE: u8 = 0b10;
 
-/// Whether IPv4's type of service, or IPv6's traffic class, says *congestion experienced*: a router whose queue was long marked the
-/// packet instead of dropping it (RFC 3168 section 5).
+/// Whether IPv4's type of service, or IPv6's traffic class, says *congestion experienced*: a router whose
+/// queue was long marked the packet instead of dropping it (RFC 3168 section 5).
 #[inline]
 pub const fn is_marked(traffic_class: u8) -> bool {
     traffic_class & 0b11 == 0b11
@@ -174,7 +177,8 @@ mod tests {
         ) {
             let flow = UdpFrame { vlan: None, checksum: UdpChecksum::Computed, ..flow };
             let mut frame = frame_of(&flow, &payload, 0);
-            // Ethernet's addresses are covered by no checksum here, nor are IPv6's class, label and hop limit.
+            // Ethernet's addresses are covered by no checksum here, nor are IPv6's class, label and hop
+            // limit.
             let at = at.index(frame.len());
             let in_ipv6 = flow.addresses.source().is_ipv6();
             prop_assume!(at >= 14 && !(in_ipv6 && ((14..18).contains(&at) || at == 21)));

@@ -14,7 +14,8 @@ const IPV4_CHECKSUM: usize = 10;
 const IPV6_LENGTH: usize = 4;
 const UDP_LENGTH: usize = 4;
 
-/// A [`UdpFrame`] ready to be written again and again: the same bytes as [`UdpFrame::emit_headers`] writes, for less work a frame.
+/// A [`UdpFrame`] ready to be written again and again: the same bytes as [`UdpFrame::emit_headers`] writes,
+/// for less work a frame.
 ///
 /// ```
 /// # use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpTemplate};
@@ -92,8 +93,8 @@ impl UdpTemplate {
         (self.flow.checksum == UdpChecksum::Offloaded).then(|| self.flow.checksum_place())
     }
 
-    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`. The payload, in pieces, is read for its
-    /// length, and for its bytes only if the checksum is computed.
+    /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`. The payload, in
+    /// pieces, is read for its length, and for its bytes only if the checksum is computed.
     ///
     /// # Errors
     /// When `headers` is too small or the payload too long; `headers` is then unchanged.

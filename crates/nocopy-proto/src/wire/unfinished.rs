@@ -11,20 +11,24 @@ const SCTP_CHECKSUM_BYTES: usize = 4;
 
 /// A checksum that is still to be finished.
 ///
-/// Hosts leave the checksums of TCP and UDP to the card: the field then holds the sum of the pseudo-header alone (Linux: `CHECKSUM_PARTIAL`).
-/// A frame from veth, from a tap or from a virtual machine's card has never passed a card, and AF_XDP does not tell which checksums are
-/// missing. A field that equals the pseudo-header's sum is taken for one; so is 0 in SCTP, which leaves its CRC32C in the same way.
+/// Hosts leave the checksums of TCP and UDP to the card: the field then holds the sum of the pseudo-header
+/// alone (Linux: `CHECKSUM_PARTIAL`). A frame from veth, from a tap or from a virtual machine's card has
+/// never passed a card, and AF_XDP does not tell which checksums are missing. A field that equals the
+/// pseudo-header's sum is taken for one; so is 0 in SCTP, which leaves its CRC32C in the same way.
 ///
-/// A valid checksum equals that sum in one packet of 65,535, by chance. To finish it changes nothing: the field is in the sum, so the result
-/// is the same value again. Of damaged packets, one in 65,536 becomes a valid one. So finish checksums of packets from interfaces without a
-/// wire, and where a card has checked what arrived.
+/// A valid checksum equals that sum in one packet of 65,535, by chance. To finish it changes nothing: the
+/// field is in the sum, so the result is the same value again. Of damaged packets, one in 65,536 becomes a
+/// valid one. So finish checksums of packets from interfaces without a wire, and where a card has checked
+/// what arrived.
 ///
-/// Found are TCP, UDP and SCTP over IPv4 and IPv6, also behind VLAN tags, IPv4 options and IPv6 extension headers. Left as they are:
+/// Found are TCP, UDP and SCTP over IPv4 and IPv6, also behind VLAN tags, IPv4 options and IPv6 extension
+/// headers. Left as they are:
 /// * fragments: a host finishes the checksum before it cuts the packet;
-/// * packets whose header says no length, because they were still to be cut into segments: their receiver would not take them;
+/// * packets whose header says no length, because they were still to be cut into segments: their receiver
+///   would not take them;
 /// * ICMPv6, whose checksums Linux never leaves to a device;
-/// * packets inside of packets (VXLAN, GENEVE, GRE, IP in IP, PPPoE, MPLS), and IPv4 with a source route. For these, turn the offload off at
-///   the sender ('ethtool -K INTERFACE tx off').
+/// * packets inside of packets (VXLAN, GENEVE, GRE, IP in IP, PPPoE, MPLS), and IPv4 with a source route. For
+///   these, turn the offload off at the sender ('ethtool -K INTERFACE tx off').
 ///
 /// ```
 /// use nocopy_proto::wire::unfinished::Unfinished;
@@ -88,8 +92,8 @@ impl Finished {
 }
 
 impl Unfinished {
-    /// Whether an Ethernet frame surely has none: a quick look that costs a few instructions, for most frames of TCP and UDP. `false` is no
-    /// answer; [`of`](Self::of) looks at everything.
+    /// Whether an Ethernet frame surely has none: a quick look that costs a few instructions, for most frames
+    /// of TCP and UDP. `false` is no answer; [`of`](Self::of) looks at everything.
     #[inline]
     pub fn is_ruled_out(frame: &[u8]) -> bool {
         quick::rules_out(frame)
@@ -101,15 +105,16 @@ impl Unfinished {
         Self::of_cut(frame, frame.len())
     }
 
-    /// As [`of`](Self::of), of a frame in several pieces: `bytes` is the first of them, which has all headers, and `frame_bytes` the length
-    /// of all.
+    /// As [`of`](Self::of), of a frame in several pieces: `bytes` is the first of them, which has all
+    /// headers, and `frame_bytes` the length of all.
     #[inline]
     pub fn of_cut(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
         if Self::is_ruled_out(bytes) { None } else { found(bytes, frame_bytes) }
     }
 
-    /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum. The request covers all bytes
-    /// from there to the end of the packet, so cut padding off: the packet ends at [`end_bytes`](Self::end_bytes).
+    /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum.
+    /// The request covers all bytes from there to the end of the packet, so cut padding off: the packet ends
+    /// at [`end_bytes`](Self::end_bytes).
     pub fn place(&self) -> Option<Place> {
         match self.kind {
             Kind::Internet(offset) => Some(Place { start: u16::try_from(self.start).ok()?, offset }),

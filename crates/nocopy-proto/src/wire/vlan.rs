@@ -1,7 +1,7 @@
 //! VLAN tags: IEEE 802.1Q, and 802.1ad with a provider's tag before the customer's.
 //!
-//! A tag is announced by the type field before it (its TPID) and ends in a type field of its own. Devices and the
-//! kernel often take the outermost tag out of the frame and deliver its [`TagControl`] beside it.
+//! A tag is announced by the type field before it (its TPID) and ends in a type field of its own. Devices and
+//! the kernel often take the outermost tag out of the frame and deliver its [`TagControl`] beside it.
 
 use std::slice;
 
@@ -17,7 +17,8 @@ pub const TAG_BYTES: usize = 4;
 type Control = Field<0, 2>;
 type Type = Field<2, 2>;
 
-/// The control field of a tag (TCI): 3 bits priority, 1 bit drop eligible, 12 bits VLAN. Every value is valid.
+/// The control field of a tag (TCI): 3 bits priority, 1 bit drop eligible, 12 bits VLAN. Every value is
+/// valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TagControl(pub u16);
 
@@ -43,7 +44,8 @@ impl TagControl {
     const PRIORITY_MAX: u8 = 7;
     const DROP_ELIGIBLE: u16 = 0x1000;
 
-    /// A control field from its parts. VLAN 0 means "priority only", 4095 is reserved (IEEE 802.1Q, table 9-2).
+    /// A control field from its parts. VLAN 0 means "priority only", 4095 is reserved (IEEE 802.1Q, table
+    /// 9-2).
     ///
     /// # Errors
     /// When `priority` is above 7 or `vlan_id` above 4095.
@@ -101,7 +103,8 @@ pub enum ParseError {
 }
 
 impl<'a> Tag<'a> {
-    /// Checks the tag at the start of `bytes`, the payload of a frame or tag whose type [`is_vlan`](EtherType::is_vlan).
+    /// Checks the tag at the start of `bytes`, the payload of a frame or tag whose type
+    /// [`is_vlan`](EtherType::is_vlan).
     ///
     /// # Errors
     /// When the bytes are fewer than a tag, or than the 802.3 length in it.

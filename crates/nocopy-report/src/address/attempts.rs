@@ -10,7 +10,8 @@ use nocopy_proto::errno::Named;
 pub struct Attempts(Vec<(SocketAddr, io::Error)>);
 
 impl Attempts {
-    /// Notes an error; a later one of the same address replaces it, except that silence tells less than a refusal.
+    /// Notes an error; a later one of the same address replaces it, except that silence tells less than a
+    /// refusal.
     pub fn note(&mut self, address: SocketAddr, error: io::Error) {
         let (refused, silent) = (io::ErrorKind::ConnectionRefused, io::ErrorKind::TimedOut);
         match self.0.iter_mut().find(|(tried, _)| *tried == address) {
@@ -20,8 +21,8 @@ impl Attempts {
         }
     }
 
-    /// The error of the only address as it is; otherwise one that lists all. Its kind is the most telling one: a refusal comes from a host
-    /// that was reached.
+    /// The error of the only address as it is; otherwise one that lists all. Its kind is the most telling
+    /// one: a refusal comes from a host that was reached.
     pub fn into_error(mut self) -> io::Error {
         if self.0.len() == 1 {
             return self.0.remove(0).1;

@@ -17,9 +17,9 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// How often to ask whether to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Connects to one of the addresses, within the time; they are tried in order, but the families in turn, and the next one as soon as one has
-/// failed, or is undecided for 250 ms. Each is tried once, also if the time is over before its turn. `prepare` sets options of each socket
-/// before. `None`: it was to stop.
+/// Connects to one of the addresses, within the time; they are tried in order, but the families in turn, and
+/// the next one as soon as one has failed, or is undecided for 250 ms. Each is tried once, also if the time
+/// is over before its turn. `prepare` sets options of each socket before. `None`: it was to stop.
 ///
 /// # Errors
 /// All addresses failed, each with its error.

@@ -18,14 +18,14 @@ pub fn wildcard(port: u16) -> SocketAddr {
     }
 }
 
-/// Whether an address cannot be bound because this host does not have it, or has no addresses of its family: of a name's addresses it is
-/// left out.
+/// Whether an address cannot be bound because this host does not have it, or has no addresses of its family:
+/// of a name's addresses it is left out.
 pub fn is_of_another_host(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// A TCP socket bound to that address, which does not listen yet. At the wildcard of IPv6 it is of both families, whatever
-/// `net.ipv6.bindv6only` says.
+/// A TCP socket bound to that address, which does not listen yet. At the wildcard of IPv6 it is of both
+/// families, whatever `net.ipv6.bindv6only` says.
 ///
 /// # Errors
 /// The kernel's.

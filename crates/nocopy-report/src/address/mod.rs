@@ -1,7 +1,9 @@
-//! Addresses as users write them in arguments and URLs: parsed, resolved, listened at and connected to in the same way by every command.
+//! Addresses as users write them in arguments and URLs: parsed, resolved, listened at and connected to in the
+//! same way by every command.
 //!
-//! A host is a name or an IP address. An IPv6 address may have a scope (RFC 4007), an interface's name or number: `fe80::1%eth0`,
-//! `fe80::1%3`, and in URLs also `fe80::1%25eth0` (RFC 6874). Before a port, an IPv6 address is in brackets.
+//! A host is a name or an IP address. An IPv6 address may have a scope (RFC 4007), an interface's name or
+//! number: `fe80::1%eth0`, `fe80::1%3`, and in URLs also `fe80::1%25eth0` (RFC 6874). Before a port, an IPv6
+//! address is in brackets.
 
 mod attempts;
 mod connect;
@@ -178,7 +180,8 @@ impl FromStr for HostPort {
 }
 
 impl HostPort {
-    /// The addresses to listen at: all of the host's; without a host one that stands for all addresses of both families.
+    /// The addresses to listen at: all of the host's; without a host one that stands for all addresses of
+    /// both families.
     ///
     /// # Errors
     /// See [`Host::resolve`].
@@ -242,7 +245,8 @@ impl FromStr for Allowed {
 }
 
 impl Allowed {
-    /// Whether it is one of the host's addresses, at any port; an address without a scope is allowed on every interface.
+    /// Whether it is one of the host's addresses, at any port; an address without a scope is allowed on every
+    /// interface.
     pub fn has(&self, peer: SocketAddr) -> bool {
         let scope = |address: SocketAddr| match address {
             SocketAddr::V6(address) => address.scope_id(),

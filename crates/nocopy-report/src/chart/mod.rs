@@ -1,6 +1,8 @@
-//! Charts as SVG that fits any width: horizontal positions are percentages, so text keeps its size and no script is needed.
+//! Charts as SVG that fits any width: horizontal positions are percentages, so text keeps its size and no
+//! script is needed.
 //!
-//! Shapes that many charts draw are on a page once ([`symbols`]), and the style sheet draws the rest, because a page has hundreds of rows.
+//! Shapes that many charts draw are on a page once ([`symbols`]), and the style sheet draws the rest, because
+//! a page has hundreds of rows.
 
 mod line;
 mod mark;

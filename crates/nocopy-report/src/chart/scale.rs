@@ -26,7 +26,8 @@ pub struct Tick {
     pub text: String,
 }
 
-/// Values with a larger ratio than this would be drawn on top of each other at the beginning of a linear axis.
+/// Values with a larger ratio than this would be drawn on top of each other at the beginning of a linear
+/// axis.
 const FAR_APART: f64 = 200.0;
 
 /// Measured figures are within these limits; beyond them arithmetic would lose precision.

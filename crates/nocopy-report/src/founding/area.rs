@@ -1,4 +1,5 @@
-//! 1997: the communication area. Its paper has a round trip of 64 bytes in 58 us (TCP 270 us), and messages of 1 KiB at 86.6 Mbit/s (TCP 77.1).
+//! 1997: the communication area. Its paper has a round trip of 64 bytes in 58 us (TCP 270 us), and messages
+//! of 1 KiB at 86.6 Mbit/s (TCP 77.1).
 
 use super::{NOTHING, Part, Rows, System, mbit_per_s, ratio, shown, verdict};
 use crate::result::{Report, Row};
@@ -16,7 +17,8 @@ const ONE_WAY: &str = "message-stream, 1 KiB, MTU 1500";
 const PUBLISHED_ROUND_TRIP: f64 = 270.0 / 58.0;
 const PUBLISHED_ONE_WAY: f64 = 86.6 / 77.1;
 
-/// The lines of the table: a name, the method that waits for interrupts, the method that polls, and the published figure.
+/// The lines of the table: a name, the method that waits for interrupts, the method that polls, and the
+/// published figure.
 const LINES: [(&str, Method, Method, &str); 4] = [
     ("TCP", ("tcp-blocking", None), ("tcp-spinning", None), "270 us"),
     ("UDP", ("udp-blocking", None), ("udp-spinning", None), NOTHING),

@@ -1,9 +1,11 @@
-//! The five systems that the project is based on: what each published, beside the same work measured by `nocopy bench --founding`.
+//! The five systems that the project is based on: what each published, beside the same work measured by
+//! `nocopy bench --founding`.
 //!
 //! ```text
 //!   rows of a workload ─▶ table, words (reached or not), charts ─▶ terminal, page
 //! ```
-//! The machines are 15 to 30 years apart, so only ratios are compared: one method against another on one machine, in one run.
+//! The machines are 15 to 30 years apart, so only ratios are compared: one method against another on one
+//! machine, in one run.
 
 mod area;
 mod ntzc;
@@ -83,7 +85,8 @@ impl<'a> Rows<'a> {
         self.all(series, method, variant).next()
     }
 
-    /// As [`against`](Self::against), but if `method` was not compared with `other`, the row without that comparison, for its own figures.
+    /// As [`against`](Self::against), but if `method` was not compared with `other`, the row without that
+    /// comparison, for its own figures.
     fn beside(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
         self.against(series, method, variant, other).or_else(|| self.find(series, method, variant))
     }
@@ -192,13 +195,15 @@ mod tests {
         assert!(text(&made_up::report(vec![made_up::row("capture", "ring", 1e6)])).is_empty());
     }
 
-    /// The committed run: every figure of every table is there, no line is wider than a terminal, and docs/founding.md shows the text.
+    /// The committed run: every figure of every table is there, no line is wider than a terminal, and
+    /// docs/founding.md shows the text.
     #[test]
     fn the_committed_run_fills_every_table() {
         let report = made_up::founding_run();
         let parts = parts(&report);
         assert_eq!(parts.len(), SYSTEMS.len());
-        // Where the paper has no figure, or there is no such work: ports complete no checksum of a datagram of 8 KiB, and 64 and 128 B are no gigabit.
+        // Where the paper has no figure, or there is no such work: ports complete no checksum of a datagram
+        // of 8 KiB, and 64 and 128 B are no gigabit.
         let expected_empty = [0, 0, 2 + 3, 2 + 2, 0];
         for ((system, part), expected_empty) in parts.iter().zip(expected_empty) {
             assert!(!part.words.is_empty() && !part.table.rows.is_empty(), "{}", system.title);

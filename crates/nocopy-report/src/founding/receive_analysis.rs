@@ -1,5 +1,5 @@
-//! 2011: where the time goes in TCP receive. On an ARM9 throughput grew with the program's buffer and was level from 64 KiB on; small buffers
-//! cost system calls and acknowledgements, and lost the direct path.
+//! 2011: where the time goes in TCP receive. On an ARM9 throughput grew with the program's buffer and was
+//! level from 64 KiB on; small buffers cost system calls and acknowledgements, and lost the direct path.
 
 use super::{NOTHING, Part, System};
 use crate::chart::{Bar, Line, Lines, Stacks, Value};

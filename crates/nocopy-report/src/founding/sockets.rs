@@ -1,5 +1,6 @@
-//! 2000: zero-copy sockets of FreeBSD. Netperf on a Pentium II of 350 MHz with frames of 9,000 bytes: TCP 742 Mbit/s; UDP of 8 KiB 919 Mbit/s
-//! sent and 612 received (93,525 of 140,396 datagrams). A faster host: 1,764 Mbit/s, with its receiver 60 % idle.
+//! 2000: zero-copy sockets of FreeBSD. Netperf on a Pentium II of 350 MHz with frames of 9,000 bytes: TCP 742
+//! Mbit/s; UDP of 8 KiB 919 Mbit/s sent and 612 received (93,525 of 140,396 datagrams). A faster host: 1,764
+//! Mbit/s, with its receiver 60 % idle.
 
 use super::{NOTHING, Part, Rows, System, compared, mbit_per_s, ratio, shown};
 use crate::chart::{Bar, Stacks};

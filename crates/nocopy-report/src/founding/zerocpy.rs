@@ -1,5 +1,6 @@
-//! 2001: zero-copy UDP transmission. Ttcp, 10,000 datagrams, median of three, Mbit/s; without / with the UDP checksum: socket 25.9 at 1400 B
-//! and 35.5 at 8192 B; at 1400 B copy 34.8 / 31.1, mmap 56.3 / 41.9, kiobuf 39.0 / none.
+//! 2001: zero-copy UDP transmission. Ttcp, 10,000 datagrams, median of three, Mbit/s; without / with the UDP
+//! checksum: socket 25.9 at 1400 B and 35.5 at 8192 B; at 1400 B copy 34.8 / 31.1, mmap 56.3 / 41.9, kiobuf
+//! 39.0 / none.
 
 use super::{Part, Rows, System, compared, mbit_per_s, ratio, shown, verdict};
 use crate::chart::{Bar, Stacks};

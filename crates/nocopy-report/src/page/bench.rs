@@ -78,7 +78,8 @@ fn section(id: &str, section: Section<'_>) -> Markup {
     }
 }
 
-/// The table of the terminal, with the main columns first: the figure and the ratio, each with its interval drawn, and the copies.
+/// The table of the terminal, with the main columns first: the figure and the ratio, each with its interval
+/// drawn, and the copies.
 fn table(section: Section<'_>, causes: &mut Causes) -> Markup {
     let rows = section.rows;
     let figures = Estimates::figures(rows.iter().filter_map(median));

@@ -1,4 +1,5 @@
-//! The page of `nocopy bench --founding`: a section for each system, with its table, the ratios reached, and its charts.
+//! The page of `nocopy bench --founding`: a section for each system, with its table, the ratios reached, and
+//! its charts.
 
 use maud::{Markup, html};
 

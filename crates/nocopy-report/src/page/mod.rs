@@ -1,7 +1,7 @@
 //! Results as one HTML file that needs nothing else: no network, no script, no font.
 //!
-//! `report`, which reads the JSON, makes the same page as `bench`: both start from one `Report`. Intervals are drawn by the style
-//! sheet in the cells of the tables, from three numbers in each cell.
+//! `report`, which reads the JSON, makes the same page as `bench`: both start from one `Report`. Intervals
+//! are drawn by the style sheet in the cells of the tables, from three numbers in each cell.
 
 mod bench;
 mod comparison;

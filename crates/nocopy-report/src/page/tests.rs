@@ -143,7 +143,8 @@ fn intervals_are_drawn_in_their_cells() {
     let page = of_bench(&made_up::report(section("capture", 2)));
     let document = Document::parse(body(&page)).unwrap();
     let drawn: Vec<_> = named(&document, "td").filter_map(|cell| cell.attribute("style")).collect();
-    // The second rate is twice the first; the ratio, from 1.8 to 2.2, is on a logarithmic scale from 0.97, with a line at 1.
+    // The second rate is twice the first; the ratio, from 1.8 to 2.2, is on a logarithmic scale from 0.97,
+    // with a line at 1.
     assert_eq!(
         drawn,
         ["--l:40.9;--m:45.5;--h:50.0", "--l:81.8;--m:90.9;--h:100.0", "--l:75.5;--m:88.4;--h:100.0;--r:3.7"]

@@ -17,7 +17,8 @@ pub(crate) fn take_turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A burst, and the lock that code is holding which the test's calls of `hand_over` without the lock interrupt.
+/// A burst, and the lock that code is holding which the test's calls of `hand_over` without the lock
+/// interrupt.
 pub(crate) struct Burst {
     sender: UdpSocket,
     receiver: UdpSocket,
@@ -89,7 +90,8 @@ impl Burst {
         sys::error(unsafe { sys::send(self.descriptor(), MESSAGE.0.get()) })
     }
 
-    /// Closes the receiver's port, and has a datagram refused there: the sender's next call returns the error.
+    /// Closes the receiver's port, and has a datagram refused there: the sender's next call returns the
+    /// error.
     pub(crate) fn refuse_one(&mut self) {
         self.receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         self.sender.send(END).unwrap();

@@ -1,4 +1,5 @@
-//! Functions before which the burst is handed over, because after them a program could notice that it has not been sent.
+//! Functions before which the burst is handed over, because after them a program could notice that it has not
+//! been sent.
 
 use super::hooks;
 use super::trampoline::before;
@@ -24,7 +25,8 @@ before!(queued hooks::process_ends;
     execve execv execvp execvpe execl execlp execle execveat fexecve
     exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail);
 
-// What applies to the threads of the process that the C library knows, or is refused to a process of several threads.
+// What applies to the threads of the process that the C library knows, or is refused to a process of several
+// threads.
 before!(always hooks::quiesce; unshare setns chroot capset);
 before!(always hooks::process_control; prctl);
 before!(always hooks::system_call; syscall);
@@ -56,7 +58,8 @@ before!(queued hooks::receive; recv __recv_chk recvfrom __recvfrom_chk recvmsg e
 before!(queued hooks::read; read __read __read_chk readv);
 before!(queued hooks::option; getsockopt);
 
-// Sleeps, waits for something that is no descriptor, and waits that take more than what is there, or change their arguments.
+// Sleeps, waits for something that is no descriptor, and waits that take more than what is there, or change
+// their arguments.
 before!(queued hooks::wait;
     sleep usleep nanosleep __nanosleep clock_nanosleep pause sigsuspend __sigsuspend sigwait sigwaitinfo sigtimedwait
     wait waitpid __waitpid __wait wait3 wait4 waitid accept accept4 pthread_join sem_wait

@@ -1,5 +1,5 @@
-//! What the arguments of calls that send point to: the parts and the address of a datagram. Each is read once, because another thread may change
-//! the program's memory; what is checked here is what is sent.
+//! What the arguments of calls that send point to: the parts and the address of a datagram. Each is read
+//! once, because another thread may change the program's memory; what is checked here is what is sent.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;

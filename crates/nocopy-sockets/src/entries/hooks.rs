@@ -1,6 +1,7 @@
 //! Steps before a function of the C library: hand over the burst, and forget the facts about a descriptor.
 //!
-//! "C-unwind": none of them unwinds, but a thread may end in a signal handler that interrupts them, and unwinds through them.
+//! "C-unwind": none of them unwinds, but a thread may end in a signal handler that interrupts them, and
+//! unwinds through them.
 
 use std::ops::RangeInclusive;
 
@@ -43,16 +44,18 @@ fn flush_if_queued(why: Flush) {
     }
 }
 
-/// Functions that receive from a descriptor, or wait for events of one. The burst stays if there is something to receive, so that a program
-/// may look for answers between its datagrams. Looking takes nothing from the descriptor, neither data nor an error. If the call waits all the
-/// same, because it wants more than there is, the burst leaves at its deadline.
+/// Functions that receive from a descriptor, or wait for events of one. The burst stays if there is something
+/// to receive, so that a program may look for answers between its datagrams. Looking takes nothing from the
+/// descriptor, neither data nor an error. If the call waits all the same, because it wants more than there
+/// is, the burst leaves at its deadline.
 pub(super) extern "C-unwind" fn receive(descriptor: i32) {
     if !sys::is_readable(descriptor) {
         flush(Flush::Wait);
     }
 }
 
-/// `read(descriptor, …)`, `readv`: a stored file has something to read at any time. Files of /proc and /sys may count datagrams.
+/// `read(descriptor, …)`, `readv`: a stored file has something to read at any time. Files of /proc and /sys
+/// may count datagrams.
 pub(super) extern "C-unwind" fn read(descriptor: i32) {
     match sys::is_stored(descriptor) {
         Some(true) => {}
@@ -92,7 +95,8 @@ pub(super) extern "C-unwind" fn close_from(first: i32) {
     slots::forget_from(first, i32::MAX);
 }
 
-/// `setsockopt(descriptor, …)`, `connect`, `bind`, `shutdown`, `ioctl`: the known facts about the socket may have changed.
+/// `setsockopt(descriptor, …)`, `connect`, `bind`, `shutdown`, `ioctl`: the known facts about the socket may
+/// have changed.
 pub(super) extern "C-unwind" fn settings(descriptor: i32) {
     flush_if_queued(Flush::Settings);
     crate::outgoing::forget_findings(descriptor);

@@ -1,7 +1,9 @@
-//! The functions that programs call instead of the C library's. Each handles the burst before the C library's function, or replaces it.
+//! The functions that programs call instead of the C library's. Each handles the burst before the C library's
+//! function, or replaces it.
 //!
-//! Most are a few instructions: if there is no burst, they jump to the C library's function, and leave the registers and the stack as they
-//! are. So a function may have any parameters, return twice (`vfork`), not return, or be cancelled. `exports.txt` is the reviewed list.
+//! Most are a few instructions: if there is no burst, they jump to the C library's function, and leave the
+//! registers and the stack as they are. So a function may have any parameters, return twice (`vfork`), not
+//! return, or be cancelled. `exports.txt` is the reviewed list.
 
 #[allow(non_snake_case, reason = "the C library's names")]
 mod before;
@@ -26,7 +28,8 @@ static AT_START: extern "C" fn() = {
     start
 };
 
-/// Sends waiting datagrams when the program has ended by `exit` or by returning from `main`, after its own handlers.
+/// Sends waiting datagrams when the program has ended by `exit` or by returning from `main`, after its own
+/// handlers.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]

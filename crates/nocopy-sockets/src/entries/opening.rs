@@ -1,4 +1,5 @@
-//! Functions that return new descriptors: the library forgets the facts about these numbers, because it may have missed their close.
+//! Functions that return new descriptors: the library forgets the facts about these numbers, because it may
+//! have missed their close.
 
 use super::trampoline::function;
 use crate::real::call;

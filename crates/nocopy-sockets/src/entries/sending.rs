@@ -1,4 +1,5 @@
-//! Functions that send: a UDP datagram joins the burst or is sent as usual; before other output, the burst is sent.
+//! Functions that send: a UDP datagram joins the burst or is sent as usual; before other output, the burst is
+//! sent.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -30,14 +31,16 @@ const HARMLESS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// The most datagrams that the kernel takes in one call (`UIO_MAXIOV`).
 const MESSAGES_MAX: u32 = 1024;
 
-/// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the descriptor.
+/// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the
+/// descriptor.
 #[inline(always)]
 fn is_left_alone(descriptor: i32) -> bool {
     !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.passes())
 }
 
-/// Functions that send. Each has three parts, so that the fast paths need no registers and no stack for the slow one: sockets that are left
-/// alone; datagrams that join a burst (`joins`, if given); everything else (`rest`).
+/// Functions that send. Each has three parts, so that the fast paths need no registers and no stack for the
+/// slow one: sockets that are left alone; datagrams that join a burst (`joins`, if given); everything else
+/// (`rest`).
 macro_rules! sends {
     ($($name:ident = $place:ident else $joins:ident else $rest:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[doc = concat!("`", stringify!($name), "(2)`")]
@@ -77,8 +80,9 @@ sends! {
     writev = WRITEV else join_writev else rest_writev(first: *const iovec, count: i32);
 }
 
-/// Puts a datagram into the current burst. `parts` returns them if they have the burst's shape; called only if the burst is the descriptor's,
-/// because other calls leave it to the kernel to read what their arguments point to.
+/// Puts a datagram into the current burst. `parts` returns them if they have the burst's shape; called only
+/// if the burst is the descriptor's, because other calls leave it to the kernel to read what their arguments
+/// point to.
 #[inline(always)]
 fn join<P: AsRef<[iovec]>>(
     descriptor: i32,
@@ -146,8 +150,8 @@ unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Optio
     })
 }
 
-/// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with it; `datagram` returns its parts
-/// and shape if it may, and is called only for a UDP socket.
+/// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with
+/// it; `datagram` returns its parts and shape if it may, and is called only for a UDP socket.
 #[inline]
 fn send_by<P: AsRef<[iovec]>>(
     descriptor: i32,
@@ -228,8 +232,9 @@ pub(super) fn begin() {
     UNREADABLE.store(sys::map_unreadable().unwrap_or(ptr::null_mut()), Relaxed);
 }
 
-/// Waits for the room of a socket by a call that sends, so that a signal, the end of the thread or a jump ends the wait as it ends the program's
-/// call. It sends nothing: only after it has found room does the kernel look at the datagram's bytes, and they cannot be read.
+/// Waits for the room of a socket by a call that sends, so that a signal, the end of the thread or a jump
+/// ends the wait as it ends the program's call. It sends nothing: only after it has found room does the
+/// kernel look at the datagram's bytes, and they cannot be read.
 fn wait_for_room(descriptor: i32, to: &Destination) -> Result<(), i32> {
     let (before, to) = (errno(), to.bytes());
     let mut part = iovec { iov_base: UNREADABLE.load(Relaxed), iov_len: 1 };

@@ -5,8 +5,8 @@ use std::arch::naked_asm;
 use crate::real;
 use crate::sys::by_processor;
 
-/// Keeps all registers that may hold arguments, calls a function with these arguments, and restores the registers. The function's address is
-/// in `r11` or `x17`, where its result is returned.
+/// Keeps all registers that may hold arguments, calls a function with these arguments, and restores the
+/// registers. The function's address is in `r11` or `x17`, where its result is returned.
 ///
 /// # Safety
 /// Only the entry points below may call it.
@@ -78,7 +78,8 @@ pub(super) unsafe extern "C" fn around() {
     ))
 }
 
-/// As the macros above, for a function whose address is not known yet: its `Real` is in `r11` or `x17`, where the address is returned.
+/// As the macros above, for a function whose address is not known yet: its `Real` is in `r11` or `x17`, where
+/// the address is returned.
 ///
 /// # Safety
 /// Only the entry points below may call it.
@@ -125,7 +126,8 @@ macro_rules! function {
     };
 }
 
-/// Calls a hook before functions: always, only while a burst is under way (`queued`), or only while a thread holds the lock (`locked`).
+/// Calls a hook before functions: always, only while a burst is under way (`queued`), or only while a thread
+/// holds the lock (`locked`).
 macro_rules! before {
     ($when:ident $hook:path; $($name:ident)*) => { $(
         $crate::entries::trampoline::entry!($name, $hook, $when);
@@ -139,7 +141,8 @@ macro_rules! instead {
     )* };
 }
 
-/// Jumps to `3` if no burst is under way, or for hooks of the lock if it is free; does nothing for hooks that must run `always`.
+/// Jumps to `3` if no burst is under way, or for hooks of the lock if it is free; does nothing for hooks that
+/// must run `always`.
 macro_rules! unless_queued {
     (always) => {
         ""
@@ -189,7 +192,8 @@ macro_rules! call_hook {
     };
 }
 
-/// Jumps to the C library's function. The assembly comment names the operands that not all variants use, because each operand must be used.
+/// Jumps to the C library's function. The assembly comment names the operands that not all variants use,
+/// because each operand must be used.
 macro_rules! jump_to_real {
     () => {
         $crate::sys::by_processor!(

@@ -1,5 +1,5 @@
-//! Functions that change the user of all threads, one after the other: while one runs, no burst begins. A thread that was started for one
-//! meanwhile would keep what the others give up.
+//! Functions that change the user of all threads, one after the other: while one runs, no burst begins. A
+//! thread that was started for one meanwhile would keep what the others give up.
 
 use super::trampoline::function;
 use crate::real::call;

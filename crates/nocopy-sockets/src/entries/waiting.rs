@@ -1,7 +1,9 @@
-//! Functions that wait for events of several descriptors. While there is a burst, they first look without waiting, so that a program may look
-//! for answers between its datagrams without ending the burst. If they have to wait, they hand the burst over first.
+//! Functions that wait for events of several descriptors. While there is a burst, they first look without
+//! waiting, so that a program may look for answers between its datagrams without ending the burst. If they
+//! have to wait, they hand the burst over first.
 //!
-//! The look is the program's own call without its timeout. The kernel begins each such call with the same look, and returns what it finds.
+//! The look is the program's own call without its timeout. The kernel begins each such call with the same
+//! look, and returns what it finds.
 
 use std::ptr;
 

@@ -162,7 +162,8 @@ fn a_refused_size_stays_plain_and_smaller_ones_do_not() {
     assert_eq!(run.offer(SHAPE, || 0), Step::Examine);
 }
 
-/// Whatever a program sends: only equal datagrams share a burst, none is in two places, and the first of each burst went alone before it.
+/// Whatever a program sends: only equal datagrams share a burst, none is in two places, and the first of each
+/// burst went alone before it.
 #[test]
 fn random_programs_lose_and_reorder_nothing() {
     for seed in 0..200 {

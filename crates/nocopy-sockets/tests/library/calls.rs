@@ -1,4 +1,5 @@
-//! Calls that the library does not batch, made while there is a burst: results, errors and memory are to the bit as without the library.
+//! Calls that the library does not batch, made while there is a burst: results, errors and memory are to the
+//! bit as without the library.
 
 use std::thread;
 
@@ -18,7 +19,8 @@ struct Seen {
     joined: u64,
 }
 
-/// Runs a program that queues datagrams before each call (`here`), or sends all the time by another thread (`beside`).
+/// Runs a program that queues datagrams before each call (`here`), or sends all the time by another thread
+/// (`beside`).
 fn seen(program: &Program, mode: &str, how: How<'_>) -> Seen {
     let (socket, address) = receiver();
     let mut command = program.command();

@@ -1,11 +1,13 @@
-//! Random programs, with the library and without: the same bytes in the same order, the same results and errors, the same end.
+//! Random programs, with the library and without: the same bytes in the same order, the same results and
+//! errors, the same end.
 
 use crate::common::{How, Program, arrived, receiver_at, run, text};
 
 /// Programs: one run of each for every tuning, and one without.
 const PROGRAMS: u64 = 12;
 
-/// The library joins all equal datagrams, without a deadline, with a short one and with a long one; at last, the defaults.
+/// The library joins all equal datagrams, without a deadline, with a short one and with a long one; at last,
+/// the defaults.
 const TUNINGS: [&str; 4] =
     ["entry=1,always,deadline=0", "entry=1,always,deadline=5", "entry=2,always,deadline=100", ""];
 
@@ -17,7 +19,8 @@ struct Seen {
 }
 
 fn seen(program: &Program, seed: u64, how: How<'_>) -> (Seen, u64) {
-    // An IPv6 socket takes what is sent by IPv4, too. Without IPv6, the program's IPv6 calls fail in the same way each time.
+    // An IPv6 socket takes what is sent by IPv4, too. Without IPv6, the program's IPv6 calls fail in the same
+    // way each time.
     let all_addresses = if nocopy_lab::has_ipv6_sockets() { "[::]:0" } else { "0.0.0.0:0" };
     let (socket, address) = receiver_at(all_addresses);
     let mut command = program.command();

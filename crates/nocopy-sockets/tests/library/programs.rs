@@ -59,7 +59,8 @@ fn number(datagram: &[u8]) -> i64 {
     number
 }
 
-/// Checks that the results are the same without the library and with it: bursts at once, at the usual pace, and each datagram by itself.
+/// Checks that the results are the same without the library and with it: bursts at once, at the usual pace,
+/// and each datagram by itself.
 #[track_caller]
 fn same(count: u32, what: &str) {
     let program = Program::compile("sender");
@@ -274,7 +275,8 @@ fn no_thread_keeps_what_a_program_gives_up() {
     assert!(output.status.success(), "{}", crate::common::text(&output.stderr));
 }
 
-/// Another thread may change the memory between two reads, and the lengths that were checked were not those that are used.
+/// Another thread may change the memory between two reads, and the lengths that were checked were not those
+/// that are used.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_arguments_point_to_is_read_once() {
@@ -347,7 +349,8 @@ fn a_full_socket_says_so_before_it_takes_a_datagram() {
     }
 }
 
-/// A call that waits for room ends, or goes on, as the C library's does: by signals, when its thread is cancelled or ends, and by jumps.
+/// A call that waits for room ends, or goes on, as the C library's does: by signals, when its thread is
+/// cancelled or ends, and by jumps.
 #[test]
 fn waits_for_room_can_be_left() {
     if nocopy_lab::lab_or_skip().is_none() {

@@ -24,7 +24,8 @@ pub struct PingArguments {
     /// Bytes of a message, at least 8.
     #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes_within::<usize>(8..=MESSAGE_BYTES_MAX))]
     pub size: usize,
-    /// Time from one message to the next (default: each is sent when the one before was answered). A late answer delays the next message.
+    /// Time from one message to the next (default: each is sent when the one before was answered). A late
+    /// answer delays the next message.
     #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
     pub interval: Option<Duration>,
     /// How long to wait for an answer before it counts as lost.

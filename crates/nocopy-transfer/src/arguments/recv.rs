@@ -21,7 +21,8 @@ pub struct RecvArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// End when nothing arrived from the sender for this time, counted from its first datagram or byte (default 10s; with --raw never).
+    /// End when nothing arrived from the sender for this time, counted from its first datagram or byte
+    /// (default 10s; with --raw never).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub idle: Option<Duration>,
     /// Write the received data to FILE ('-': standard output).
@@ -42,8 +43,8 @@ pub struct RecvArguments {
     /// Receive from any program, without nocopy's header. Losses are not known then.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
-    /// The socket's receive buffer (SO_RCVBUF; default: 8MiB for UDP, chosen by the kernel for TCP). More than
-    /// net.core.rmem_max needs CAP_NET_ADMIN.
+    /// The socket's receive buffer (SO_RCVBUF; default: 8MiB for UDP, chosen by the kernel for TCP). More
+    /// than net.core.rmem_max needs CAP_NET_ADMIN.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1..=1 << 30))]
     pub buffer: Option<u64>,
     /// Print the summary as JSON; on standard error if --output is '-'.
@@ -59,8 +60,8 @@ pub struct RecvArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct RecvAddress {
-    /// Datagrams at an address, or without ADDRESS at all addresses of this host; port 0 means any free port. With --raw also at a
-    /// multicast address, which is joined. udp://[ADDRESS]:PORT is the same.
+    /// Datagrams at an address, or without ADDRESS at all addresses of this host; port 0 means any free port.
+    /// With --raw also at a multicast address, which is joined. udp://[ADDRESS]:PORT is the same.
     #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = |text: &str| Endpoint::parse(Scheme::Udp, text))]
     udp: Option<Endpoint>,
     /// A stream at an address; tcp://[ADDRESS]:PORT is the same.
@@ -104,8 +105,8 @@ pub struct DatagramReception {
 #[command(next_help_heading = "Streams")]
 #[group(conflicts_with = "udp")]
 pub struct StreamReception {
-    /// How to receive: auto (the method that measures fastest), recv (copies, 64KiB at a time), recv:BYTES (copies, BYTES at a time), or
-    /// mapped (whole pages by reference, the rest copied).
+    /// How to receive: auto (the method that measures fastest), recv (copies, 64KiB at a time), recv:BYTES
+    /// (copies, BYTES at a time), or mapped (whole pages by reference, the rest copied).
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
     pub receive: Receiving,
 }

@@ -26,11 +26,13 @@ pub struct SendArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the bytes that --size counts.
+    /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the
+    /// bytes that --size counts.
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     pub rate: Option<Rate>,
-    /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To udp://: bytes of a datagram's
-    /// payload, with nocopy's header of 40 bytes (default 1400). To tcp://: bytes handed to TCP in one call (default 64KiB).
+    /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To
+    /// udp://: bytes of a datagram's payload, with nocopy's header of 40 bytes (default 1400). To tcp://:
+    /// bytes handed to TCP in one call (default 64KiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     pub size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.
@@ -98,7 +100,8 @@ pub struct HostArguments {
     /// Add checksums (CRC32C), so that the receiver can check every byte.
     #[arg(long)]
     pub verify: bool,
-    /// Send without nocopy's header, to any program that receives UDP or TCP. What arrives is not reported then.
+    /// Send without nocopy's header, to any program that receives UDP or TCP. What arrives is not reported
+    /// then.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
     /// How long to wait for the receiver to start (default 5s).
@@ -112,8 +115,9 @@ impl HostArguments {
     }
 }
 
-/// What each value of --method requires: the kind of target, and options. A requirement that conflicts with another target is a group of
-/// one option, because clap does not require an option that conflicts with a given one.
+/// What each value of --method requires: the kind of target, and options. A requirement that conflicts with
+/// another target is a group of one option, because clap does not require an option that conflicts with a
+/// given one.
 const METHOD_REQUIREMENTS: [(&str, &str); 13] = [
     ("socket", "to_udp"),
     ("sendmmsg", "to_udp"),
@@ -217,11 +221,12 @@ pub struct FrameArguments {
     /// MAC address that frames come from (default: that of the interface; with --replay, the recorded one).
     #[arg(long, value_name = "MAC")]
     pub source_mac: Option<MacAddress>,
-    /// MAC address that frames are for (default: with --replay the recorded one, otherwise 02:6e:63:0f:ff:ff, which no host has).
+    /// MAC address that frames are for (default: with --replay the recorded one, otherwise 02:6e:63:0f:ff:ff,
+    /// which no host has).
     #[arg(long, value_name = "MAC")]
     pub destination_mac: Option<MacAddress>,
-    /// Content of the packets: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or file:PATH
-    /// (default: sequence if it fits).
+    /// Content of the packets: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS,
+    /// hex:DIGITS or file:PATH (default: sequence if it fits).
     #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
     pub payload: Option<PayloadArgument>,
     /// What computes the UDP checksum.
@@ -257,10 +262,12 @@ pub struct FrameArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packets of a file (--replay)")]
 pub struct ReplayArguments {
-    /// The longest recorded gap between two packets that is waited for (default 5s). Longer ones are shortened, and counted.
+    /// The longest recorded gap between two packets that is waited for (default 5s). Longer ones are
+    /// shortened, and counted.
     #[arg(long, value_name = "TIME", requires = "replay", conflicts_with = "rate", value_parser = quantity::duration)]
     pub max_gap: Option<Duration>,
-    /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were cut when they were recorded are left as they are.
+    /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were cut when they were
+    /// recorded are left as they are.
     #[arg(long, requires = "replay")]
     pub fix_checksums: bool,
 }
@@ -288,7 +295,8 @@ pub enum ChecksumName {
 pub enum GeneratorName {
     /// This program writes each one.
     Program,
-    /// The kernel resends one frame (Linux 5.18, a driver that accepts redirected frames): no flows, no sequence, no mode.
+    /// The kernel resends one frame (Linux 5.18, a driver that accepts redirected frames): no flows, no
+    /// sequence, no mode.
     Kernel,
 }
 
@@ -356,7 +364,8 @@ fn rounds(text: &str) -> Result<Rounds, String> {
     quantity::count(text).map(Rounds::Times).map_err(|_| "not a number of times: write 3, 1k, forever".into())
 }
 
-/// The first address of a host. A scope is not part of a packet, which leaves by the interface that is named anyway.
+/// The first address of a host. A scope is not part of a packet, which leaves by the interface that is named
+/// anyway.
 fn packet_address(text: &str) -> Result<IpAddr, String> {
     let host: Host = text.parse()?;
     let all = host.resolve(0, Family::Any).map_err(|error| error.to_string())?;

@@ -104,7 +104,8 @@ impl Message {
         Self { publishes: Publishes::Yes(None), ..self }
     }
 
-    /// Receives messages of up to so many bytes into buffers that it posts; each is posted again when its message was read.
+    /// Receives messages of up to so many bytes into buffers that it posts; each is posted again when its
+    /// message was read.
     pub fn posting(mut self, buffers: u32, bytes: usize) -> io::Result<Self> {
         let pool = Pool::new(buffers, bytes)?;
         while let Some(buffer) = pool.take() {

@@ -1,6 +1,7 @@
 //! One end of a conversation in messages, over any transport: used by `bench`, `ping` and `serve`.
 //!
-//! Received data is passed on in place, piece by piece, so no transport pays for a copy that only another one needs.
+//! Received data is passed on in place, piece by piece, so no transport pays for a copy that only another one
+//! needs.
 
 pub mod message;
 pub mod over_port;
@@ -27,8 +28,8 @@ pub const SPIN: Duration = Duration::from_micros(100);
 /// How long a send may wait for the other end to read, before it is an error.
 pub const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// The bit of a datagram's first byte that the answering side sets. Datagrams with it are not answered, so that two answering ends cannot
-/// be made to answer each other for ever.
+/// The bit of a datagram's first byte that the answering side sets. Datagrams with it are not answered, so
+/// that two answering ends cannot be made to answer each other for ever.
 pub const MARK: u8 = 0x80;
 
 /// What a wait at a port returned. `None`, after a pause, while its interface is down: it may come up again.
@@ -44,7 +45,8 @@ pub fn unless_down<T>(waited: io::Result<T>) -> io::Result<Option<T>> {
 
 /// One end of a conversation.
 pub trait Exchange: Send {
-    /// Sends a message now. Errors: the kernel's error (by which a datagram may only be lost: `errno::is_passing`), also if the other end has accepted nothing for [`SEND_MAX`].
+    /// Sends a message now. Errors: the kernel's error (by which a datagram may only be lost:
+    /// `errno::is_passing`), also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.
@@ -58,13 +60,14 @@ pub trait Exchange: Send {
         self.send(&[new, ready].concat())
     }
 
-    /// Passes received bytes of the next message to `take`, piece by piece; true if that was its last piece. False if there is nothing more
-    /// now (returned at once or after [`PATIENCE`], depending on how it waits), or if a signal arrived. Errors: the kernel's error;
-    /// `UnexpectedEof` if the other end has ended its direction.
+    /// Passes received bytes of the next message to `take`, piece by piece; true if that was its last piece.
+    /// False if there is nothing more now (returned at once or after [`PATIENCE`], depending on how it
+    /// waits), or if a signal arrived. Errors: the kernel's error; `UnexpectedEof` if the other end has ended
+    /// its direction.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
-    /// As [`receive`](Self::receive), for up to about `most` messages, by as few calls as possible: `take` gets the pieces of each, and
-    /// `None` at its end. Returns how many ended.
+    /// As [`receive`](Self::receive), for up to about `most` messages, by as few calls as possible: `take`
+    /// gets the pieces of each, and `None` at its end. Returns how many ended.
     fn receive_several(&mut self, most: usize, mut take: impl FnMut(Option<&[u8]>)) -> io::Result<usize> {
         let mut count = 0;
         while count < most && self.receive(|piece| take(Some(piece)))? {
@@ -79,7 +82,8 @@ pub trait Exchange: Send {
         None
     }
 
-    /// How often the library copied each received byte in user space, if bytes are received into memory that the program chose.
+    /// How often the library copied each received byte in user space, if bytes are received into memory that
+    /// the program chose.
     fn user_copies(&self) -> Option<f64> {
         None
     }

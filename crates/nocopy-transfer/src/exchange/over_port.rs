@@ -65,7 +65,8 @@ impl Exchange for OverPort {
         let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
         let Some(first) = of_peer.next() else { return Ok(false) };
         take(&first);
-        // One message is in flight at a time, so other datagrams are late; rarely, the answer follows a late one.
+        // One message is in flight at a time, so other datagrams are late; rarely, the answer follows a late
+        // one.
         self.others.extend(of_peer.map(|datagram| datagram.to_vec()));
         Ok(true)
     }

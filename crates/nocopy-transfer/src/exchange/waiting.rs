@@ -56,7 +56,8 @@ impl Waiting {
     }
 }
 
-/// Repeats a call until it returns something, as long as this kind of wait lasts; `None`: nothing arrived, or a signal did.
+/// Repeats a call until it returns something, as long as this kind of wait lasts; `None`: nothing arrived, or
+/// a signal did.
 pub fn attend<T>(
     waiting: Waiting,
     socket: impl AsFd,

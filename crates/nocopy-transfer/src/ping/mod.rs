@@ -123,7 +123,8 @@ fn not_connected(target: &Endpoint, failed: Attempts) -> Error {
     Error::Connect { target: target.clone(), source: failed.into_error() }
 }
 
-/// An exchange with the first address that answers. The only address need not: the rounds show whether it does.
+/// An exchange with the first address that answers. The only address need not: the rounds show whether it
+/// does.
 fn answering<E: Exchange>(
     arguments: &PingArguments,
     addresses: &[SocketAddr],

@@ -1,4 +1,5 @@
-//! The summary of round trips: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is absent.
+//! The summary of round trips: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is
+//! absent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -15,15 +15,16 @@ use nocopy_report::{Failure, Interrupt};
 /// How long to wait for the reader of a pipe before checking for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Written at a time to an output that may wait for its reader: a pipe that can be written to has room for so much.
+/// Written at a time to an output that may wait for its reader: a pipe that can be written to has room for so
+/// much.
 pub(super) const WAITING_BYTES: usize = 4096;
 
 pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
     OutputFile::open(path, making, File::options().write(true), interrupt)
 }
 
-/// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse the bytes. Pipes have no
-/// disk, and neither have files of the kernel.
+/// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse
+/// the bytes. Pipes have no disk, and neither have files of the kernel.
 pub(super) fn sync(path: &Path, file: &File) -> Result<(), Failure> {
     let synced = match file.metadata() {
         Ok(about) if about.is_file() => file.sync_data(),

@@ -12,7 +12,8 @@ const IPV4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18
 const IPV6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
-/// An address that no host has, so that packets sent by mistake burden no host. Locally administered, unicast.
+/// An address that no host has, so that packets sent by mistake burden no host. Locally administered,
+/// unicast.
 pub(super) const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
 
 const HOP_LIMIT: u8 = 64;

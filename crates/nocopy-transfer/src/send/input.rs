@@ -39,7 +39,8 @@ impl Input {
     /// Opens a file, or standard input for `-`, to be read without waiting, as after [`Self::wait_no_more`].
     pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
         let mut file = match input_file::is_standard(path) {
-            // Other processes share it, so it must not be made non-blocking; it is only read when it is readable.
+            // Other processes share it, so it must not be made non-blocking; it is only read when it is
+            // readable.
             true => input_file::open(path)?,
             // A named pipe can be opened at once, even if no program writes to it.
             false => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?,
@@ -59,7 +60,8 @@ impl Input {
         }
     }
 
-    /// From now on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender can do other work.
+    /// From now on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender
+    /// can do other work.
     pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;
     }

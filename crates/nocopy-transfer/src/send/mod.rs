@@ -1,4 +1,5 @@
-//! `nocopy send`: sends packets on an interface, generated or replayed from a file; or datagrams to a host (`udp`).
+//! `nocopy send`: sends packets on an interface, generated or replayed from a file; or datagrams to a host
+//! (`udp`).
 
 mod error;
 mod flow;
@@ -67,7 +68,8 @@ const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - UDP_HEADER_BYTES;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
-    // Before signals are caught: it may be a pipe that nothing is written to. It is opened with the rights of the user.
+    // Before signals are caught: it may be a pipe that nothing is written to. It is opened with the rights of
+    // the user.
     let payload = load(arguments.frames.payload.as_ref())?;
     let interrupt = Interrupt::listen()?;
     let SendTarget { target, udp, tcp } = &arguments.target;
@@ -79,7 +81,8 @@ pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// A random number for each run, to distinguish it from others. getrandom(2) always returns so few bytes completely.
+/// A random number for each run, to distinguish it from others. getrandom(2) always returns so few bytes
+/// completely.
 fn run_number() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -200,7 +203,8 @@ impl<'a> Sending<'a> {
         let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
         let name = &self.interface.name;
         let generator = Generator::new(name)?;
-        // A program can be used through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is restricted.
+        // A program can be used through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is
+        // restricted.
         capability::drop_all_but(CapabilitySet::BPF)?;
         let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;
@@ -279,8 +283,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Runs `act` on a thread that receives no signals; they go to the main thread. A signal would make the kernel end a call of its generator
-/// without reporting how many frames it had sent.
+/// Runs `act` on a thread that receives no signals; they go to the main thread. A signal would make the
+/// kernel end a call of its generator without reporting how many frames it had sent.
 fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let without_signals = || {
         SigSet::all().thread_block().expect("a thread has a mask of signals");
@@ -289,7 +293,8 @@ fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(without_signals).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Packets that the interface has counted as sent since `before`; waits for some time until there are `packets` of them.
+/// Packets that the interface has counted as sent since `before`; waits for some time until there are
+/// `packets` of them.
 fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
     let start = Instant::now();
     loop {

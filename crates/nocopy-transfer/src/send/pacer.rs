@@ -7,9 +7,10 @@ use nocopy_report::quantity::Rate;
 /// The longest delay that a burst makes up for; a longer one shifts the schedule.
 pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
 
-/// Gaps that are too short to wait for each packet: packets that become due in a short sleep are sent together. With longer gaps each
-/// packet can be on time; with shorter ones the packets of one sleep would exceed the room of receivers (veth: 256). This does not apply to
-/// the beginning of a run, where a delay of the last packet by a sleep would change the rate.
+/// Gaps that are too short to wait for each packet: packets that become due in a short sleep are sent
+/// together. With longer gaps each packet can be on time; with shorter ones the packets of one sleep would
+/// exceed the room of receivers (veth: 256). This does not apply to the beginning of a run, where a delay of
+/// the last packet by a sleep would change the rate.
 const BUNCHED_GAP_NS: Range<f64> = 1_500.0..100_000.0;
 const EXACT_NS: u64 = 20_000_000;
 
@@ -23,7 +24,8 @@ pub(super) enum Pace {
     },
 }
 
-/// A schedule from the first packet on. Each time is computed from the start, so errors of waiting do not accumulate.
+/// A schedule from the first packet on. Each time is computed from the start, so errors of waiting do not
+/// accumulate.
 #[derive(Debug, Clone)]
 pub(super) struct Pacer {
     pace: Pace,
@@ -44,8 +46,8 @@ impl Pacer {
         Self { pace, ns_per_unit, units: 0, last_units: 0, given_up_ns: 0 }
     }
 
-    /// When the next packet is due, recorded `recorded_ns` after the first; both times are nanoseconds since the start.
-    /// At most [`CATCH_UP_NS_MAX`] before `now_ns`.
+    /// When the next packet is due, recorded `recorded_ns` after the first; both times are nanoseconds since
+    /// the start. At most [`CATCH_UP_NS_MAX`] before `now_ns`.
     #[inline]
     pub(super) fn due_ns(&mut self, recorded_ns: u64, now_ns: u64) -> u64 {
         let planned_ns = match self.pace {
@@ -213,8 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// However late each wait ends, no packet is early, the count over any time matches the rate as long as nothing is given
-        /// up, and bursts are bounded.
+        /// However late each wait ends, no packet is early, the count over any time matches the rate as long
+        /// as nothing is given up, and bursts are bounded.
         #[test]
         fn no_packet_is_early_and_bursts_are_bounded(
             rate in 1.0..1e6_f64, delays in proptest::collection::vec(0..400_000_000_u64, 1..50),

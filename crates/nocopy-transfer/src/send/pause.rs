@@ -13,7 +13,8 @@ const ASLEEP_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for an interface without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
-/// How long packets that are sent together wait for each other: some 100 us, as sleeps end up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+/// How long packets that are sent together wait for each other: some 100 us, as sleeps end up to 50 us late
+/// (prctl(2), PR_SET_TIMERSLACK).
 const BATCH: Duration = Duration::from_micros(40);
 
 /// How long to wait for an empty pipe.

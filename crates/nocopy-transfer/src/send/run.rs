@@ -39,7 +39,8 @@ impl Run {
         }
     }
 
-    /// Waits for a limited time until the kernel has finished everything; without a rate, the duration includes this time.
+    /// Waits for a limited time until the kernel has finished everything; without a rate, the duration
+    /// includes this time.
     pub(super) fn finish<S: Source>(
         &mut self,
         transmitter: &mut PortTransmitter<S>,

@@ -221,8 +221,8 @@ impl Summary {
         self.replay = Some(replay.row(is_timed));
     }
 
-    /// For packets whose outcome the kernel does not report: those that the interface does not count as sent are lost. The interface may
-    /// count more if other programs sent, too.
+    /// For packets whose outcome the kernel does not report: those that the interface does not count as sent
+    /// are lost. The interface may count more if other programs sent, too.
     pub(super) fn add_missing(&mut self, counted: u64) {
         self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
     }
@@ -233,7 +233,8 @@ impl Summary {
     }
 }
 
-/// Packets and bits per second. With a schedule, the time from the first packet to the last has one gap fewer than packets.
+/// Packets and bits per second. With a schedule, the time from the first packet to the last has one gap fewer
+/// than packets.
 fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
     let (packets, bytes) = match pace {
         Pace::Rate(_) | Pace::Recorded { .. } => {

@@ -104,7 +104,8 @@ impl Octets {
 }
 
 impl Template {
-    /// Frames of `frame_bytes`, or as many as headers and payload need. The default payload is a sequence, if it fits.
+    /// Frames of `frame_bytes`, or as many as headers and payload need. The default payload is a sequence, if
+    /// it fits.
     pub(super) fn new(
         headers: &UdpFrame,
         payload: Option<Payload>,

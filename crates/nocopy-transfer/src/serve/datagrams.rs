@@ -1,6 +1,8 @@
-//! Datagrams, sent back with the mark of an answer: marked ones are not answered, so two servers never answer each other.
+//! Datagrams, sent back with the mark of an answer: marked ones are not answered, so two servers never answer
+//! each other.
 //!
-//! UDP cannot share its port number with messages, which are UDP, too: plain datagrams are served at another port.
+//! UDP cannot share its port number with messages, which are UDP, too: plain datagrams are served at another
+//! port.
 
 use std::io;
 

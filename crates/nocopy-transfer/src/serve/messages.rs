@@ -21,12 +21,13 @@ use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
 
-/// The most bytes of answers kept for one peer that does not receive them, and for all. Beyond that the peer for which
-/// most are kept is disconnected.
+/// The most bytes of answers kept for one peer that does not receive them, and for all. Beyond that the peer
+/// for which most are kept is disconnected.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
-/// The largest overhead of a kept answer: its slot in a queue that doubles, its owner, and the allocator's overhead.
+/// The largest overhead of a kept answer: its slot in a queue that doubles, its owner, and the allocator's
+/// overhead.
 const ANSWER_BYTES: usize = 192;
 
 /// How long to wait for messages while programs run, because their responses end no wait.
@@ -58,7 +59,8 @@ pub(super) fn serve(
     })
 }
 
-/// The peer that uses the most, in the network that uses the most, so that a network gains nothing by many connections.
+/// The peer that uses the most, in the network that uses the most, so that a network gains nothing by many
+/// connections.
 fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
     let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
     most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
@@ -141,7 +143,8 @@ impl<'a> Server<'a> {
             if let Some((peer, kind)) = about {
                 self.take(peer, kind);
             }
-            // Also while messages arrive: otherwise a peer that never pauses would delay the answers of others.
+            // Also while messages arrive: otherwise a peer that never pauses would delay the answers of
+            // others.
             self.note_events();
             self.take_responses();
         }
@@ -458,7 +461,8 @@ mod tests {
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
 
-    /// A network that fills the queue of requests, with any number of connections, loses places to other networks.
+    /// A network that fills the queue of requests, with any number of connections, loses places to other
+    /// networks.
     #[test]
     fn a_peer_with_few_requests_is_answered_beside_a_flood() {
         // Programs wait until the pipe's other end is opened; by then most requests have been dropped.
@@ -486,8 +490,9 @@ mod tests {
         assert_eq!(served.failed_runs, Some(0));
     }
 
-    /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of another network, which has the
-    /// last answer, and more than any other peer. That one must stay, and one of the others be disconnected.
+    /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of
+    /// another network, which has the last answer, and more than any other peer. That one must stay, and one
+    /// of the others be disconnected.
     fn keep_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
         let mut served = Served::new(Scheme::Message, at.parse().unwrap());

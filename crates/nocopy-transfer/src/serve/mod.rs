@@ -117,7 +117,8 @@ fn check(arguments: &ServeArguments) -> Result<(), Error> {
     }
 }
 
-/// At all addresses of the host that this machine has; over a port at the first, as the port belongs to one socket.
+/// At all addresses of the host that this machine has; over a port at the first, as the port belongs to one
+/// socket.
 fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<Service>, Failure> {
     let scheme = service.scheme();
     let addresses = service.local_addrs();

@@ -78,7 +78,8 @@ impl Program {
         }
     }
 
-    /// Passes input and reads output until the program closes its output. It must still be waited for afterwards, even after an error.
+    /// Passes input and reads output until the program closes its output. It must still be waited for
+    /// afterwards, even after an error.
     fn talk(
         &self,
         running: &mut Running,

@@ -1,4 +1,5 @@
-//! TCP connections: received bytes are sent back unchanged. One thread serves all of them, so it knows the share of each.
+//! TCP connections: received bytes are sent back unchanged. One thread serves all of them, so it knows the
+//! share of each.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -23,12 +24,12 @@ const ACCEPTED_MAX: usize = 16;
 /// Length of the pieces that keep bytes for a peer that does not read; each is read by one call.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The most bytes kept for one peer, from which the server then stops reading. It is more than the longest message, so that a peer that
-/// sends a whole one before it reads gets it back.
+/// The most bytes kept for one peer, from which the server then stops reading. It is more than the longest
+/// message, so that a peer that sends a whole one before it reads gets it back.
 const KEPT_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
 
-/// The most bytes kept for all peers: 256 MiB, including the piece that each may add before the next check. Beyond that a connection is
-/// ended.
+/// The most bytes kept for all peers: 256 MiB, including the piece that each may add before the next check.
+/// Beyond that a connection is ended.
 const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BYTES;
 
 pub(super) fn serve(
@@ -77,7 +78,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Finds connections that may have something to do, possibly after a wait. Returns whether there may be a new one.
+    /// Finds connections that may have something to do, possibly after a wait. Returns whether there may be a
+    /// new one.
     fn look(&mut self, sleeps: bool) -> io::Result<bool> {
         self.pause = self.pause.filter(|end| Instant::now() < *end);
         if !sleeps {
@@ -113,7 +115,8 @@ impl Server<'_> {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
                     Some(libc::EMFILE) if !self.connections.is_empty() => self.make_place(),
-                    // The machine lacks memory or descriptors. The connection stays in the queue, and poll would return at once again.
+                    // The machine lacks memory or descriptors. The connection stays in the queue, and poll
+                    // would return at once again.
                     _ => return self.pause = Some(now + PATIENCE),
                 },
             }
@@ -163,7 +166,8 @@ impl Server<'_> {
     }
 }
 
-/// The connection to end first: in the network with the largest share, the connection with the largest part of it.
+/// The connection to end first: in the network with the largest share, the connection with the largest part
+/// of it.
 fn greediest<P: Ord>(
     connections: &[Connection],
     share: impl Fn(&Connection) -> usize,

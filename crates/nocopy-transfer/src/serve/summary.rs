@@ -1,4 +1,5 @@
-//! The summary of services: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is absent.
+//! The summary of services: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is
+//! absent.
 
 use std::io;
 use std::net::SocketAddr;

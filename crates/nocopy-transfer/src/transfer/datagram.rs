@@ -15,7 +15,8 @@ pub(crate) struct Sent {
     pub datagrams: u64,
     /// Bytes of the stream, without headers.
     pub bytes: u64,
-    /// Sum of the checksums of the datagrams. They include the datagrams' numbers, so the sum covers the whole stream. 0 without checksums.
+    /// Sum of the checksums of the datagrams. They include the datagrams' numbers, so the sum covers the
+    /// whole stream. 0 without checksums.
     pub checksum: u64,
 }
 

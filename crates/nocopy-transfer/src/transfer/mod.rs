@@ -1,8 +1,9 @@
-//! The protocol between `nocopy send udp://…` and `nocopy recv udp://…` (docs/recv.md), without sockets and clocks: datagrams
-//! and times in, datagrams and findings out.
+//! The protocol between `nocopy send udp://…` and `nocopy recv udp://…` (docs/recv.md), without sockets and
+//! clocks: datagrams and times in, datagrams and findings out.
 //!
-//! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender *asks* regularly: first whether
-//! the receiver is there, last what arrived. The receiver only *answers*, with its counts.
+//! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender *asks*
+//! regularly: first whether the receiver is there, last what arrived. The receiver only *answers*, with its
+//! counts.
 
 mod datagram;
 mod receiving;

@@ -1,7 +1,8 @@
 //! The receiver's side of a run: it counts what arrives, and answers questions.
 //!
-//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last answer, so both ends print the
-//! same numbers. That answer states how many datagrams it covers, so datagrams after the end of a shortened run are not counted as lost.
+//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last
+//! answer, so both ends print the same numbers. That answer states how many datagrams it covers, so datagrams
+//! after the end of a shortened run are not counted as lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use super::sending::SILENCE_NS;
 use super::wire::{CONTROL_BYTES, Data, Refusal};
 use crate::arrivals::{Arrival, Arrivals};
 
-/// How many numbers are remembered. Networks reorder by a few milliseconds at most; this many datagrams arrive in 6 ms at 10 M/s.
+/// How many numbers are remembered. Networks reorder by a few milliseconds at most; this many datagrams
+/// arrive in 6 ms at 10 M/s.
 const WINDOW: u64 = 1 << 16;
 
 /// More bytes than a datagram can have.
@@ -21,10 +23,12 @@ const DATAGRAM_BYTES_MAX: u64 = 1 << 16;
 /// After the sender is done, missing datagrams count as lost when nothing has arrived for this long.
 const SETTLE_NS: u64 = 100_000_000;
 
-/// How long to wait for the sender's thanks for the last answer: the sender asks again if the answer was lost.
+/// How long to wait for the sender's thanks for the last answer: the sender asks again if the answer was
+/// lost.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it gives up on its own.
+/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it
+/// gives up on its own.
 const GIVE_UP_NS: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
@@ -118,8 +122,8 @@ impl Receiving {
         }
     }
 
-    /// Stops counting. Returns a datagram that reports this to the sender, once and only if the sender has sent more bytes than were counted; the
-    /// sender also gets it in answer to each request.
+    /// Stops counting. Returns a datagram that reports this to the sender, once and only if the sender has
+    /// sent more bytes than were counted; the sender also gets it in answer to each request.
     pub(crate) fn close(&mut self, now_ns: u64) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
         let run = self.run.as_mut().filter(|run| run.closed.is_none())?;
         run.close(now_ns);
@@ -220,8 +224,8 @@ impl Run {
         true
     }
 
-    /// Whether such data may exist: the bytes before them must fit into that many datagrams, and they must end before the end that the sender
-    /// has announced.
+    /// Whether such data may exist: the bytes before them must fit into that many datagrams, and they must
+    /// end before the end that the sender has announced.
     fn is_possible(&self, data: &Data) -> bool {
         let end = data.offset + data.bytes.len() as u64; // places are below 2^62
         data.offset <= data.number.saturating_mul(DATAGRAM_BYTES_MAX)
@@ -251,7 +255,8 @@ impl Run {
         self.closed.get_or_insert(Closed { at_ns, expected });
     }
 
-    /// The number of expected datagrams: all that were sent, or, until that is known, those up to the last received.
+    /// The number of expected datagrams: all that were sent, or, until that is known, those up to the last
+    /// received.
     fn expected(&self) -> u64 {
         match (self.closed, self.sent) {
             (Some(closed), _) => closed.expected,
@@ -475,8 +480,8 @@ mod tests {
     }
 
     proptest! {
-        /// With any input: no address is sent more bytes or datagrams than it has sent; the counts match the data passed on; the last
-        /// answer never changes.
+        /// With any input: no address is sent more bytes or datagrams than it has sent; the counts match the
+        /// data passed on; the last answer never changes.
         #[test]
         fn answers_are_bounded_and_counts_add_up(
             all in proptest::collection::vec((anything(), 1..3_u16, 0..200_000_000_u64), 0..100), close_at in 0..200_usize,

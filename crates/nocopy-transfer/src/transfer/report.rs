@@ -23,7 +23,8 @@ impl Findings {
         self.expected.saturating_sub(self.received.datagrams)
     }
 
-    /// Whether the received data is the sent data, up to the receiver's limit; for datagrams with checksums. `None`: unknown.
+    /// Whether the received data is the sent data, up to the receiver's limit; for datagrams with checksums.
+    /// `None`: unknown.
     pub(crate) fn verified(&self) -> Option<bool> {
         let Self { received, sent, .. } = self;
         let same = |sent: Sent| {

@@ -6,13 +6,14 @@ use super::datagram::{Answer, Ask, Datagram, Sent};
 use super::report::Findings;
 use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
-/// Intervals of questions: until the receiver answers, while data flow (so that both ends know that the other works), and after the
-/// last data.
+/// Intervals of questions: until the receiver answers, while data flow (so that both ends know that the other
+/// works), and after the last data.
 const CONNECTING_NS: u64 = 50_000_000;
 const RUNNING_NS: u64 = 100_000_000;
 const FINISHING_NS: u64 = 20_000_000;
 
-/// How long answers may be missing. In this time a hundred questions are asked, so one gets through even if 9 of 10 datagrams are lost.
+/// How long answers may be missing. In this time a hundred questions are asked, so one gets through even if 9
+/// of 10 datagrams are lost.
 pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 
 #[derive(Debug)]
@@ -33,7 +34,8 @@ enum Stage {
     Connecting,
     Running,
     Finishing,
-    /// The last answer has arrived; and whether that was before all data were sent, and whether thanks were sent.
+    /// The last answer has arrived; and whether that was before all data were sent, and whether thanks were
+    /// sent.
     Over {
         early: bool,
         thanked: bool,
@@ -244,8 +246,8 @@ mod tests {
     }
 
     proptest! {
-        /// Over a path that loses, repeats, delays and damages in both directions, both ends get the same counts, data are passed on
-        /// unchanged, and both ends end.
+        /// Over a path that loses, repeats, delays and damages in both directions, both ends get the same
+        /// counts, data are passed on unchanged, and both ends end.
         #[test]
         fn both_ends_agree(fates in proptest::collection::vec(0..10_u8, 1..400), datagrams in 0..120_u64, verify: bool) {
             let way = |skipped| Way {

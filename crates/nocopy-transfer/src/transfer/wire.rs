@@ -1,4 +1,5 @@
-//! The messages between the two ends of a transfer: data, questions, answers, and the heads of streams. All numbers are big-endian.
+//! The messages between the two ends of a transfer: data, questions, answers, and the heads of streams. All
+//! numbers are big-endian.
 //!
 //! | bytes | |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | 32..36 | CRC32C of header (with zeros here) and rest; 0 without checksum |
 //! | 36..40 | bytes after the header |
 //!
-//! In *data*, the bytes of the stream follow the header; in all other kinds, a record of eight counts. `datagram.rs` (for datagrams) and
-//! `stream/message.rs` (for streams) define the meaning of number, offset and counts, and which must be 0.
+//! In *data*, the bytes of the stream follow the header; in all other kinds, a record of eight counts.
+//! `datagram.rs` (for datagrams) and `stream/message.rs` (for streams) define the meaning of number, offset
+//! and counts, and which must be 0.
 
 const MAGIC: [u8; 4] = *b"nocp";
 const VERSION: u8 = 2;
@@ -23,7 +25,8 @@ const LENGTH_AT: usize = 36;
 
 pub(super) const COUNTS: usize = 8;
 
-/// A header and a record. All messages without data have this length, so that an answer is never longer than its question.
+/// A header and a record. All messages without data have this length, so that an answer is never longer than
+/// its question.
 pub(crate) const CONTROL_BYTES: usize = HEADER_BYTES + 8 * COUNTS;
 
 /// The index of a checksum in a record, which may be any number.
@@ -168,8 +171,8 @@ impl Control {
     }
 }
 
-/// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum, if one is requested.
-/// Panics if `buffer` has no room for the header.
+/// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum,
+/// if one is requested. Panics if `buffer` has no room for the header.
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
     emit_header(buffer, Kind::Data, flags, [run, number, offset]);

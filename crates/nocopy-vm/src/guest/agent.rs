@@ -17,8 +17,8 @@ use crate::event::{self, Ended, Event};
 use crate::failure::Failure;
 use crate::topology::Topology;
 
-/// A test that takes longer hangs, and is killed. Seen on emulated processors, beside other work: 160 s, with `--soak` 1,700 s, and more than
-/// an hour for a whole program of tests.
+/// A test that takes longer hangs, and is killed. Seen on emulated processors, beside other work: 160 s, with
+/// `--soak` 1,700 s, and more than an hour for a whole program of tests.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 const SOAK_TIMEOUT: Duration = Duration::from_secs(3600);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
@@ -61,8 +61,8 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
     events.tell(&Event::Done { log: log.news()? })
 }
 
-/// Runs a test in its own process: if it dies or hangs, others are not affected, and the kernel removes its sockets,
-/// programs and namespaces.
+/// Runs a test in its own process: if it dies or hangs, others are not affected, and the kernel removes its
+/// sockets, programs and namespaces.
 fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<Ended, Failure> {
     let (mut said, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut command = Command::new(std::env::current_exe()?);
@@ -82,7 +82,8 @@ fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<En
     Ok(Ended { test: test.to_owned(), seconds, failure, log: log.news()?, oversleep_ms: 0, measured })
 }
 
-/// Waits for a test, which leads a process group of its own, and kills what it has left running; `None`: it was killed itself.
+/// Waits for a test, which leads a process group of its own, and kills what it has left running; `None`: it
+/// was killed itself.
 pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let (group, give_up) = (Pid::from_child(child), Instant::now() + timeout);
     let mut status = child.try_wait()?;

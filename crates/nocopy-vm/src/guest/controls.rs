@@ -1,5 +1,6 @@
-//! A directory that is written by NFS from `nocopy serve nfs`, and its controls: the same from the kernel's own server, and a directory
-//! of the same disk without NFS. A failure that a control has, too, is not the server's fault.
+//! A directory that is written by NFS from `nocopy serve nfs`, and its controls: the same from the kernel's
+//! own server, and a directory of the same disk without NFS. A failure that a control has, too, is not the
+//! server's fault.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -64,8 +65,8 @@ impl Controls {
         Ok(controls)
     }
 
-    /// Adds a directory, which two clients mount if it is served. They are at the end where the servers are, so that calls go over the
-    /// loopback: through an emulated card each takes some 5 ms.
+    /// Adds a directory, which two clients mount if it is served. They are at the end where the servers are,
+    /// so that calls go over the loopback: through an emulated card each takes some 5 ms.
     fn mount(
         &mut self,
         lab: &Lab,

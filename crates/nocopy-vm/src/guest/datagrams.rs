@@ -17,8 +17,8 @@ pub(crate) const DATAGRAMS: u32 = 1000;
 pub(crate) const DATAGRAM_BYTES: usize = 1400;
 pub(crate) const BYTES: u64 = DATAGRAMS as u64 * DATAGRAM_BYTES as u64;
 
-/// On their way at a time: as many as make the longest message that a kernel cuts, and fewer than an ordinary socket's receive buffer
-/// holds.
+/// On their way at a time: as many as make the longest message that a kernel cuts, and fewer than an ordinary
+/// socket's receive buffer holds.
 const WINDOW: u32 = 46;
 
 /// The methods that send from the program's memory.
@@ -41,8 +41,9 @@ pub(crate) struct Case<M = Method> {
     pub(crate) evidence: Evidence,
 }
 
-/// Sends datagrams across, checks that each arrives with its bytes, in order, and that its memory comes back with the evidence, and
-/// adds a row to the report. Returns what the sender's ledger says, and what the kernel copied.
+/// Sends datagrams across, checks that each arrives with its bytes, in order, and that its memory comes back
+/// with the evidence, and adds a row to the report. Returns what the sender's ledger says, and what the
+/// kernel copied.
 pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
     let mut datagrams = Datagrams::open(guest.lab(), case.method)?;
     let copies = meter.copies(|| datagrams.cross(case))?;
@@ -118,7 +119,8 @@ impl Datagrams {
         Ok(sender.flush()?)
     }
 
-    /// Receives a whole window. Datagrams that io_uring sends may overtake each other while the send buffer is full.
+    /// Receives a whole window. Datagrams that io_uring sends may overtake each other while the send buffer
+    /// is full.
     fn expect(&mut self, window: &[Vec<u8>], method: Method) -> Result<(), Failure> {
         let arrived = window.iter().map(|_| receive(&self.receiver)).collect::<Result<Vec<_>, _>>();
         let mut arrived = arrived.map_err(|error| Failure(format!("{method}: not all arrived: {error}")))?;

@@ -1,7 +1,8 @@
-//! Packets in both directions while something breaks. Some may be lost; each that arrives has the bytes that were sent, and arrives once.
+//! Packets in both directions while something breaks. Some may be lost; each that arrives has the bytes that
+//! were sent, and arrives once.
 //!
-//! The order is not checked: when an interface recovers after its buffers ran out, the emulator lets a new packet
-//! overtake those that waited for it.
+//! The order is not checked: when an interface recovers after its buffers ran out, the emulator lets a new
+//! packet overtake those that waited for it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -107,7 +108,8 @@ impl Gauge {
         Ok(())
     }
 
-    /// Waits until both ports have sent and received once more, from now on: on a busy machine that takes as long as it takes.
+    /// Waits until both ports have sent and received once more, from now on: on a busy machine that takes as
+    /// long as it takes.
     pub(crate) fn wait_for_round(&self) -> Result<(), Failure> {
         let (before, give_up) = (self.rounds.load(Relaxed), Instant::now() + ARRIVAL_MAX);
         // The first to end may have begun before.
@@ -123,7 +125,8 @@ impl Gauge {
     }
 }
 
-/// Sends both ways between the ports of the left and the right end for as long as `fault` runs, on another thread.
+/// Sends both ways between the ports of the left and the right end for as long as `fault` runs, on another
+/// thread.
 pub(crate) fn during(
     lab: &Lab,
     left: &mut Port,

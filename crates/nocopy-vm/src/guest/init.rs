@@ -1,5 +1,5 @@
-//! The first process of a machine whose file system is in its memory: mounts the usual file systems, starts the guest, and
-//! switches the machine off when the guest ends.
+//! The first process of a machine whose file system is in its memory: mounts the usual file systems, starts
+//! the guest, and switches the machine off when the guest ends.
 
 use std::ffi::CStr;
 use std::fs;

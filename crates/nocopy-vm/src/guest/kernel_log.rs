@@ -37,8 +37,9 @@ const COMPLAINTS: &[&str] = &[
 /// The header of a stack trace, which belongs to the message before it.
 const TRACE: &str = "Call Trace:";
 
-/// Messages of the kernel that it did not run for seconds, each with the function that prints it and a trace. They appear when the host
-/// does not run the machine. A test that makes the kernel hang does not end, and fails by that.
+/// Messages of the kernel that it did not run for seconds, each with the function that prints it and a trace.
+/// They appear when the host does not run the machine. A test that makes the kernel hang does not end, and
+/// fails by that.
 const STALLS: &[&str] = &[
     "rcu: INFO:",           // print_other_cpu_stall, print_cpu_stall, synchronize_rcu_expedited_wait
     "kthread starved for",  // rcu_check_gp_kthread_starvation
@@ -129,8 +130,8 @@ pub(crate) fn is_long_stall(line: &str) -> bool {
     kind(line) == Some(Kind::Stall)
 }
 
-/// Complaints and stalls, each with the lines that follow it. A trace that nothing was said before is a complaint; a complaint amid
-/// the lines of a stall is one, too.
+/// Complaints and stalls, each with the lines that follow it. A trace that nothing was said before is a
+/// complaint; a complaint amid the lines of a stall is one, too.
 fn sorted(lines: Vec<String>) -> Log {
     let (mut left, mut current) = (0, Kind::Complaint);
     let mut log = Log::default();

@@ -118,8 +118,9 @@ impl Copies {
         self.of(way).iter().map(|account| account.bytes).sum()
     }
 
-    /// Bytes copied that way, without headers alone: a TCP packet that is sent again while its first copy is still queued gets headers of
-    /// its own, and shares the payload (`tcp_retransmit_skb`, `skb_unclone`). A slow machine makes the kernel send again.
+    /// Bytes copied that way, without headers alone: a TCP packet that is sent again while its first copy is
+    /// still queued gets headers of its own, and shares the payload (`tcp_retransmit_skb`, `skb_unclone`). A
+    /// slow machine makes the kernel send again.
     pub(crate) fn payload_bytes(&self, way: Way) -> u64 {
         let accounts = self.of(way).into_iter();
         accounts.filter(|account| !account.is_headers_alone()).map(|account| account.bytes).sum()

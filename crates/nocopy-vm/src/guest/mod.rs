@@ -36,8 +36,8 @@ use crate::arguments::RandomArguments;
 use crate::failure::Failure;
 use crate::topology::Topology;
 
-/// What a test gets: the two ends, each an interface in its own network namespace, with a freshly loaded driver, addressed,
-/// up and with carrier.
+/// What a test gets: the two ends, each an interface in its own network namespace, with a freshly loaded
+/// driver, addressed, up and with carrier.
 #[derive(Debug)]
 pub(crate) struct Guest {
     topology: Topology,

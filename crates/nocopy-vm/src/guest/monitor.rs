@@ -1,5 +1,5 @@
-//! The monitor of the machine's emulator, reached from inside over a serial port (see `host::machine`): it can do to a card
-//! what only a hand at the cable could.
+//! The monitor of the machine's emulator, reached from inside over a serial port (see `host::machine`): it
+//! can do to a card what only a hand at the cable could.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,5 @@
-//! A directory on its own file system, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
+//! A directory on its own file system, `nocopy serve nfs` at the left end, and the kernel's own client at the
+//! right one.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
@@ -40,7 +41,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Makes the disk: ext4 in memory, so that reads come from the page cache of a file system with blocks, and files can be cold.
+    /// Makes the disk: ext4 in memory, so that reads come from the page cache of a file system with blocks,
+    /// and files can be cold.
     pub(crate) fn new() -> Result<Self, Failure> {
         Self::on_disk(&[], c"")
     }
@@ -221,8 +223,8 @@ impl Offer {
         Self { address: lab.left().ipv4(), port: PORT, mount_port: PORT }
     }
 
-    /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace. `more` begins with a comma, or is
-    /// nothing.
+    /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace.
+    /// `more` begins with a comma, or is nothing.
     pub(crate) fn mount(self, from: &Namespace, at: PathBuf, more: &str) -> Result<Mounted, Failure> {
         let Self { address, port, .. } = self;
         let done = self.try_mount(from, Path::new("/"), at, more);

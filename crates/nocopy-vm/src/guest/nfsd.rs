@@ -1,7 +1,7 @@
 //! The kernel's own NFS server at the left end, as a control: a failure of both is not this project's.
 //!
-//! It needs no package: this program writes to the kernel what rpc.mountd would write (who may mount which directory), and a thread
-//! answers calls for rpc.mountd and rpcbind.
+//! It needs no package: this program writes to the kernel what rpc.mountd would write (who may mount which
+//! directory), and a thread answers calls for rpc.mountd and rpcbind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,8 +24,8 @@ const BIND_PORT: u16 = 111;
 const MOUNT_PROGRAM: u32 = 100_005;
 const MOUNT_PROCEDURE: u32 = 1;
 
-/// Of an export (`include/uapi/linux/nfsd/export.h`): from any port, everybody is the user without privileges, paths are not checked,
-/// and it has a number.
+/// Of an export (`include/uapi/linux/nfsd/export.h`): from any port, everybody is the user without
+/// privileges, paths are not checked, and it has a number.
 const FLAGS: u32 = 0x0002 | 0x0008 | 0x0400 | 0x2000;
 const NUMBER: u32 = 1;
 /// When entries of the kernel's tables expire, in seconds since 1970: in 2038, later than any test.
@@ -88,7 +88,8 @@ impl KernelServer {
 
     /// Starts the server again.
     ///
-    /// The kernel emptied its tables of exports with the last thread. Without them it would wait for an rpc.mountd, which is not there.
+    /// The kernel emptied its tables of exports with the last thread. Without them it would wait for an
+    /// rpc.mountd, which is not there.
     pub(crate) fn start_again(&self, lab: &Lab, scene: &Scene) -> Result<(), Failure> {
         let clients = [lab.left(), lab.right()].map(End::ipv4);
         self.namespace.run(|| {
@@ -148,7 +149,8 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// Answers every call: a mount of the root with the handle, others with "yes", as rpcbind answers all that register.
+/// Answers every call: a mount of the root with the handle, others with "yes", as rpcbind answers all that
+/// register.
 fn answer(listener: &TcpListener, handle: &[u8]) {
     for stream in listener.incoming() {
         let (Ok(stream), handle) = (stream, handle.to_vec()) else { return };

@@ -1,5 +1,5 @@
-//! Test programs that were built for the machine, run as `cargo xtask test` runs them on the host: each test in its own process, in
-//! a network namespace in which only the loopback is up.
+//! Test programs that were built for the machine, run as `cargo xtask test` runs them on the host: each test
+//! in its own process, in a network namespace in which only the loopback is up.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -17,7 +17,8 @@ use super::{Guest, agent, say_at_console};
 use crate::built::{self, TestProgram};
 use crate::failure::{Failure, last_lines};
 
-/// A test that takes longer hangs: on emulated processors, beside other work, tests were seen that had not ended after 600 s, and did not hang.
+/// A test that takes longer hangs: on emulated processors, beside other work, tests were seen that had not
+/// ended after 600 s, and did not hang.
 const TEST_MAX: Duration = Duration::from_secs(3600);
 
 /// How many lines of a failed test's output are reported.
@@ -56,7 +57,8 @@ impl Selection {
     }
 }
 
-/// Runs the selected tests of that program; records how many passed, and each that was skipped. Fails when one fails, and when none passes.
+/// Runs the selected tests of that program; records how many passed, and each that was skipped. Fails when
+/// one fails, and when none passes.
 pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(), Failure> {
     let program = find(name)?;
     let (tests, left_out) = selection.of(libtest::tests(&program.program, &program.directory)?)?;
@@ -132,8 +134,8 @@ fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failur
     Ok(done?.into_iter().flatten().collect())
 }
 
-/// Runs what failed once more, while nothing else runs: an emulated machine may stall for longer than a queue lasts. What passes then is
-/// recorded.
+/// Runs what failed once more, while nothing else runs: an emulated machine may stall for longer than a queue
+/// lasts. What passes then is recorded.
 fn try_again(program: &TestProgram, ended: &mut [Ended], guest: &Guest) -> Result<(), Failure> {
     for failed in ended.iter_mut().filter(|ended| ended.verdict == Verdict::Failed) {
         let (verdict, output) = run_one(program, &failed.test)?;

@@ -1,5 +1,5 @@
-//! Counts the bytes that a process's read calls return, and those it splices (`bpf/reads.bpf.c`): a program that never has the bytes of a file in
-//! its memory cannot have copied them.
+//! Counts the bytes that a process's read calls return, and those it splices (`bpf/reads.bpf.c`): a program
+//! that never has the bytes of a file in its memory cannot have copied them.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -37,7 +37,8 @@ impl Reads {
         Ok(Self { programs })
     }
 
-    /// The calls that have returned so far, on all processors. Fails if the kernel skipped the program: then no figure is true.
+    /// The calls that have returned so far, on all processors. Fails if the kernel skipped the program: then
+    /// no figure is true.
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
         let count = |(key, call): (u32, &'static str)| {
             let [calls, bytes] = counted(&self.programs, "counts", key)?;

@@ -1,4 +1,5 @@
-//! A stream whose bytes show their position, sent by this library's socket at the left end to an ordinary socket at the right.
+//! A stream whose bytes show their position, sent by this library's socket at the left end to an ordinary
+//! socket at the right.
 
 use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
@@ -27,8 +28,8 @@ pub(crate) type Case = datagrams::Case<Method>;
 const PIECES_MAX: usize = 2;
 const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 
-/// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the evidence, and adds a row to
-/// the report. Returns what the sender's ledger says, and what the kernel copied.
+/// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the
+/// evidence, and adds a row to the report. Returns what the sender's ledger says, and what the kernel copied.
 pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
     let builder = Stream::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
     cross(guest, meter, (&case.method.to_string(), case.name), builder, |sender| send(sender, case))

@@ -21,14 +21,16 @@ const SILENCE: Duration = Duration::from_millis(300);
 /// Packets of each kind that show that a port works: more than its rings hold.
 const AFTERWARDS: u32 = 600;
 
-/// An EtherType for experiments: neither the host's stack nor the card's receive-side scaling takes an interest in it.
+/// An EtherType for experiments: neither the host's stack nor the card's receive-side scaling takes an
+/// interest in it.
 const ETHERTYPE: u16 = 0x88b5;
 
-/// The EtherType of packets that a test sends without taking in every one of them. However late one arrives, [`cross`] and [`expect`] pass
-/// it over, as they do a frame that a port sent to itself as proof.
+/// The EtherType of packets that a test sends without taking in every one of them. However late one arrives,
+/// [`cross`] and [`expect`] pass it over, as they do a frame that a port sent to itself as proof.
 const STRAY: u16 = 0x88b6;
 
-/// Opens a port at either end, as [`open`] does, at the same time, because it may take seconds until there is carrier.
+/// Opens a port at either end, as [`open`] does, at the same time, because it may take seconds until there is
+/// carrier.
 pub(crate) fn open_both(lab: &Lab) -> Result<(Port, Port), OpenError> {
     thread::scope(|scope| {
         let left = scope.spawn(|| open(lab.left()));
@@ -37,7 +39,8 @@ pub(crate) fn open_both(lab: &Lab) -> Result<(Port, Port), OpenError> {
     })
 }
 
-/// Opens a port of an end in zero-copy, or not at all; its rings are small, so that packets often wrap around them.
+/// Opens a port of an end in zero-copy, or not at all; its rings are small, so that packets often wrap around
+/// them.
 pub(crate) fn open(end: &End) -> Result<Port, OpenError> {
     open_queue(end, 0)
 }
@@ -83,7 +86,8 @@ pub(crate) fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"))
 }
 
-/// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives, in order and with its bytes.
+/// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives,
+/// in order and with its bytes.
 pub(crate) fn cross(
     from: &mut Port,
     to: &mut Port,
@@ -180,8 +184,8 @@ pub(crate) fn close(port: Port) {
     assert!(balance.is_whole() && away == (0, 0, 0), "after closing: {balance}");
 }
 
-/// Checks that two ports carry packets of every kind as if nothing had happened, closes them, and checks that nothing is left
-/// of them and that the host can use the interfaces.
+/// Checks that two ports carry packets of every kind as if nothing had happened, closes them, and checks that
+/// nothing is left of them and that the host can use the interfaces.
 pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Result<(), Failure> {
     discard(&mut left)?;
     discard(&mut right)?;

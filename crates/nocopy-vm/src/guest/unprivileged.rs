@@ -92,8 +92,8 @@ fn small(interface: &str) -> PortBuilder {
     Port::builder(interface).ring_sizes(256, 256).frame_count(512, 256)
 }
 
-/// Grants a port at the left end, and checks that its client, in that mode, carries packets both ways, and that nothing is
-/// left of it when it is killed.
+/// Grants a port at the left end, and checks that its client, in that mode, carries packets both ways, and
+/// that nothing is left of it when it is killed.
 pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let client = Client::start(left)?;
@@ -115,7 +115,8 @@ pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     pins::wait_for_none()
 }
 
-/// Sends packets to the end `at`, a window at a time, and checks that each comes back, in order and with its bytes.
+/// Sends packets to the end `at`, a window at a time, and checks that each comes back, in order and with its
+/// bytes.
 fn exchange(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
     for first in (0..PACKETS).step_by(WINDOW as usize) {
         let window: Vec<_> =

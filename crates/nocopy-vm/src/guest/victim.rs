@@ -24,8 +24,8 @@ const OPEN: &str = "open";
 pub(crate) struct Victim(Running);
 
 impl Victim {
-    /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from `first`, and
-    /// checks what it receives.
+    /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from
+    /// `first`, and checks what it receives.
     pub(crate) fn start(at: &End, to: &End, first: u32) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         let address = |end: &End| MacAddress(end.mac()).to_string();

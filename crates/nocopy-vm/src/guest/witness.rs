@@ -1,8 +1,9 @@
-//! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`), at other functions than `nocopy profile`.
+//! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`), at other functions than
+//! `nocopy profile`.
 //!
-//! It also reports what it missed. The kernel skips a kprobe on a processor that is inside another one, so a packet that interrupts a
-//! counted call is not counted. That is rare, unless the processor is emulated and its host busy. The kernel counts these cases, and they
-//! are reported.
+//! It also reports what it missed. The kernel skips a kprobe on a processor that is inside another one, so a
+//! packet that interrupts a counted call is not counted. That is rare, unless the processor is emulated and
+//! its host busy. The kernel counts these cases, and they are reported.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -74,7 +75,8 @@ impl Witness {
         Ok(Seen { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)? })
     }
 
-    /// Calls of the function that passed its kprobe over (kernel: kprobes_inc_nmissed_count), or its program (trace_call_bpf).
+    /// Calls of the function that passed its kprobe over (kernel: kprobes_inc_nmissed_count), or its program
+    /// (trace_call_bpf).
     fn missed(&self, function: &str) -> Result<u64, Failure> {
         let program = self.programs.program(function).expect("there is a program for each function");
         let account = account_of(program.fd()?.as_fd().as_raw_fd())?;

@@ -1,5 +1,6 @@
-//! Machines with arm64 processors, which QEMU emulates. All they have is a file system in memory: programs of Debian's packages, the
-//! kernel's modules, and what was built for them, at the paths that it has on the host.
+//! Machines with arm64 processors, which QEMU emulates. All they have is a file system in memory: programs of
+//! Debian's packages, the kernel's modules, and what was built for them, at the paths that it has on the
+//! host.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,7 +22,8 @@ const RELEASE: &str = "bookworm";
 /// Programs that tests and the lab start: modprobe, ip and tc, the compiler of filters, a shell.
 const PACKAGES: &[&str] = &["kmod", "iproute2", "libpcap0.8", "busybox-static"];
 
-/// The C library's directory in the cross compiler's packages of Debian and Ubuntu, in which programs look for it.
+/// The C library's directory in the cross compiler's packages of Debian and Ubuntu, in which programs look
+/// for it.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
 const LIBRARIES_THERE: &str = "/lib/aarch64-linux-gnu";
 const LOADER: &str = "ld-linux-aarch64.so.1";
@@ -86,7 +88,8 @@ impl Image {
         let port = format!("virtserialport,chardev=events,name={}", guest::init::EVENTS_PORT);
         words.extend(["-chardev".into(), events.into(), "-device".into(), port.into()]);
         words.extend(["-kernel".into(), kernel.image.clone().into(), "-initrd".into(), self.path().into()]);
-        // The words after '--' are the first process's arguments. When the first process ends, the machine ends.
+        // The words after '--' are the first process's arguments. When the first process ends, the machine
+        // ends.
         let line = format!(
             "console=ttyAMA0 panic=-1 net.ifnames=0 rdinit={} -- init {}",
             self.program.display(),

@@ -6,7 +6,8 @@ use crate::arguments::RunArguments;
 use crate::registry::TESTS;
 use crate::topology::{Architecture, Kernel, Topology};
 
-/// Tests of one machine, so that three of them have about as much to do. On arm64 each is a whole program of tests.
+/// Tests of one machine, so that three of them have about as much to do. On arm64 each is a whole program of
+/// tests.
 const fn tests_max(kernel: Kernel) -> usize {
     match kernel.architecture() {
         Architecture::Amd64 => 9,

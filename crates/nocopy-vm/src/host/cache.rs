@@ -43,8 +43,8 @@ impl Cache {
         &self.directory
     }
 
-    /// The directory of that name: there complete, or made by `fill` in a temporary place and then renamed, so that a
-    /// kill in the middle leaves nothing that looks complete.
+    /// The directory of that name: there complete, or made by `fill` in a temporary place and then renamed,
+    /// so that a kill in the middle leaves nothing that looks complete.
     pub(crate) fn filled(
         &self,
         name: &str,

@@ -32,8 +32,9 @@ impl Machine {
         shared: &Path,
     ) -> std::io::Result<Self> {
         let console = File::create(shared.join(CONSOLE))?;
-        // Three layers, so that no QEMU outlives its lab: setpriv kills unshare when this thread dies, by whatever cause;
-        // unshare then kills the first process of a process namespace; and with that one the kernel kills all others.
+        // Three layers, so that no QEMU outlives its lab: setpriv kills unshare when this thread dies, by
+        // whatever cause; unshare then kills the first process of a process namespace; and with that one the
+        // kernel kills all others.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]);
         match &lab.tools.starter {
@@ -109,7 +110,8 @@ fn devices(topology: Topology) -> String {
             n + 1,
             n + 1
         ),
-        // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does zero-copy.
+        // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does
+        // zero-copy.
         Topology::Virtio | Topology::VirtioTaps => format!(
             "-device virtio-net-pci,id=card{n},netdev=h{n},iommu_platform=on,disable-legacy=on,\
              guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_csum=off"
@@ -119,8 +121,8 @@ fn devices(topology: Topology) -> String {
     format!("{} {} {}", wire::netdevs(topology), card(0), card(1))
 }
 
-/// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can pull a cable:
-/// QEMU is both ends of a socket.
+/// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can
+/// pull a cable: QEMU is both ends of a socket.
 fn monitor(shared: &Path) -> String {
     let socket = shared.join("monitor");
     let (socket, name) = (socket.display(), guest::monitor::PORT);

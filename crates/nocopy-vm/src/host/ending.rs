@@ -2,7 +2,8 @@
 pub(super) enum Ending {
     /// It never booted: no test has run.
     NeverUp(String),
-    /// Its kernel complained while it booted: no test has run, and what the tests would say about such a kernel proves nothing.
+    /// Its kernel complained while it booted: no test has run, and what the tests would say about such a
+    /// kernel proves nothing.
     Unsound(String),
     /// It stopped sending output.
     Silent(String),
@@ -22,7 +23,8 @@ impl Ending {
         }
     }
 
-    /// Whether the machine ended before its first test, so that starting it again hides nothing about the tests.
+    /// Whether the machine ended before its first test, so that starting it again hides nothing about the
+    /// tests.
     pub(super) fn is_before_tests(&self) -> bool {
         matches!(self, Self::NeverUp(_) | Self::Unsound(_))
     }

@@ -27,7 +27,8 @@ const fn suite(kernel: Kernel) -> &'static str {
 }
 
 impl KernelTree {
-    /// The kernel in the cache, fetched if it is not there. One that is there is kept: delete its directory for a newer.
+    /// The kernel in the cache, fetched if it is not there. One that is there is kept: delete its directory
+    /// for a newer.
     pub(crate) fn prepare(cache: &Cache, kernel: Kernel) -> Result<Self, Error> {
         let (suite, architecture) = (suite(kernel), kernel.architecture());
         let name = match architecture {

@@ -1,7 +1,7 @@
 //! Whether machines run by hardware virtualisation.
 //!
-//! It does not suffice that `/dev/kvm` can be opened: if the hypervisor below emulates it, a stock kernel may hang while it boots. So one
-//! machine is booted as a test, once for each kernel of the host and each QEMU.
+//! It does not suffice that `/dev/kvm` can be opened: if the hypervisor below emulates it, a stock kernel may
+//! hang while it boots. So one machine is booted as a test, once for each kernel of the host and each QEMU.
 
 use std::fs;
 use std::time::Duration;

@@ -30,8 +30,8 @@ const SILENCE_MORE: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Machines at a time beyond one for each processor of the host: emulation keeps about one processor busy for each machine, but a third
-/// of the time a machine waits for the link of a card.
+/// Machines at a time beyond one for each processor of the host: emulation keeps about one processor busy for
+/// each machine, but a third of the time a machine waits for the link of a card.
 const MACHINES_MORE: usize = 1;
 
 /// Those of arm64 wait for nothing, and have 4 GiB each.
@@ -62,8 +62,8 @@ pub(crate) struct Outcome {
     is_excused: bool,
 }
 
-/// Runs every machine, [`machines_max`] at a time. Then repeats, one at a time, what failed during a stall. Returns the outcomes in the
-/// order of `boots`.
+/// Runs every machine, [`machines_max`] at a time. Then repeats, one at a time, what failed during a stall.
+/// Returns the outcomes in the order of `boots`.
 pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outcome> {
     // A run has machines of one architecture.
     let machines_max = boots.first().map_or(0, |(_, boot)| machines_max(boot.kernel.architecture()));
@@ -97,7 +97,8 @@ fn machines_max(architecture: Architecture) -> usize {
     }
 }
 
-/// Runs tests on a machine, which is started once more if it does not boot, or its kernel complains before the first test.
+/// Runs tests on a machine, which is started once more if it does not boot, or its kernel complains before
+/// the first test.
 fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut Outcome) {
     let started = Instant::now();
     let topology = outcome.boot.topology;
@@ -131,7 +132,8 @@ impl Outcome {
         }
     }
 
-    /// Runs once more, on a machine that has no other beside it, what failed or never ran because something stood still.
+    /// Runs once more, on a machine that has no other beside it, what failed or never ran because something
+    /// stood still.
     fn run_again(&mut self, lab: &Lab<'_>, kernel: &KernelTree) {
         let was_cut_short = self.failure.is_some() && self.is_excused;
         let again = |row: &&Row| row.is_to_run_again() || (was_cut_short && row.runs.is_empty());
@@ -362,9 +364,9 @@ impl Reader {
     }
 }
 
-/// The kernel's last message when it dies of a breakpoint that was never set. While the kernel replaces an instruction it puts a breakpoint
-/// there (`text_poke_bp`), and removes it after notifying every processor. Emulated processors may still run code that was translated with
-/// it. No test in the lab sets breakpoints.
+/// The kernel's last message when it dies of a breakpoint that was never set. While the kernel replaces an
+/// instruction it puts a breakpoint there (`text_poke_bp`), and removes it after notifying every processor.
+/// Emulated processors may still run code that was translated with it. No test in the lab sets breakpoints.
 const BREAKPOINT: &str = "int3: 0000 [#";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Packages of suites the machine itself does not use.
 //!
-//! The machine's own sources say which mirror, which key and which options; only the suite is exchanged, in a private
-//! list with a private state directory. The machine's own sources and lists are left alone. Kernels are always Debian's: Ubuntu, whose
-//! own sources do not name its archive, has its keys in a package.
+//! The machine's own sources say which mirror, which key and which options; only the suite is exchanged, in a
+//! private list with a private state directory. The machine's own sources and lists are left alone. Kernels
+//! are always Debian's: Ubuntu, whose own sources do not name its archive, has its keys in a package.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -52,8 +52,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Fetches the suite's package lists into `directory`, those of `beside` (the machine's own release) too when its
-    /// packages may be needed to install one of this suite.
+    /// Fetches the suite's package lists into `directory`, those of `beside` (the machine's own release) too
+    /// when its packages may be needed to install one of this suite.
     pub(crate) fn fetch(
         archive: Archive,
         name: &str,

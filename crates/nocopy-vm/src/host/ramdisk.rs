@@ -1,4 +1,5 @@
-//! A file system that a kernel unpacks into memory before anything else: an archive in the format `newc` of cpio.
+//! A file system that a kernel unpacks into memory before anything else: an archive in the format `newc` of
+//! cpio.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -129,7 +129,8 @@ impl Report {
         }
     }
 
-    /// The rows that a test measured, on every topology: a table whose columns are the names of the plain values.
+    /// The rows that a test measured, on every topology: a table whose columns are the names of the plain
+    /// values.
     fn print_measured(&self, name: &str) {
         let rows = self.tests.iter().filter(|test| test.test == name);
         let rows = rows.flat_map(|test| test.measured.iter().map(move |measured| (test.topology, measured)));

@@ -1,7 +1,7 @@
 //! The result of each test on its machine, over all its runs.
 //!
-//! A test that fails while the machine stalled has shown nothing. It runs once more, alone. If it passes then, it is *flaky*: it is
-//! reported, and the run fails only if there are too many of them.
+//! A test that fails while the machine stalled has shown nothing. It runs once more, alone. If it passes
+//! then, it is *flaky*: it is reported, and the run fails only if there are too many of them.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use nocopy_lab::witness::{STALL_LIMIT, Stall};
 use crate::event::Ended;
 use crate::guest::kernel_log::is_long_stall;
 
-/// The limit of stalls in a machine with emulated processors, where work of the kernel may delay a thread for what takes a tenth of a
-/// second on another machine.
+/// The limit of stalls in a machine with emulated processors, where work of the kernel may delay a thread for
+/// what takes a tenth of a second on another machine.
 const GUEST_STALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A test, and the result of each run: at most two.

@@ -16,9 +16,9 @@ const QEMU: &str = "qemu-system-x86_64";
 /// The device that needs a QEMU of 8.0 or newer.
 const DEVICE: &str = "igb";
 
-/// Programs and the packages they come in: a kernel's modules are loaded by modprobe, virtme-ng makes its first file
-/// system from busybox and reads a kernel's version with file; taps are made by ip, and
-/// a disk in a machine by mkfs.ext4. The last ones are what users run on a mounted directory.
+/// Programs and the packages they come in: a kernel's modules are loaded by modprobe, virtme-ng makes its
+/// first file system from busybox and reads a kernel's version with file; taps are made by ip, and a disk in
+/// a machine by mkfs.ext4. The last ones are what users run on a mounted directory.
 const PROGRAMS: &[(&str, &str)] = &[
     ("modprobe", "kmod"),
     ("busybox", "busybox-static"),
@@ -31,7 +31,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("make", "make"),
 ];
 
-/// The program that boots a kernel on the host's file system. The version is fixed, since the lab depends on its options.
+/// The program that boots a kernel on the host's file system. The version is fixed, since the lab depends on
+/// its options.
 const VIRTME: &str = "virtme-ng==1.42";
 
 /// Programs that an arm64 machine needs on the host: depmod lists what its modules need.
@@ -88,7 +89,8 @@ pub(crate) fn install_for_arm64() -> Result<(), Error> {
     if is_there(QEMU_FOR_ARM64) {
         return Ok(());
     }
-    // Debian's two emulators need the same version of their common files: both must be of the same suite, or one is removed.
+    // Debian's two emulators need the same version of their common files: both must be of the same suite, or
+    // one is removed.
     let both = ["qemu-system-arm", "qemu-system-x86"];
     install_newest(&release, if is_there(QEMU) { &both } else { &both[..1] })
 }
@@ -107,8 +109,8 @@ fn install_of(release: &Release, packages: &[&str]) -> Result<(), Error> {
     if packages.is_empty() { Ok(()) } else { install(&suite, beside, packages) }
 }
 
-/// Installs packages of the newest suite that the machine's release can have: Debian's backports bring a newer QEMU to a release whose
-/// own is older; Ubuntu's do not.
+/// Installs packages of the newest suite that the machine's release can have: Debian's backports bring a
+/// newer QEMU to a release whose own is older; Ubuntu's do not.
 fn install_newest(release: &Release, packages: &[&str]) -> Result<(), Error> {
     match release.system {
         System::Debian => {
@@ -140,8 +142,8 @@ fn install(suite: &str, beside: Option<&str>, packages: &[&str]) -> Result<(), E
     Suite::fetch(Archive::Own, suite, beside, Architecture::Amd64, lists.path())?.install(packages)
 }
 
-/// A Python environment with virtme-ng. It cannot be renamed into place, its scripts know where they are: a file written
-/// last says that it is complete.
+/// A Python environment with virtme-ng. It cannot be renamed into place, its scripts know where they are: a
+/// file written last says that it is complete.
 fn virtme(cache: &Cache) -> Result<PathBuf, Error> {
     let place = cache.directory().join("virtme");
     let (programs, complete) = (place.join("bin"), place.join(VIRTME));
@@ -162,9 +164,10 @@ fn virtme(cache: &Cache) -> Result<PathBuf, Error> {
     Ok(programs)
 }
 
-/// The options with which virtme-ng's first file system mounts the host's, and the same with a cache. Without a cache a machine reads each page of
-/// each program from the host whenever it is started, which is half of its work. The host's files do not change under a machine, except in
-/// the directory that both share, which is mounted separately.
+/// The options with which virtme-ng's first file system mounts the host's, and the same with a cache. Without
+/// a cache a machine reads each page of each program from the host whenever it is started, which is half of
+/// its work. The host's files do not change under a machine, except in the directory that both share, which
+/// is mounted separately.
 const MOUNTED: (&str, &str) = ("msize=524288 /dev/root", "msize=524288,cache=loose /dev/root");
 
 /// Makes machines cache the host's files that they have read; virtme-ng has no option for it.

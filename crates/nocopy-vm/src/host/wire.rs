@@ -14,8 +14,8 @@ const BRIDGE: &str = "wire";
 
 /// Runs `machine` in the network namespace of its wire, with all of its processes.
 ///
-/// Taps are interfaces of the host, so they have their own network namespace: it has no name, and is removed with the machine and
-/// this thread, however they end. The host's own interfaces are not touched.
+/// Taps are interfaces of the host, so they have their own network namespace: it has no name, and is removed
+/// with the machine and this thread, however they end. The host's own interfaces are not touched.
 pub(crate) fn inside(
     topology: Topology,
     machine: impl FnOnce() -> Result<(), Ending> + Send,

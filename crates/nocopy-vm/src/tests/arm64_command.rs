@@ -9,8 +9,9 @@ pub(crate) const TEST: Test = Test {
     run: |guest| programs::run(guest, "nocopy-cli::command", Selection::Only(TESTS)),
 };
 
-/// Real traffic in short forms, checked by what arrived and what was counted. Of `profile::` all but the one that starts 4,500 programs one
-/// after the other, for which an emulated processor needs longer than a test waits.
+/// Real traffic in short forms, checked by what arrived and what was counted. Of `profile::` all but the one
+/// that starts 4,500 programs one after the other, for which an emulated processor needs longer than a test
+/// waits.
 const TESTS: &[&str] = &[
     "bench::a_short_bench_moves_packets_in_every_way",
     "bench::a_short_bench_sends_datagrams_in_every_way",

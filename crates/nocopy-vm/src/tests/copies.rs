@@ -27,8 +27,8 @@ const HEADER_BYTES: usize = 14 + 20 + 8;
 /// How far the instrument's figure may be off where the true one is known.
 const TOLERANCE: f64 = 0.01;
 
-/// What generic mode may lack of two: the driver copies headers into a buffer of their own by itself, which the instrument does not
-/// see (virtio_net: 1.98 to 1.99).
+/// What generic mode may lack of two: the driver copies headers into a buffer of their own by itself, which
+/// the instrument does not see (virtio_net: 1.98 to 1.99).
 const GENERIC_HEADERS_MAX: f64 = 0.03;
 
 /// How much a socket may show above one copy: headers that the stack moves are copied once more.
@@ -47,7 +47,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let as_known = match mode {
             Mode::XdpZeroCopy => measured == [0.0, 0.0],
             Mode::XdpCopyNative => measured.iter().all(|copies| (copies - 1.0).abs() <= TOLERANCE),
-            // The drivers' buffers have too little headroom for generic XDP, so received packets are copied once before.
+            // The drivers' buffers have too little headroom for generic XDP, so received packets are copied
+            // once before.
             _ => {
                 (measured[0] - 1.0).abs() <= TOLERANCE
                     && (2.0 - GENERIC_HEADERS_MAX..=2.0 + TOLERANCE).contains(&measured[1])
@@ -66,7 +67,8 @@ fn through_ports(guest: &Guest, meter: &Meter, mode: Mode) -> Result<Copies, Fai
     meter.copies(|| traffic::cross(&mut a, &mut b, right, PAYLOAD_BYTES, PACKETS))
 }
 
-/// Sent by UDP; received, headers and all, by a packet socket, since of UDP's receive path the instrument sees only a part.
+/// Sent by UDP; received, headers and all, by a packet socket, since of UDP's receive path the instrument
+/// sees only a part.
 fn through_sockets(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)))?;

@@ -32,7 +32,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert!(driver.found.contains("a port that only sends keeps the ring full"), "{driver}");
     assert_eq!(of("xdp zero-copy").state, State::Open);
     assert_ne!(of("NUMA node").state, State::Unknown, "{}", of("NUMA node"));
-    // The hub reports scatter-gather for a virtio device, taps do not; an igb card has it, and it can be switched off.
+    // The hub reports scatter-gather for a virtio device, taps do not; an igb card has it, and it can be
+    // switched off.
     let gathers = |state| {
         let gate = zero_copy_send(end)?;
         assert_eq!(gate.state, state, "{gate}");

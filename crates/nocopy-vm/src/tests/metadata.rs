@@ -65,7 +65,8 @@ fn assert_plausible(
             assert!(matches!(checksum, Ok(()) | Err(Unsupported::Driver)), "{checksum:?}");
             assert!(matches!(timestamp, Ok(Clock::Device) | Err(Unsupported::Driver)), "{timestamp:?}");
         }
-        // virtio_net's packets are sent from the area itself (`IFF_TX_SKB_NO_LINEAR`): the kernel cannot sum them up.
+        // virtio_net's packets are sent from the area itself (`IFF_TX_SKB_NO_LINEAR`): the kernel cannot sum
+        // them up.
         _ if topology == Topology::Virtio => assert_eq!(checksum, Err(Unsupported::Driver)),
         _ => assert_eq!((checksum, timestamp), (Ok(()), Ok(Clock::Tai))),
     }

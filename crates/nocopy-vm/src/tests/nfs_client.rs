@@ -33,13 +33,15 @@ pub(crate) const TEST: Test = Test {
 /// Files in one directory.
 const NAMES: usize = 10_000;
 
-/// Sizes of files: around a page, around the longest read that the server copies (8 KiB), and around and above the longest read (1 MiB).
+/// Sizes of files: around a page, around the longest read that the server copies (8 KiB), and around and
+/// above the longest read (1 MiB).
 const SIZES: [usize; 12] =
     [0, 1, 2, 3, 4095, 4096, 4097, 8192, 8193, (64 << 10) + 1, (1 << 20) + 3, (3 << 20) + 5];
 
 const LONGEST: &str = "3145733";
 
-/// Offsets and lengths of reads of the longest file: not at a page, across pages, across the end of the file, at it, and behind it.
+/// Offsets and lengths of reads of the longest file: not at a page, across pages, across the end of the file,
+/// at it, and behind it.
 const PIECES: [(u64, usize); 7] = [
     (1, 1),
     (4095, 2),
@@ -180,7 +182,8 @@ fn same_tree(scene: &Scene) -> Result<(), Failure> {
     let all = "%p %y %s %b %m %n %U %G %T@ %C@ %i %l\\n";
     let programs = [
         &["ls", "-lanR", "--full-time"][..],
-        // Of ten thousand files find asks for each by itself, after it has read all names: too many calls for an emulated machine.
+        // Of ten thousand files find asks for each by itself, after it has read all names: too many calls for
+        // an emulated machine.
         &["find", "a", "empty", "-printf", all],
         &["find", ".", "-maxdepth", "1", "-printf", all],
         &["find", "many", "-printf", "%p %y\\n"],
@@ -302,7 +305,8 @@ fn goes_on_unmounted(
     wait_until("the client that unmounted has ended its connection", || Ok(sockets(server.id())? == 1))
 }
 
-/// Unmounting by force while the server does not answer makes a read fail that waits for it; the server serves the next client.
+/// Unmounting by force while the server does not answer makes a read fail that waits for it; the server
+/// serves the next client.
 fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failure> {
     let mut mounted = scene.mount(lab)?;
     let reader = Reader::start(scene, &mounted);

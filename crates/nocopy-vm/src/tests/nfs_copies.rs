@@ -26,7 +26,8 @@ const BYTES: usize = 8 << 20;
 /// Bytes of each read(2) by the program. With direct I/O the client asks the server for as many.
 const READ_BYTES: usize = 1 << 20;
 
-/// Copied with each read beside the bytes of the file, at most: the client's call, the reply's header, its padding.
+/// Copied with each read beside the bytes of the file, at most: the client's call, the reply's header, its
+/// padding.
 const OTHER_BYTES_MAX: u64 = 512;
 
 /// The least length of the client's reads, including read-ahead.
@@ -48,7 +49,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let path = scene.exported().join(NAME);
     std::fs::write(&path, &bytes)?;
-    // For its user's files the server asks cachestat(2) what is in memory; for others it reads a byte at both ends.
+    // For its user's files the server asks cachestat(2) what is in memory; for others it reads a byte at both
+    // ends.
     chown(&path, Some(NOBODY), Some(NOBODY))?;
     let meter = Meter::start()?;
     for is_stable in [false, true] {

@@ -164,8 +164,8 @@ const SLOWLY: &str = "
     mv \"new $ROUND\" \"file $ROUND\" || test -e \"file $ROUND\"
 ";
 
-/// What writes, as a process: the one that starts the next server must not have a file of this one open, or it would wait for the server
-/// when it closes that.
+/// What writes, as a process: the one that starts the next server must not have a file of this one open, or
+/// it would wait for the server when it closes that.
 struct Writer(Child);
 
 impl Writer {
@@ -231,7 +231,8 @@ fn fill(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Files in a directory that is removed at the server, while a client has it open, are stale; everything else goes on.
+/// Files in a directory that is removed at the server, while a client has it open, are stale; everything else
+/// goes on.
 fn removed(guest: &Guest) -> Result<(), Failure> {
     let scene = Scene::writable()?;
     let (server, mounted) = served(guest, &scene)?;
@@ -257,7 +258,8 @@ fn removed(guest: &Guest) -> Result<(), Failure> {
     end(mounted, server)
 }
 
-/// The disk becomes read-only under a server that has a file of it open to be written, as after an error of the disk.
+/// The disk becomes read-only under a server that has a file of it open to be written, as after an error of
+/// the disk.
 fn read_only(guest: &Guest) -> Result<(), Failure> {
     let scene = Scene::writable()?;
     let (server, mounted) = served(guest, &scene)?;

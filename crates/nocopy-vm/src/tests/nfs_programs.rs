@@ -113,7 +113,8 @@ const CARGO: &str = "
     test \"$(target/debug/package)\" = 43
 ";
 
-/// All operations that NFS version 3 can do: no file there is given room before it is written, nor has holes made in it.
+/// All operations that NFS version 3 can do: no file there is given room before it is written, nor has holes
+/// made in it.
 const EXERCISER: &str = "
     printf '[weights]\\nclose_open = 2\\ninvalidate = 1\\ntruncate = 10\\nfsync = 1\\nfdatasync = 1\\nsendfile = 3\\nposix_fadvise = 1\\ncopy_file_range = 3\\n' > settings
     mkdir traces

@@ -38,8 +38,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let reads = 1 + reader.join().expect("it only reads")?;
     let after = witness.seen()?;
     let told = profile.end()?;
-    // A program that is running on a processor when something else gets there that it should count is passed over by the kernel. That
-    // happens where an emulated processor takes long; it is counted, on both sides.
+    // A program that is running on a processor when something else gets there that it should count is passed
+    // over by the kernel. That happens where an emulated processor takes long; it is counted, on both sides.
     let lost = number(&told["own_cost"]["lost_events"]);
     guest.record(&json!({ "what": "events it says it lost", "profile": lost }));
     let [receives, sends] = ["receive", "send"].map(|kind| calls(&told, kind));
@@ -103,7 +103,8 @@ impl Row {
         })
     }
 
-    /// Within 1 %, plus the losses that each reports: the profile may have less by its losses, and more by those of the witness.
+    /// Within 1 %, plus the losses that each reports: the profile may have less by its losses, and more by
+    /// those of the witness.
     fn check(&self, lost: u64) {
         let (told, size) = (self.told, self.size.unwrap_or(1) as u64);
         let is_near = |known: u64, missed: u64| {
@@ -137,7 +138,8 @@ fn open(guest: &Guest) -> Result<(TcpStream, TcpStream), Failure> {
     Ok((sender, receiver))
 }
 
-/// One call, before anything is sent: the packets of a socket count from the first call on it, and the reader might come to it late.
+/// One call, before anything is sent: the packets of a socket count from the first call on it, and the reader
+/// might come to it late.
 fn find_nothing(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     let found = stream.peek(&mut [0]).map_err(|error| error.kind());

@@ -23,9 +23,10 @@ pub(crate) const TEST: Test = Test {
 /// Flows that differ in their addresses, because the card hashes nothing else of a datagram.
 const FLOWS: u8 = 64;
 
-/// Spreads the numbers of flows over 24 bits of the source address, so that each of these bits differs between some flows. The card chooses one of
-/// two queues by one bit of its hash (Toeplitz): the parity of those address bits that the kernel's random key selects. If the flows differed in
-/// 6 bits only, one key in 64 would select none of these, and all flows would go to one queue.
+/// Spreads the numbers of flows over 24 bits of the source address, so that each of these bits differs
+/// between some flows. The card chooses one of two queues by one bit of its hash (Toeplitz): the parity of
+/// those address bits that the kernel's random key selects. If the flows differed in 6 bits only, one key in
+/// 64 would select none of these, and all flows would go to one queue.
 const ADDRESS_SPREAD: u32 = 0x9E37_79B1;
 
 /// Behind the headers of Ethernet, IPv4 and UDP.

@@ -56,7 +56,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends a datagram until it arrives: an emulated network that is stalled may lose one, while a queue without frames loses all.
+/// Sends a datagram until it arrives: an emulated network that is stalled may lose one, while a queue without
+/// frames loses all.
 fn reach(sender: &UdpSocket, host: &UdpSocket, number: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + ARRIVAL_MAX;
     let mut lost = None;

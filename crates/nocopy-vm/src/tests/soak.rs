@@ -211,7 +211,8 @@ impl<'guest> Link<'guest> {
         Ok(())
     }
 
-    /// Closes both ports with nothing in flight; every frame that has not come back is kept by the program, or retired.
+    /// Closes both ports with nothing in flight; every frame that has not come back is kept by the program,
+    /// or retired.
     fn close(&mut self) -> Result<(), Failure> {
         self.receive_all()?;
         self.drain()?;

@@ -35,7 +35,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     sockets::reach_across(lab)
 }
 
-/// Sends ARP requests from the left port to the right one, which hands them to its host, and checks the host's answers; returns how many.
+/// Sends ARP requests from the left port to the right one, which hands them to its host, and checks the
+/// host's answers; returns how many.
 pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -> Result<u64, Failure> {
     let mut host = right.receiver().to_host()?;
     assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);

@@ -14,7 +14,8 @@ use crate::engine::wait::{Coalescer, Wait};
 use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
-/// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can say (BIG TCP).
+/// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can
+/// say (BIG TCP).
 const JOINED_BYTES_MAX: u32 = 128 << 10;
 /// Blocks longer than this are multiples of it, others powers of two: multiples of every page size.
 const LONG_BLOCK_BYTES: u32 = 64 << 10;
@@ -100,9 +101,10 @@ impl Builder {
         self
     }
 
-    /// Delivers each packet at once, in a separate block (default false). The blocks have at least as many bytes in total as
-    /// [`blocks`](Self::blocks) asks for, and there are at least 128. Each has room for the longest packet, 128 KiB unless
-    /// [`snap`](Self::snap) is less. With this setting `tp_freeze_q_cnt` is not counted.
+    /// Delivers each packet at once, in a separate block (default false). The blocks have at least as many
+    /// bytes in total as [`blocks`](Self::blocks) asks for, and there are at least 128. Each has room for the
+    /// longest packet, 128 KiB unless [`snap`](Self::snap) is less. With this setting `tp_freeze_q_cnt` is
+    /// not counted.
     pub fn immediate(mut self, on: bool) -> Self {
         self.immediate = on;
         self
@@ -114,9 +116,9 @@ impl Builder {
         self
     }
 
-    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). With every setting, the kernel hands a block over only when it is
-    /// full or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; [`immediate`](Self::immediate)
-    /// avoids the delay.
+    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). With every setting, the kernel hands
+    /// a block over only when it is full or after the [`block_timeout`](Self::block_timeout): spinning saves
+    /// the wake-up, not that delay; [`immediate`](Self::immediate) avoids the delay.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -167,7 +169,8 @@ impl Builder {
 
     /// The single-packet blocks that replace the blocks asked for: bytes of each, and how many.
     fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
-        // Outgoing packets are not yet segmented; incoming ones may have been joined, or come unsegmented from this same host.
+        // Outgoing packets are not yet segmented; incoming ones may have been joined, or come unsegmented
+        // from this same host.
         let longest = JOINED_BYTES_MAX.max(interface.mtu_bytes) + LINK_BYTES_MAX;
         let block_bytes = match longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES {
             short @ ..LONG_BLOCK_BYTES => short.next_power_of_two(),

@@ -10,7 +10,8 @@ use nocopy_proto::filter::{Instruction, Program};
 use super::open_error::OpenError;
 use crate::sys::packet::PacketSocket;
 
-/// What the kernel counted for a capture since it was opened, under the kernel's names (`struct tpacket_stats_v3`).
+/// What the kernel counted for a capture since it was opened, under the kernel's names
+/// (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
@@ -64,7 +65,8 @@ impl Shared {
         self.has_filter.load(Ordering::Relaxed)
     }
 
-    /// The totals. Reading restarts the kernel's counters, so each answer is added exactly once, whichever thread asks.
+    /// The totals. Reading restarts the kernel's counters, so each answer is added exactly once, whichever
+    /// thread asks.
     pub(super) fn totals(&self) -> io::Result<Totals> {
         let since = self.socket.counts()?;
         let add = |sum: &AtomicU64, more: u32| {
@@ -78,16 +80,17 @@ impl Shared {
     }
 }
 
-/// A capture's filter and counts for use outside the thread that receives: another thread, or a signal handler. It keeps the
-/// capture's socket open.
+/// A capture's filter and counts for use outside the thread that receives: another thread, or a signal
+/// handler. It keeps the capture's socket open.
 #[derive(Debug, Clone)]
 pub struct Control {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Control {
-    /// Replaces the kernel's filter; `None` accepts everything. The change is atomic: each packet is checked by either the old or the new
-    /// filter. Packets that the old filter accepted stay in their blocks, including the block that the kernel is writing.
+    /// Replaces the kernel's filter; `None` accepts everything. The change is atomic: each packet is checked
+    /// by either the old or the new filter. Packets that the old filter accepted stay in their blocks,
+    /// including the block that the kernel is writing.
     ///
     /// # Errors
     /// [`OpenError::Filter`] and [`OpenError::System`]; the old filter stays.
@@ -95,8 +98,8 @@ impl Control {
         self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
     }
 
-    /// As [`Control::set_filter`], for a filter as libpcap compiles it for live captures: packet sockets get the VLAN tag separate from the
-    /// frame (`SKF_AD_VLAN_TAG`).
+    /// As [`Control::set_filter`], for a filter as libpcap compiles it for live captures: packet sockets get
+    /// the VLAN tag separate from the frame (`SKF_AD_VLAN_TAG`).
     ///
     /// # Errors
     /// [`OpenError::System`]; the old filter stays.
@@ -115,7 +118,8 @@ impl Control {
         Ok(())
     }
 
-    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may call it.
+    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may
+    /// call it.
     ///
     /// # Errors
     /// The kernel refused the system call.

@@ -1,7 +1,8 @@
-//! Files that grow by whole sectors, written past the page cache directly from the memory that contains the packets; and pipes and
-//! devices, which are written in order.
+//! Files that grow by whole sectors, written past the page cache directly from the memory that contains the
+//! packets; and pipes and devices, which are written in order.
 //!
-//! While one write is in progress, the next is collected. After a failed write the file is cut back to the last complete write.
+//! While one write is in progress, the next is collected. After a failed write the file is cut back to the
+//! last complete write.
 
 use std::fmt;
 use std::fs::File;
@@ -20,13 +21,15 @@ use crate::sys::poll::{ready_for, wait_writable};
 /// The length of every write must be a multiple of this; no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// Written at a time to a stream whose writes may wait for its reader: if it can be written to, a pipe has room for so much.
+/// Written at a time to a stream whose writes may wait for its reader: if it can be written to, a pipe has
+/// room for so much.
 const WAITING_BYTES: usize = 4096;
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
-    /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. If false, each write is copied.
+    /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. If false, each write is
+    /// copied.
     pub direct: bool,
     /// Whether writes run in the background (io_uring). If false, each write waits (`pwritev`).
     pub in_background: bool,
@@ -84,12 +87,14 @@ pub struct Writer {
 struct UnderWay {
     done: usize,
     total: usize,
-    /// The sectors of the current write, if there is no ring, and its result; of a stream without room [`io::ErrorKind::WouldBlock`].
+    /// The sectors of the current write, if there is no ring, and its result; of a stream without room
+    /// [`io::ErrorKind::WouldBlock`].
     sectors: Option<(Vec<Sectors>, io::Result<usize>)>,
 }
 
 impl Writer {
-    /// Writes to a file from its beginning: an empty regular file, open for writing. Sets its flag `O_DIRECT`.
+    /// Writes to a file from its beginning: an empty regular file, open for writing. Sets its flag
+    /// `O_DIRECT`.
     ///
     /// # Errors
     /// It is not a regular file, or the kernel refused to report that.
@@ -98,8 +103,8 @@ impl Writer {
         Ok(Self { file, end: 0, target, ring: WriteRing::new(), under_way: None })
     }
 
-    /// Writes to a pipe, a device, or a file at its own position, in order; the length of pieces does not matter. Whether its writes may
-    /// wait for a reader or not, no call does, except [`wait`](Self::wait).
+    /// Writes to a pipe, a device, or a file at its own position, in order; the length of pieces does not
+    /// matter. Whether its writes may wait for a reader or not, no call does, except [`wait`](Self::wait).
     pub fn in_order(file: File, may_wait: bool) -> Self {
         let ring = Err(io::ErrorKind::Unsupported.into());
         Self { file, end: 0, target: Target::Stream { may_wait }, ring, under_way: None }
@@ -172,7 +177,8 @@ impl Writer {
         self.under_way.is_some()
     }
 
-    /// Starts to append sectors, at most `UIO_MAXIOV` of them; for a file each of a multiple of [`SECTOR_BYTES`].
+    /// Starts to append sectors, at most `UIO_MAXIOV` of them; for a file each of a multiple of
+    /// [`SECTOR_BYTES`].
     ///
     /// # Panics
     /// A write is in progress.
@@ -204,7 +210,8 @@ impl Writer {
         (under_way.sectors, under_way.done) = (over, done);
     }
 
-    /// Writes sectors without their first `done` bytes, and returns how many bytes; does not wait for the reader of a stream.
+    /// Writes sectors without their first `done` bytes, and returns how many bytes; does not wait for the
+    /// reader of a stream.
     fn write(&self, sectors: &[Sectors], done: usize, offset: u64) -> io::Result<usize> {
         let slices: Vec<_> = disk::pieces(sectors, done).map(IoSlice::new).collect();
         let written = rustix::io::retry_on_intr(|| match self.target {
@@ -342,7 +349,8 @@ fn make_direct(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    // Not an option of open(2): some file systems create the file and then refuse, and a second open may find another file.
+    // Not an option of open(2): some file systems create the file and then refuse, and a second open may find
+    // another file.
     Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
 }
 

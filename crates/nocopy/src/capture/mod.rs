@@ -1,8 +1,9 @@
 //! Passive capture of a whole interface, in owned blocks of packets.
 //!
-//! The host keeps its traffic. The kernel copies each packet once, into a block of memory that it shares with the program, and
-//! hands over whole blocks: there is no call and no copy per packet. A [`Block`] can go to any thread, and returns to the kernel when
-//! it is dropped. While the program holds every block, arriving packets are dropped and counted.
+//! The host keeps its traffic. The kernel copies each packet once, into a block of memory that it shares with
+//! the program, and hands over whole blocks: there is no call and no copy per packet. A [`Block`] can go to
+//! any thread, and returns to the kernel when it is dropped. While the program holds every block, arriving
+//! packets are dropped and counted.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +42,8 @@ pub use builder::Builder;
 use control::{Control, Fill, Shared, Totals};
 pub use open_error::OpenError;
 
-/// How long to sleep instead of using poll(2), which returns at once while the program holds a block that the kernel has filled.
+/// How long to sleep instead of using poll(2), which returns at once while the program holds a block that the
+/// kernel has filled.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// How often a waiting receiver checks the interface: poll(2) does not report that it was removed.
@@ -86,7 +88,8 @@ impl Capture {
     /// Waits for the next block, as set by [`Builder::wait`]. `None` if a signal ended the wait.
     ///
     /// # Errors
-    /// The interface is down ([`io::ErrorKind::NetworkDown`]) or was removed ([`io::ErrorKind::NotConnected`]).
+    /// The interface is down ([`io::ErrorKind::NetworkDown`]) or was removed
+    /// ([`io::ErrorKind::NotConnected`]).
     pub fn receive(&mut self) -> io::Result<Option<Block>> {
         self.receive_until(None)
     }
@@ -128,8 +131,8 @@ impl Capture {
         self.wait = wait;
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a block already. Call it before
-    /// each such wait.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a
+    /// block already. Call it before each such wait.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -140,16 +143,17 @@ impl Capture {
         Ok(self.blocks.is_ready())
     }
 
-    /// Bytes of the received blocks, including the headers that the kernel writes before packets. All were copied into the ring.
+    /// Bytes of the received blocks, including the headers that the kernel writes before packets. All were
+    /// copied into the ring.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
         ledger.add(Evidence::Copied(Cause::PacketRing), self.taken.packets, self.taken.bytes);
         ledger
     }
 
-    /// All counters: `moved` and `bytes` count blocks. The kernel's counters are `tp_packets`, all packets that matched the
-    /// filter, including those then dropped; `tp_drops`, those dropped because no block was free; `tp_freeze_q_cnt`, how often the
-    /// kernel reached a block that was not free.
+    /// All counters: `moved` and `bytes` count blocks. The kernel's counters are `tp_packets`, all packets
+    /// that matched the filter, including those then dropped; `tp_drops`, those dropped because no block was
+    /// free; `tp_freeze_q_cnt`, how often the kernel reached a block that was not free.
     ///
     /// # Errors
     /// The kernel refused to return its counters.
@@ -165,8 +169,8 @@ impl Capture {
         Ok(Stats::moved(self.taken.blocks, self.taken.bytes).with_dropped([dropped]).with(others))
     }
 
-    /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open a port for
-    /// [`Purpose::Capture`](crate::port::Purpose::Capture).
+    /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open
+    /// a port for [`Purpose::Capture`](crate::port::Purpose::Capture).
     ///
     /// ```no_run
     /// let capture = nocopy::Capture::open("eth0")?;
@@ -203,8 +207,8 @@ impl Capture {
         Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
     }
 
-    /// Ends the capture: no further packets are captured. Packets already captured can be received; those in a block that is not full,
-    /// within twice its timeout.
+    /// Ends the capture: no further packets are captured. Packets already captured can be received; those in
+    /// a block that is not full, within twice its timeout.
     #[doc(hidden)]
     pub fn stop(&mut self) -> io::Result<()> {
         self.shared.socket.deafen()
@@ -254,8 +258,8 @@ impl Waiting for Capture {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        // The kernel reports a socket as readable while the block before the one it writes to is not its own (`packet_poll`): a
-        // block that the program holds makes every poll return at once.
+        // The kernel reports a socket as readable while the block before the one it writes to is not its own
+        // (`packet_poll`): a block that the program holds makes every poll return at once.
         if self.blocks.last_is_away() {
             sleep(timeout.min(GLANCE));
             return Ok(Wakeup::TimedOut);

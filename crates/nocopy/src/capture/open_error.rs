@@ -8,7 +8,8 @@ use nocopy_proto::filter::InvalidProgram;
 use crate::sys::interface::InterfaceError;
 
 pub(super) const PAGE_BYTES: u32 = 4096;
-/// The largest block. The kernel limits a ring to 4 GiB less a page, and a block to the contiguous memory that it finds.
+/// The largest block. The kernel limits a ring to 4 GiB less a page, and a block to the contiguous memory
+/// that it finds.
 pub(super) const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
 /// Why a capture was not opened.

@@ -11,13 +11,14 @@ pub(crate) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).local_addr()?)
 }
 
-/// The peer's address. Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an internet protocol.
+/// The peer's address. Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an
+/// internet protocol.
 pub(crate) fn peer(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).peer_addr()?)
 }
 
-/// Binds the socket. At the wildcard of IPv6 it is then one of both families, and at an address of IPv4 in IPv6 it can be used, whatever
-/// `net.ipv6.bindv6only` says.
+/// Binds the socket. At the wildcard of IPv6 it is then one of both families, and at an address of IPv4 in
+/// IPv6 it can be used, whatever `net.ipv6.bindv6only` says.
 pub(crate) fn bind(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     let socket = SockRef::from(socket);
     if let IpAddr::V6(ip) = address.ip()

@@ -1,17 +1,21 @@
 //! Traits for code that takes any half, as [`tokio`](crate::tokio) does.
 //!
-//! All halves have more methods in common (`tests/contract` names them). They are inherent methods, so no trait has to be imported.
+//! All halves have more methods in common (`tests/contract` names them). They are inherent methods, so no
+//! trait has to be imported.
 //!
-//! `send` and `send_copy` are in no trait, because a half with one destination takes no address. Other differences have reasons, too. UDP
-//! and TCP senders return a `Ticket` from `send`, and `completed` returns the finished tickets. A port's `completed` returns the frames
-//! themselves, in the driver's order, and several messages share one packet, so neither has tickets. An endpoint has no `completed`,
-//! because peers acknowledge packets, and buffers return by themselves. Only TCP has `wait_buffer`, because its memory returns when the
-//! peer acknowledges, and a program without a free buffer has nothing else to wait for. Only an endpoint receives into given buffers
-//! (`post`): the length of a message is known before its bytes are read.
+//! `send` and `send_copy` are in no trait, because a half with one destination takes no address. Other
+//! differences have reasons, too. UDP and TCP senders return a `Ticket` from `send`, and `completed` returns
+//! the finished tickets. A port's `completed` returns the frames themselves, in the driver's order, and
+//! several messages share one packet, so neither has tickets. An endpoint has no `completed`, because peers
+//! acknowledge packets, and buffers return by themselves. Only TCP has `wait_buffer`, because its memory
+//! returns when the peer acknowledges, and a program without a free buffer has nothing else to wait for. Only
+//! an endpoint receives into given buffers (`post`): the length of a message is known before its bytes are
+//! read.
 //!
-//! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for frames that return to their pool,
-//! for completed AF_XDP sends, for the protocol's deadlines and for io_uring's completions. For these, a timer or a second descriptor makes
-//! the half's descriptor readable (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
+//! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for
+//! frames that return to their pool, for completed AF_XDP sends, for the protocol's deadlines and for
+//! io_uring's completions. For these, a timer or a second descriptor makes the half's descriptor readable
+//! (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -51,8 +55,8 @@ pub trait ReceiverHalf: AsFd {
     /// Nothing can be received, now or any more.
     fn try_receive(&mut self) -> io::Result<Self::Received<'_>>;
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]). Returns true if there is something to receive already, so that no wait is needed.
-    /// Call it before each wait.
+    /// Prepares for a wait on the descriptor ([`AsFd`]). Returns true if there is something to receive
+    /// already, so that no wait is needed. Call it before each wait.
     fn arm(&mut self) -> io::Result<bool>;
 }
 
@@ -83,7 +87,8 @@ pub trait SenderHalf: AsFd {
     /// Hands over as much as there is room for, without waiting. Returns false if something is left.
     ///
     /// # Errors
-    /// Nothing more can be sent; or some items were refused for good: they are counted, and the others were handed over.
+    /// Nothing more can be sent; or some items were refused for good: they are counted, and the others were
+    /// handed over.
     fn try_flush(&mut self) -> io::Result<bool>;
 
     /// Takes back memory that the kernel no longer reads, and returns how many sends are complete by that.
@@ -92,8 +97,8 @@ pub trait SenderHalf: AsFd {
     /// The number of sends whose memory the kernel may still read.
     fn in_flight(&mut self) -> usize;
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when there is room to flush again, or memory to reap. Returns
-    /// true if it is readable already. Call it before each wait.
+    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when there is room to flush
+    /// again, or memory to reap. Returns true if it is readable already. Call it before each wait.
     fn arm(&mut self) -> io::Result<bool>;
 }
 

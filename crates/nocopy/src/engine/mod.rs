@@ -1,8 +1,10 @@
-//! Shared by all kinds of sockets, and ports: waiting, the measured choice of method, and the reaper of dropped senders.
+//! Shared by all kinds of sockets, and ports: waiting, the measured choice of method, and the reaper of
+//! dropped senders.
 //!
-//! **Forked children** have the same sockets, and copies of their parent's halves. The child cannot change memory that the kernel still
-//! reads for the parent: its copy of a sender sends by copying, takes no completions (its `in_flight` does not change), and ends no stream
-//! when it is dropped. The buffers of a [`Pool`](crate::Pool) are not mapped in the child: touching one ends it.
+//! **Forked children** have the same sockets, and copies of their parent's halves. The child cannot change
+//! memory that the kernel still reads for the parent: its copy of a sender sends by copying, takes no
+//! completions (its `in_flight` does not change), and ends no stream when it is dropped. The buffers of a
+//! [`Pool`](crate::Pool) are not mapped in the child: touching one ends it.
 
 pub(crate) mod address;
 pub(crate) mod half;

@@ -11,26 +11,29 @@ use crate::memory::send_queue::Report;
 use crate::sys::fork::{Generation, OfProcess};
 use crate::sys::option;
 
-/// The routes of each network namespace that has sockets of this process, from each of their addresses. Shared by all sockets,
-/// because each needs two netlink sockets.
+/// The routes of each network namespace that has sockets of this process, from each of their addresses.
+/// Shared by all sockets, because each needs two netlink sockets.
 static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
 
 type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
 
-/// A network namespace, by its cookie, and what the route may depend on: the source address, and the device that the socket is bound to.
+/// A network namespace, by its cookie, and what the route may depend on: the source address, and the device
+/// that the socket is bound to.
 type Key = (u64, Option<IpAddr>, Option<u32>);
 
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// `None` if the host does not answer.
     routes: Option<Arc<Mutex<Routes>>>,
-    /// The process that asks. A forked child shares the netlink sockets: an answer that it reads is lost to its parent.
+    /// The process that asks. A forked child shares the netlink sockets: an answer that it reads is lost to
+    /// its parent.
     generation: Generation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// It ends in a socket of this machine, or in a virtual machine or container on it: arriving data is copied late.
+    /// It ends in a socket of this machine, or in a virtual machine or container on it: arriving data is
+    /// copied late.
     Local,
     /// Packets leave by a card.
     Card,
@@ -38,8 +41,8 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// The evidence that a completion gives. "Not copied by the socket layer" says nothing about the layers below, unless the path ends at
-    /// a card.
+    /// The evidence that a completion gives. "Not copied by the socket layer" says nothing about the layers
+    /// below, unless the path ends at a card.
     pub(crate) fn evidence(self, copied: bool) -> Evidence {
         match (copied, self) {
             (true, Self::Local) => Evidence::Copied(Cause::DeliveredLocally),
@@ -149,13 +152,15 @@ impl PathEvidence {
             _ => self.paths.to(to()),
         };
         self.last = Some((destination, path));
-        // The kernel joins consecutive completions, and reports "copied" of the first only (`skb_zerocopy_notify_extend`).
+        // The kernel joins consecutive completions, and reports "copied" of the first only
+        // (`skb_zerocopy_notify_extend`).
         let is_spoken_for = *self.of_report.get_or_insert(path) == path;
         if is_spoken_for { path.evidence(report.copied) } else { Evidence::Unknown }
     }
 }
 
-/// Whether the address is valid only on one link, named by the socket or the address's scope: the table's link may be another.
+/// Whether the address is valid only on one link, named by the socket or the address's scope: the table's
+/// link may be another.
 fn is_of_a_link(to: IpAddr) -> bool {
     match to {
         IpAddr::V4(to) => to.is_link_local() || to.is_multicast(),

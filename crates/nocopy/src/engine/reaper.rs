@@ -1,11 +1,12 @@
 //! Memory that the kernel still reads when its socket is dropped.
 //!
-//! Completions arrive on the socket's descriptor, so none arrives after it is closed. One thread of the process keeps such descriptors
-//! until the kernel reads no more; it ends when there are none left.
+//! Completions arrive on the socket's descriptor, so none arrives after it is closed. One thread of the
+//! process keeps such descriptors until the kernel reads no more; it ends when there are none left.
 //!
-//! A sender that is closed by force gives its memory up at once. Pages of a pool are replaced (`MADV_DONTNEED`; the kernel keeps the
-//! old ones, even if they are locked). If rings have registered the pool, pages are replaced when the last of these rings ends. Other memory
-//! is leaked and counted if it carried datagrams, and left to the reaper if it belongs to a stream.
+//! A sender that is closed by force gives its memory up at once. Pages of a pool are replaced
+//! (`MADV_DONTNEED`; the kernel keeps the old ones, even if they are locked). If rings have registered the
+//! pool, pages are replaced when the last of these rings ends. Other memory is leaked and counted if it
+//! carried datagrams, and left to the reaper if it belongs to a stream.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -29,10 +30,12 @@ use crate::sys::udp_send::unsent_bytes;
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// How long packets under way on this machine may keep memory that is cut off from its socket: in a device's queue, or at a local receiver.
+/// How long packets under way on this machine may keep memory that is cut off from its socket: in a device's
+/// queue, or at a local receiver.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The most bytes that waiting sockets may hold. Beyond it, the sockets whose peers acknowledged nothing for the longest time are cut off.
+/// The most bytes that waiting sockets may hold. Beyond it, the sockets whose peers acknowledged nothing for
+/// the longest time are cut off.
 const BYTES_MAX: usize = 256 << 20;
 
 /// How long to wait for each socket even if there are too many: several long round trips with losses.
@@ -57,7 +60,8 @@ trait DetachedQueue: Send {
     /// Makes the kernel release as much as it can, if the program cannot receive on the socket any more.
     fn cut_off(&mut self, by: fn(BorrowedFd<'_>));
 
-    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
+    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use
+    /// again.
     fn abandon(self: Box<Self>) -> usize;
 }
 
@@ -66,7 +70,8 @@ trait DetachedQueue: Send {
 pub(crate) struct CloseTimeouts {
     /// How long a socket may make no progress before its connection is reset.
     pub(crate) patience: Duration,
-    /// Makes the kernel drop unsent and unacknowledged data; `None` for datagrams, which are sent once, and soon.
+    /// Makes the kernel drop unsent and unacknowledged data; `None` for datagrams, which are sent once, and
+    /// soon.
     pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
 }
 
@@ -130,13 +135,15 @@ static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 /// Counters of the memory and sockets that this process gave up after sockets were dropped or closed.
 ///
-/// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: memory not from a pool and frames (and pages of
-///   pools, if the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed
-///   in time (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
-/// * `sockets_cut_off`: dropped sockets whose completions are no longer waited for: their peers acknowledged nothing for two minutes
-///   (streams) or 10 s (datagrams), or there were too many. Dropped sockets may be a quarter of the process's limit of descriptors
-///   (`ulimit -n`), and hold 256 MiB; beyond that, those whose peers were silent for the longest time are cut off, none before 10 s.
-///   Streams are reset, unless the program still has the receiving half.
+/// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: memory not from a
+///   pool and frames (and pages of pools, if the kernel refuses to replace them) of UDP sockets that were
+///   closed by force, and of dropped sockets that were not completed in time (10 s for datagrams; for streams
+///   two minutes, and a second after the connection was reset).
+/// * `sockets_cut_off`: dropped sockets whose completions are no longer waited for: their peers acknowledged
+///   nothing for two minutes (streams) or 10 s (datagrams), or there were too many. Dropped sockets may be a
+///   quarter of the process's limit of descriptors (`ulimit -n`), and hold 256 MiB; beyond that, those whose
+///   peers were silent for the longest time are cut off, none before 10 s. Streams are reset, unless the
+///   program still has the receiving half.
 ///
 /// ```
 /// assert_eq!(nocopy::process_stats().get("leaked_bytes"), Some(0)); // nothing was given up
@@ -168,7 +175,8 @@ fn adopt(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts) {
         reaper.is_running = thread::Builder::new().name("nocopy-reaper".into()).spawn(run).is_ok();
     }
     if !reaper.is_running {
-        // Without a thread, the memory is given up at once; values that the program drops then may lead here again.
+        // Without a thread, the memory is given up at once; values that the program drops then may lead here
+        // again.
         let detached = std::mem::take(&mut reaper.detached);
         drop(reaper);
         detached.into_iter().for_each(Detached::abandon);
@@ -230,7 +238,8 @@ impl Detached {
             || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
     }
 
-    /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left to wait for.
+    /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left
+    /// to wait for.
     fn look(mut self) -> Option<Self> {
         self.queue.reap();
         if !self.queue.is_read() {

@@ -21,7 +21,8 @@ use crate::sys::route::{self, Changes};
 /// The most routes, and neighbours, that are remembered (some MiB); at one more, all are forgotten.
 const ROUTES_MAX: usize = 65_536;
 
-/// The largest message about a change: `NLMSG_GOODSIZE`, a page or 8 KiB; for links with many attributes more.
+/// The largest message about a change: `NLMSG_GOODSIZE`, a page or 8 KiB; for links with many attributes
+/// more.
 const CHANGE_BYTES: usize = 32 * 1024;
 
 /// Change messages read per call; the rest is read by the next.
@@ -105,7 +106,8 @@ pub(crate) struct Routes {
     /// The interface, or the VRF, of all that is sent.
     device: Option<u32>,
     known: Known,
-    /// An entry was forgotten for lack of room, so users that remember its results do not notice its later changes.
+    /// An entry was forgotten for lack of room, so users that remember its results do not notice its later
+    /// changes.
     crowded: bool,
     buffer: Box<[u8]>,
 }
@@ -120,8 +122,8 @@ struct Known {
 }
 
 impl Routes {
-    /// Routes from an address, if one is given: policies may depend on it. Multicast and link-local destinations are sent to by
-    /// `link_interface`, if one is given.
+    /// Routes from an address, if one is given: policies may depend on it. Multicast and link-local
+    /// destinations are sent to by `link_interface`, if one is given.
     pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
         // Reads changes first, so that a later change is noticed.
         let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
@@ -220,12 +222,14 @@ impl Routes {
         Ok(neighbour)
     }
 
-    /// Makes the host check whether a stale neighbour still exists, as its own traffic would. Errors: `CAP_NET_ADMIN` is missing.
+    /// Makes the host check whether a stale neighbour still exists, as its own traffic would. Errors:
+    /// `CAP_NET_ADMIN` is missing.
     pub(crate) fn confirm(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
         route::use_neighbour(&self.requests, interface_index, address)
     }
 
-    /// Forgets what has changed since the last call; returns whether anything was forgotten. One system call if nothing changed.
+    /// Forgets what has changed since the last call; returns whether anything was forgotten. One system call
+    /// if nothing changed.
     pub(crate) fn poll_changes(&mut self) -> bool {
         let mut forgot = std::mem::take(&mut self.crowded);
         for _ in 0..CHANGES_AT_A_TIME {

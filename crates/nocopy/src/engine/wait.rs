@@ -1,7 +1,7 @@
 //! How a receiver waits.
 //!
-//! No wait of a port lasts longer than 100 ms at a time: poll(2) and epoll(7) do not report that an interface is down or removed, nor
-//! that frames have returned to their pool.
+//! No wait of a port lasts longer than 100 ms at a time: poll(2) and epoll(7) do not report that an interface
+//! is down or removed, nor that frames have returned to their pool.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -37,16 +37,17 @@ const SLEEP_MIN: Duration = Duration::from_micros(20);
 pub enum Wait {
     /// Poll the ring without sleeping: lowest latency, one core busy.
     Spin,
-    /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up per packet at moderate rates.
+    /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up per packet at moderate
+    /// rates.
     Interrupt,
     /// Spin for some time, then sleep until the kernel signals.
     Adaptive {
         /// How long to spin before sleeping.
         spin: Duration,
     },
-    /// Sleep until about `packets` packets have arrived or `delay` has passed, for captures whose latency does
-    /// not matter. The sleep is chosen from the measured rate, so that the ring is at most half full at its end. Each sleep is
-    /// at most twice the last, so a rising rate is noticed early.
+    /// Sleep until about `packets` packets have arrived or `delay` has passed, for captures whose latency
+    /// does not matter. The sleep is chosen from the measured rate, so that the ring is at most half full at
+    /// its end. Each sleep is at most twice the last, so a rising rate is noticed early.
     Coalesced {
         /// Packets worth waking up for.
         packets: u32,
@@ -55,9 +56,11 @@ pub enum Wait {
     },
 }
 
-/// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do nothing by default.
+/// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do
+/// nothing by default.
 pub(crate) trait Waiting {
-    /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock costs as much as some 50 polls.
+    /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock
+    /// costs as much as some 50 polls.
     fn looks_per_clock(&self) -> u32 {
         64
     }
@@ -65,7 +68,8 @@ pub(crate) trait Waiting {
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if no wait is needed.
     fn arm(&mut self) -> io::Result<bool>;
-    /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do now and then.
+    /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do
+    /// now and then.
     fn refresh(&mut self) -> io::Result<()>;
     /// Wakes the kernel if it asks for it.
     fn poke(&mut self) -> io::Result<()> {
@@ -184,7 +188,8 @@ fn coalesce(
     }
 }
 
-/// Adds up the progress of several receivers. All packets may arrive at one of them, and its ring must not overflow.
+/// Adds up the progress of several receivers. All packets may arrive at one of them, and its ring must not
+/// overflow.
 pub(crate) fn add_progress((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
     (all.wrapping_add(read), least.min(room))
 }
@@ -241,7 +246,8 @@ pub(crate) struct Coalescer {
 }
 
 impl Coalescer {
-    /// How long to sleep, given that `read` packets were read so far, modulo 2^32, from rings of `ring` entries.
+    /// How long to sleep, given that `read` packets were read so far, modulo 2^32, from rings of `ring`
+    /// entries.
     fn sleep(&mut self, now: Instant, read: u32, ring: u32, packets: u32, delay: Duration) -> Duration {
         let safe = f64::from(ring) / 2.0;
         let received = read.wrapping_sub(std::mem::replace(&mut self.read, read));

@@ -10,10 +10,11 @@ use super::evidence::Evidence;
 use super::metadata::{Clock, Unsupported};
 use super::mode::Mode;
 
-/// The chosen method on this machine, the alternatives, and why. It displays as text, a line for each choice; the fields are for programs.
+/// The chosen method on this machine, the alternatives, and why. It displays as text, a line for each choice;
+/// the fields are for programs.
 ///
-/// Ports, queues, captures and everything over a port fill in the fields about the port's modes and card. For other kinds they are empty,
-/// and the text has everything.
+/// Ports, queues, captures and everything over a port fill in the fields about the port's modes and card. For
+/// other kinds they are empty, and the text has everything.
 ///
 /// ```
 /// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
@@ -31,15 +32,16 @@ use super::mode::Mode;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Evidence about copies that is known before anything is sent or received: from the mode of a port, or because a kernel socket copies.
-    /// [`Unknown`](Evidence::Unknown) if it differs from send to send; then the half's `ledger` has the evidence.
+    /// Evidence about copies that is known before anything is sent or received: from the mode of a port, or
+    /// because a kernel socket copies. [`Unknown`](Evidence::Unknown) if it differs from send to send; then
+    /// the half's `ledger` has the evidence.
     pub evidence: Evidence,
     /// The modes of a port that were tried before, and why each was refused.
     pub refusals: Vec<Refusal>,
     /// Where a filter runs, if there is one ([`PortBuilder::filter`](crate::port::PortBuilder::filter)).
     pub filter: Option<FilterPlace>,
-    /// Whether the card (`xdp zero-copy`) or the kernel (other modes) completes the checksums of sent packets. If not, they are completed
-    /// in software, for this reason.
+    /// Whether the card (`xdp zero-copy`) or the kernel (other modes) completes the checksums of sent
+    /// packets. If not, they are completed in software, for this reason.
     pub checksum: Result<(), Unsupported>,
     /// The clock of departure times ([`Request::timestamp`](crate::metadata::Request::timestamp)).
     pub departure_clock: Result<Clock, Unsupported>,
@@ -117,8 +119,9 @@ pub enum FilterPlace {
     Xdp,
     /// At the packet socket, as classic BPF: packets that do not match are not copied into the ring.
     Socket,
-    /// In the receiver, because the kernel refused it, for the reason in the text. The kernel has already copied packets that do not match;
-    /// in the AF_XDP modes each is returned to the host ([`ToHost`](crate::ToHost)), by a system call and another copy.
+    /// In the receiver, because the kernel refused it, for the reason in the text. The kernel has already
+    /// copied packets that do not match; in the AF_XDP modes each is returned to the host
+    /// ([`ToHost`](crate::ToHost)), by a system call and another copy.
     UserSpace(String),
 }
 

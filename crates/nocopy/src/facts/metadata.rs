@@ -6,8 +6,8 @@ pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 use super::kernel::KernelVersion;
 use super::mode::Mode;
 
-/// Why a fact about a packet is not known, or a request for it cannot be fulfilled. The text is the end of an error: the cause, then what
-/// to do.
+/// Why a fact about a packet is not known, or a request for it cannot be fulfilled. The text is the end of an
+/// error: the cause, then what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -23,8 +23,8 @@ pub enum Unsupported {
     /// The mode does not support it.
     #[error("mode '{0}' has none; do it in software, or open the port in another mode")]
     Mode(Mode),
-    /// The XDP program on the interface does not ask for it, or writes the answers only for other ports: it was attached by a port that did
-    /// not request them, or by the opener of a granted port.
+    /// The XDP program on the interface does not ask for it, or writes the answers only for other ports: it
+    /// was attached by a port that did not request them, or by the opener of a granted port.
     #[error(
         "the interface's program was attached by another port, which did not ask for it, or by another process; open the first \
          port with the same settings, too"
@@ -44,7 +44,8 @@ pub enum Unsupported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The card's own clock. The driver decides when it starts; usually 1970 (TAI), once a program such as `ptp4l` has set it.
+    /// The card's own clock. The driver decides when it starts; usually 1970 (TAI), once a program such as
+    /// `ptp4l` has set it.
     Device,
     /// The system's `CLOCK_REALTIME`.
     Realtime,
@@ -75,8 +76,9 @@ pub struct Arrival {
     pub vlan: Result<VlanTag, Unsupported>,
     /// Whether the host sent it (true), or it arrived from outside (false).
     pub outgoing: Result<bool, Unsupported>,
-    /// Whether its sender left the checksum to a device that has not finished it; known in a packet ring only. In other modes,
-    /// [`Unfinished`](nocopy_proto::wire::unfinished::Unfinished) finds most of these packets by their bytes.
+    /// Whether its sender left the checksum to a device that has not finished it; known in a packet ring
+    /// only. In other modes, [`Unfinished`](nocopy_proto::wire::unfinished::Unfinished) finds most of these
+    /// packets by their bytes.
     pub checksum_unfinished: Result<bool, Unsupported>,
 }
 
@@ -106,15 +108,16 @@ pub struct Request {
 }
 
 impl Request {
-    /// Completes the checksum at `place`, which now holds the sum of the pseudo-header: by the card or the kernel if they can, otherwise in
-    /// software.
+    /// Completes the checksum at `place`, which now holds the sum of the pseudo-header: by the card or the
+    /// kernel if they can, otherwise in software.
     #[must_use]
     pub const fn checksum(mut self, place: Place) -> Self {
         self.checksum = Some(place);
         self
     }
 
-    /// Asks for the time at which the packet leaves; [`Sender::departures`](crate::Sender::departures) returns it with `token`.
+    /// Asks for the time at which the packet leaves; [`Sender::departures`](crate::Sender::departures)
+    /// returns it with `token`.
     #[must_use]
     pub const fn timestamp(mut self, token: u64) -> Self {
         self.timestamp = Some(token);

@@ -13,8 +13,9 @@ pub enum Mode {
     /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
     XdpCopyGeneric,
     /// A packet socket: the kernel copies packets into blocks, and the host gets them too. Packets are read
-    /// in place; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be longer than a frame:
-    /// with [`multi_buffer`](crate::port::PortBuilder::multi_buffer) they are received as chains, otherwise dropped and counted.
+    /// in place; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be
+    /// longer than a frame: with [`multi_buffer`](crate::port::PortBuilder::multi_buffer) they are received
+    /// as chains, otherwise dropped and counted.
     PacketRing,
     /// A linked pair of ports in one process.
     Memory,

@@ -27,8 +27,9 @@ use crate::sys::xsk::Statistics;
 use crate::sys::{interface, route};
 
 counters! {
-    /// The kernel's counters of an interface, under the kernel's names (`struct rtnl_link_stats64`, the kernel's
-    /// Documentation/networking/statistics.rst). Drivers count the same event in different counters, so sums may count a packet twice.
+    /// The kernel's counters of an interface, under the kernel's names (`struct rtnl_link_stats64`, the
+    /// kernel's Documentation/networking/statistics.rst). Drivers count the same event in different counters,
+    /// so sums may count a packet twice.
     pub struct LinkCounters {
         /// Packets received and passed on by the device.
         rx_packets,
@@ -60,7 +61,8 @@ counters! {
         rx_frame_errors,
         /// Packets lost in the device's FIFO.
         rx_fifo_errors,
-        /// Packets that the device lost because the host gave it no buffers in time: the usual loss of a busy receiver.
+        /// Packets that the device lost because the host gave it no buffers in time: the usual loss of a busy
+        /// receiver.
         rx_missed_errors,
         /// Sends given up.
         tx_aborted_errors,
@@ -145,12 +147,13 @@ pub struct Snapshot {
     pub taken: Instant,
     /// Counted by the kernel, for the interface.
     pub link: LinkCounters,
-    /// Counted by the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not report them.
+    /// Counted by the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not
+    /// report them.
     pub queues: Vec<Queue>,
     /// Counted by the driver, under its own names (`ethtool -S`). Some may be values that also decrease.
     pub driver: Vec<Counter>,
-    /// Counted by the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if the kernel does not report them
-    /// (built without `CONFIG_XDP_SOCKETS_DIAG`).
+    /// Counted by the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if the
+    /// kernel does not report them (built without `CONFIG_XDP_SOCKETS_DIAG`).
     pub sockets: Option<Vec<Socket>>,
 }
 

@@ -1,5 +1,5 @@
-//! Sentences of errors that tests cannot provoke on this machine: other kernels, drivers and cards report them. Each error is made here by
-//! hand. All others are provoked, most of them in `tests/*/errors.rs`.
+//! Sentences of errors that tests cannot provoke on this machine: other kernels, drivers and cards report
+//! them. Each error is made here by hand. All others are provoked, most of them in `tests/*/errors.rs`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

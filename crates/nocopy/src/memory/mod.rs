@@ -1,5 +1,5 @@
-//! Memory that the kernel and the card read and write: [`area`]s of frames, [`pool`]s of buffers, and the queue of sends, whose memory the kernel
-//! reads.
+//! Memory that the kernel and the card read and write: [`area`]s of frames, [`pool`]s of buffers, and the
+//! queue of sends, whose memory the kernel reads.
 
 pub mod area;
 pub(crate) mod pieces;

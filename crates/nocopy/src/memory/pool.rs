@@ -1,7 +1,7 @@
 //! Buffers for sockets: owned memory that is lent to the kernel and returned.
 //!
-//! A [`Buffer`] is memory of a [`Pool`], memory of the program, or a frame of an area. Sending moves it, so touching it while it is sent
-//! does not compile; it returns when the kernel no longer reads it.
+//! A [`Buffer`] is memory of a [`Pool`], memory of the program, or a frame of an area. Sending moves it, so
+//! touching it while it is sent does not compile; it returns when the kernel no longer reads it.
 #![allow(unsafe_code)]
 
 mod buffer;
@@ -20,7 +20,8 @@ pub(crate) use cache::Cache;
 
 use crate::sys::memory::Mapping;
 
-/// Buffers begin on a page, so that memory which the kernel still reads at a forced close can be given up in whole pages.
+/// Buffers begin on a page, so that memory which the kernel still reads at a forced close can be given up in
+/// whole pages.
 const PAGE_BYTES: usize = 4096;
 
 /// Alignment of buffers that share pages.
@@ -28,9 +29,10 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// The memory is not mapped in forked children (`MADV_DONTFORK`), where the pool has no buffers: otherwise a fork would move the parent's
-/// next write to a new page, and an io_uring instance with the pool registered would send the old page. (The program's own memory may stay
-/// mapped in children: the kernel looks it up for each call, it is not written during the call, and a child that writes gets a new page.)
+/// The memory is not mapped in forked children (`MADV_DONTFORK`), where the pool has no buffers: otherwise a
+/// fork would move the parent's next write to a new page, and an io_uring instance with the pool registered
+/// would send the old page. (The program's own memory may stay mapped in children: the kernel looks it up for
+/// each call, it is not written during the call, and a child that writes gets a new page.)
 ///
 /// ```
 /// use nocopy::Pool;
@@ -81,8 +83,8 @@ impl Pool {
         Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
     }
 
-    /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If given up while the kernel reads
-    /// it, such a buffer would be lost.) Errors: there is not enough memory.
+    /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If
+    /// given up while the kernel reads it, such a buffer would be lost.) Errors: there is not enough memory.
     /// Panics as [`Pool::new`].
     pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
         Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
@@ -151,7 +153,8 @@ impl Pool {
         Arc::strong_count(&self.0.sharers) - 1
     }
 
-    /// Announces that an io_uring instance will register the memory: none of it is replaced while the result exists.
+    /// Announces that an io_uring instance will register the memory: none of it is replaced while the result
+    /// exists.
     pub(crate) fn register(&self) -> Registration {
         // Relaxed: a number for reports and limits; the count under the lock keeps pages in place.
         REGISTRATIONS.fetch_add(1, Relaxed);
@@ -171,7 +174,8 @@ impl Pool {
         self.locked(&self.0.free)
     }
 
-    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
+    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the
+    /// fork.
     fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
         (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
@@ -236,7 +240,8 @@ impl Drop for Registration {
             return;
         }
         for index in std::mem::take(&mut registered.given_up) {
-            // SAFETY: given up, so without an owner; no instance exists, and none is added while this is locked.
+            // SAFETY: given up, so without an owner; no instance exists, and none is added while this is
+            // locked.
             if unsafe { self.0.replace(index) } {
                 self.0.bring_home(index);
             } else {

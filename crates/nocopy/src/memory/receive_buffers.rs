@@ -1,5 +1,6 @@
-//! Buffers into which one call receives datagrams. The call's arguments for a buffer are written when the buffer is added, not before
-//! each call: most calls receive one datagram and leave the other buffers unchanged.
+//! Buffers into which one call receives datagrams. The call's arguments for a buffer are written when the
+//! buffer is added, not before each call: most calls receive one datagram and leave the other buffers
+//! unchanged.
 
 // Passes addresses of buffers to the kernel, and owns the buffers until it returns them.
 #![allow(unsafe_code)]
@@ -11,8 +12,8 @@ use std::os::fd::BorrowedFd;
 use super::pool::Buffer;
 use crate::sys::udp_receive::{Message, Messages};
 
-/// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the end, so the buffers that the
-/// call fills first are on top.
+/// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the
+/// end, so the buffers that the call fills first are on top.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
     free: Vec<Buffer>,
@@ -34,8 +35,8 @@ impl ReceiveBuffers {
         self.free.len() >= self.most
     }
 
-    /// Adds a buffer, which is filled next, because it was used last and is in the cache. The buffer is dropped if there are enough, or if
-    /// it is memory of the program that may not be written.
+    /// Adds a buffer, which is filled next, because it was used last and is in the cache. The buffer is
+    /// dropped if there are enough, or if it is memory of the program that may not be written.
     #[inline]
     pub(crate) fn push(&mut self, mut buffer: Buffer) {
         buffer.resize(buffer.capacity());
@@ -75,8 +76,8 @@ impl ReceiveBuffers {
         place.and_then(|place| self.free.get(place)).map_or(&[], |buffer| &buffer[..])
     }
 
-    /// Replaces the buffer that a message was received into by another, and returns it.
-    /// Panics if the last call received fewer messages, or `other` is memory of the program that may not be written.
+    /// Replaces the buffer that a message was received into by another, and returns it. Panics if the last
+    /// call received fewer messages, or `other` is memory of the program that may not be written.
     pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
         let place = self.free.len() - 1 - index;
         other.resize(other.capacity());
@@ -89,13 +90,13 @@ impl ReceiveBuffers {
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         // Slots before this one are of buffers that were taken: the kernel must not write to those.
         let first = self.most - self.free.len();
-        // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free` since, where nothing reads or
-        // writes it; a buffer's memory does not move with it.
+        // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free`
+        // since, where nothing reads or writes it; a buffer's memory does not move with it.
         unsafe { self.call.receive_from(first, socket, wait) }
     }
 
-    /// Receives a message into the buffer that is filled next, if there is a message ([`Messages::receive_first`]).
-    /// Panics if there is no buffer.
+    /// Receives a message into the buffer that is filled next, if there is a message
+    /// ([`Messages::receive_first`]). Panics if there is no buffer.
     #[inline]
     pub(crate) fn receive_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let first = self.most - self.free.len();

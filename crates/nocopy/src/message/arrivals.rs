@@ -153,8 +153,8 @@ impl Deliver for Arrivals<'_, '_> {
     }
 }
 
-/// The protocol's clock. It goes on while the machine is suspended, as that of the peers does: afterwards a silent peer is asked at once,
-/// and packets in flight are sent again.
+/// The protocol's clock. It goes on while the machine is suspended, as that of the peers does: afterwards a
+/// silent peer is asked at once, and packets in flight are sent again.
 #[derive(Debug)]
 pub(super) struct Clock;
 
@@ -164,8 +164,8 @@ impl Clock {
         Time::from_ns(boottime_ns())
     }
 
-    /// When a wait must end that begins now; `None` if the time is too far in the future. Only for this wait: an `Instant` stands still
-    /// while the machine is suspended.
+    /// When a wait must end that begins now; `None` if the time is too far in the future. Only for this wait:
+    /// an `Instant` stands still while the machine is suspended.
     pub(super) fn instant(&self, time: Time) -> Option<Instant> {
         Instant::now().checked_add(time.since(self.now()))
     }

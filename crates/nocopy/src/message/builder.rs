@@ -16,14 +16,16 @@ use super::streams::Streams;
 use crate::port::{PortBuilder, Wait};
 use crate::udp;
 
-/// The shortest datagrams an endpoint may be set to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
+/// The shortest datagrams an endpoint may be set to send: what every IPv6 network takes (RFC 8200 section 5),
+/// less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
 /// The longest datagrams: IPv4's limit.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
 /// Datagrams of Ethernet's MTU of 1500 bytes.
 const DATAGRAM_BYTES_IPV4: u16 = 1500 - 20 - 8;
 const DATAGRAM_BYTES_IPV6: u16 = 1500 - 40 - 8;
-/// Packets that a window has in addition to those of the longest message, if there may be a stream: some 3 MiB.
+/// Packets that a window has in addition to those of the longest message, if there may be a stream: some 3
+/// MiB.
 const STREAM_PACKETS: usize = 3072;
 /// Bytes at the end of datagrams with a CRC.
 const CRC_BYTES: usize = 4;
@@ -34,13 +36,15 @@ const PORTS_MAX: usize = 8;
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`max_message_bytes`](Self::max_message_bytes), [`datagram_bytes`](Self::datagram_bytes) and [`memory`](Self::memory): the memory
-///   has to hold windows with the longest message; [`OpenError::TooLittleMemory`] says how much that is.
-/// * [`port`](Self::port): datagrams are no longer than the interface's MTU allows, and [`memory`](Self::memory) sets how many frames the
-///   ports have.
-/// * [`keep_alive`](Self::keep_alive): shorter than [`dead_after`](Self::dead_after), so that an idle connection is not taken for lost.
-/// * [`crc`](Self::crc): used if one end asks for it. [`max_message_bytes`](Self::max_message_bytes) is the receiver's: a sender is
-///   bound by its peer's.
+/// * [`max_message_bytes`](Self::max_message_bytes), [`datagram_bytes`](Self::datagram_bytes) and
+///   [`memory`](Self::memory): the memory has to hold windows with the longest message;
+///   [`OpenError::TooLittleMemory`] says how much that is.
+/// * [`port`](Self::port): datagrams are no longer than the interface's MTU allows, and
+///   [`memory`](Self::memory) sets how many frames the ports have.
+/// * [`keep_alive`](Self::keep_alive): shorter than [`dead_after`](Self::dead_after), so that an idle
+///   connection is not taken for lost.
+/// * [`crc`](Self::crc): used if one end asks for it. [`max_message_bytes`](Self::max_message_bytes) is the
+///   receiver's: a sender is bound by its peer's.
 ///
 /// ```
 /// use nocopy::message::{Endpoint, OpenError};
@@ -163,20 +167,22 @@ impl Builder {
         }
     }
 
-    /// The longest message to receive, in bytes (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]). The longest to send is the peer's setting.
+    /// The longest message to receive, in bytes (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]). The longest
+    /// to send is the peer's setting.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_message_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self
     }
 
-    /// The longest datagram, in bytes of UDP payload (default: what fits into 1500 bytes of IP, over a port the interface's MTU). If the path
-    /// takes less, that is found out when connecting.
+    /// The longest datagram, in bytes of UDP payload (default: what fits into 1500 bytes of IP, over a port
+    /// the interface's MTU). If the path takes less, that is found out when connecting.
     pub fn datagram_bytes(mut self, bytes: u16) -> Self {
         self.datagram_bytes = Some(bytes);
         self
     }
 
-    /// Protects each datagram by a CRC32C in addition to UDP's checksum; if one end asks for it, both use it (default: no).
+    /// Protects each datagram by a CRC32C in addition to UDP's checksum; if one end asks for it, both use it
+    /// (default: no).
     pub fn crc(mut self, on: bool) -> Self {
         self.settings.crc = on;
         self
@@ -188,8 +194,8 @@ impl Builder {
         self
     }
 
-    /// Peers at most (default: 65,536). When there are as many, a client from an address with fewer connections takes the place of the newest
-    /// one of the address that made the most.
+    /// Peers at most (default: 65,536). When there are as many, a client from an address with fewer
+    /// connections takes the place of the newest one of the address that made the most.
     pub fn peers_max(mut self, peers: usize) -> Self {
         self.settings.peers_max = peers;
         self
@@ -207,11 +213,12 @@ impl Builder {
         self
     }
 
-    /// Whether a thread tells peers that this end is alive while the program does not call the endpoint (default: no). So a program may
-    /// compute for as long as it likes: what its peers send meanwhile waits, and they do not take it for dead, provided that their
-    /// [`dead_after`](Self::dead_after) is at least twice this end's [`keep_alive`](Self::keep_alive). The thread sends one short datagram
-    /// to each peer in half that time; while the program calls the endpoint it sends nothing. It takes no signals, and ends with the
-    /// endpoint. A forked child has no such thread.
+    /// Whether a thread tells peers that this end is alive while the program does not call the endpoint
+    /// (default: no). So a program may compute for as long as it likes: what its peers send meanwhile waits,
+    /// and they do not take it for dead, provided that their [`dead_after`](Self::dead_after) is at least
+    /// twice this end's [`keep_alive`](Self::keep_alive). The thread sends one short datagram to each peer in
+    /// half that time; while the program calls the endpoint it sends nothing. It takes no signals, and ends
+    /// with the endpoint. A forked child has no such thread.
     ///
     /// ```
     /// use nocopy::message::Endpoint;
@@ -226,43 +233,46 @@ impl Builder {
         self
     }
 
-    /// How the endpoint waits (default: sleeping, [`Wait::Interrupt`]). Timers of the protocol end every wait.
+    /// How the endpoint waits (default: sleeping, [`Wait::Interrupt`]). Timers of the protocol end every
+    /// wait.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Bytes that packets may take, sent and received (default: what windows and the longest message need, and at least some 30 MiB, of
-    /// which pages that were never used cost nothing). Beside it there are some 200 bytes for each peer, and 16 for each packet of its
-    /// windows that is in use; and over a port, datagrams that come in fragments or through the kernel lie in memory of their own, no
-    /// more than there are frames to hold others.
+    /// Bytes that packets may take, sent and received (default: what windows and the longest message need,
+    /// and at least some 30 MiB, of which pages that were never used cost nothing). Beside it there are some
+    /// 200 bytes for each peer, and 16 for each packet of its windows that is in use; and over a port,
+    /// datagrams that come in fragments or through the kernel lie in memory of their own, no more than there
+    /// are frames to hold others.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory_bytes = Some(bytes);
         self
     }
 
-    /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: yes): to peers that
-    /// do the same, where that is faster. The endpoint then listens on the TCP port with the number of its UDP port. If that is in use, and
-    /// with [`crc`](Self::crc), everything goes by datagrams; [`explain`](Endpoint::explain) says so. Messages keep their order. TCP
-    /// connections are opened in the network namespace of the thread that calls. What they receive and copy may fill 100 MiB of memory, whatever
-    /// [`memory`](Self::memory) says. Owned messages stay until they are acknowledged, up to 256 MiB without published ones; further ones go
-    /// by datagrams.
+    /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams
+    /// (default: yes): to peers that do the same, where that is faster. The endpoint then listens on the TCP
+    /// port with the number of its UDP port. If that is in use, and with [`crc`](Self::crc), everything goes
+    /// by datagrams; [`explain`](Endpoint::explain) says so. Messages keep their order. TCP connections are
+    /// opened in the network namespace of the thread that calls. What they receive and copy may fill 100 MiB
+    /// of memory, whatever [`memory`](Self::memory) says. Owned messages stay until they are acknowledged, up
+    /// to 256 MiB without published ones; further ones go by datagrams.
     #[doc(hidden)]
     pub fn streams(mut self, on: bool) -> Self {
         self.streams = on;
         self
     }
 
-    /// Sends and receives over a port on each queue of an interface, past the host's network stack, instead of over a UDP socket. What a
-    /// port cannot carry goes through the kernel.
+    /// Sends and receives over a port on each queue of an interface, past the host's network stack, instead
+    /// of over a UDP socket. What a port cannot carry goes through the kernel.
     pub fn port(mut self, port: PortBuilder) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the kernel chooses one. Over
-    /// sockets, `0.0.0.0` stands for all addresses of IPv4, `[::]` for all of both families: each peer then gets everything from the
-    /// address that it asked.
+    /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the
+    /// kernel chooses one. Over sockets, `0.0.0.0` stands for all addresses of IPv4, `[::]` for all of both
+    /// families: each peer then gets everything from the address that it asked.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -292,7 +302,8 @@ impl Builder {
     }
 
     fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
-        // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU need several frames.
+        // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU
+        // need several frames.
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let mut settings = self.settings_for(usual)?;
         let datagrams_max = settings.window_packets;
@@ -311,7 +322,8 @@ impl Builder {
         self.endpoint(carrier.into(), settings, datagrams_max, streams)
     }
 
-    /// Divides memory for windows of this many packets, with some for streams if they are wanted and there is enough.
+    /// Divides memory for windows of this many packets, with some for streams if they are wanted and there is
+    /// enough.
     fn with_streams<T>(
         &self,
         settings: &mut Settings,

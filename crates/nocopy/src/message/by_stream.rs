@@ -19,9 +19,10 @@ use crate::memory::pieces::Buffers;
 use crate::sys::poll::Wakeup;
 use crate::tcp::Published;
 
-/// A long message of no more packets goes by datagrams if nothing else is on its way to the peer, and all of them may be sent at once: one
-/// call sends them, one receives them, and the answer acknowledges them. (8 KiB there and back have 1.0 to 1.2 times the speed of TCP, by the
-/// stream 0.9 to 1.0: `nocopy bench message-latency`. From 16 packets on, acknowledgements would go in front of the answer.)
+/// A long message of no more packets goes by datagrams if nothing else is on its way to the peer, and all of
+/// them may be sent at once: one call sends them, one receives them, and the answer acknowledges them. (8 KiB
+/// there and back have 1.0 to 1.2 times the speed of TCP, by the stream 0.9 to 1.0:
+/// `nocopy bench message-latency`. From 16 packets on, acknowledgements would go in front of the answer.)
 const ALONE_PACKETS_MAX: usize = 15;
 
 impl Endpoint {
@@ -32,8 +33,8 @@ impl Endpoint {
         streams.as_mut().is_some_and(|streams| streams.takes(peer, bytes, protocol))
     }
 
-    /// Whether there is room for an owned message in a unit, which keeps it until it is acknowledged. Otherwise it goes by datagrams, of which
-    /// there are fewer.
+    /// Whether there is room for an owned message in a unit, which keeps it until it is acknowledged.
+    /// Otherwise it goes by datagrams, of which there are fewer.
     pub(super) fn has_room_for_owned(&self, peer: Peer, buffers: &Buffers, bytes: usize) -> bool {
         let Some(streams) = &self.streams else { return false };
         let Free { left, all } = streams.room_for_owned();
@@ -91,9 +92,8 @@ impl Endpoint {
         }
     }
 
-    /// Begins a unit for a peer with a message that did not fit the one that was being filled, if messages to it are to go by the stream now;
-    /// returns whether it did.
-    /// Errors: there is no room for it.
+    /// Begins a unit for a peer with a message that did not fit the one that was being filled, if messages to
+    /// it are to go by the stream now; returns whether it did. Errors: there is no room for it.
     pub(super) fn put_in_fresh_unit(
         &mut self,
         peer: Peer,
@@ -162,8 +162,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends the unit of the only peer for which one is being filled, if nothing else waits. False: there is none, or it was queued like
-    /// others.
+    /// Sends the unit of the only peer for which one is being filled, if nothing else waits. False: there is
+    /// none, or it was queued like others.
     pub(super) fn send_unit_at_once(&mut self) -> bool {
         let now = self.now();
         let Self { streams: Some(streams), protocol, .. } = self else { return false };
@@ -315,8 +315,8 @@ impl Endpoint {
         Ok((now, arrivals.lone))
     }
 
-    /// Waits until something arrives from the carrier or a stream, or until the deadline; returns the time. If `reads_in_place`, a message that
-    /// arrives alone may stay where it lies.
+    /// Waits until something arrives from the carrier or a stream, or until the deadline; returns the time.
+    /// If `reads_in_place`, a message that arrives alone may stay where it lies.
     pub(super) fn wait_beside(&mut self, until: Option<Instant>, reads_in_place: bool) -> io::Result<Time> {
         let Self { protocol, carrier, clock, streams: Some(streams), wait: how, lone, .. } = self else {
             return Ok(self.now());

@@ -13,7 +13,8 @@ use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message, Payload};
 use crate::facts::rejected::{Reason, Rejected};
 
-/// The most messages from the same peer that are kept during a wait for its response. Those of other peers stay where they are, in shares.
+/// The most messages from the same peer that are kept during a wait for its response. Those of other peers
+/// stay where they are, in shares.
 const ASIDE_MAX: usize = 4096;
 
 /// Why there is no connection, or no response.
@@ -85,7 +86,8 @@ impl Endpoint {
         })
     }
 
-    /// Connects, and waits for the connection for `timeout` at most. Messages and events of other peers that arrive meanwhile are kept.
+    /// Connects, and waits for the connection for `timeout` at most. Messages and events of other peers that
+    /// arrive meanwhile are kept.
     ///
     /// # Errors
     /// [`Error`].
@@ -104,7 +106,8 @@ impl Endpoint {
         }
     }
 
-    /// Removes and returns the event that ends a connection attempt, if there is one, however many others have not been read.
+    /// Removes and returns the event that ends a connection attempt, if there is one, however many others
+    /// have not been read.
     fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
         let is_outcome = |event: &Event| match event {
             Event::Connected(other, _) | Event::Lost(other, _) => *other == peer,
@@ -118,9 +121,9 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
-    /// [received](Self::receive) afterwards. Until then they stay in the memory of their address: many from the address of `to` leave no room for
-    /// the response.
+    /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile
+    /// are [received](Self::receive) afterwards. Until then they stay in the memory of their address: many
+    /// from the address of `to` leave no room for the response.
     ///
     /// ```
     /// use nocopy::message::{Endpoint, Kind};
@@ -179,7 +182,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether only the last window is free, which those have in turns whose messages are read: a response might never be kept.
+    /// Whether only the last window is free, which those have in turns whose messages are read: a response
+    /// might never be kept.
     fn is_full(&self) -> bool {
         self.carrier.free_to_receive() <= self.window_packets
     }
@@ -213,7 +217,8 @@ mod tests {
     use super::*;
     use crate::message::endpoint::EVENTS_MAX;
 
-    /// However many messages another peer sends meanwhile, a call has its response, and they are received afterwards.
+    /// However many messages another peer sends meanwhile, a call has its response, and they are received
+    /// afterwards.
     #[test]
     fn messages_of_another_peer_end_no_call() {
         const OTHERS: usize = ASIDE_MAX + 1000;

@@ -14,7 +14,8 @@ pub(super) struct Piece {
     pub(super) bytes: u32,
 }
 
-/// Buffers, each with the number of packets that refer to it; a buffer returns home when no packet does any more.
+/// Buffers, each with the number of packets that refer to it; a buffer returns home when no packet does any
+/// more.
 #[derive(Debug, Default)]
 pub(super) struct Cargo {
     places: Vec<Place>,

@@ -16,16 +16,18 @@ counters! {
         calls,
         /// How often the kernel accepted no more: the rest waited for the next flush.
         kernel_full,
-        /// Messages of several datagrams that were refused, and whose datagrams were then sent one by one (sockets).
+        /// Messages of several datagrams that were refused, and whose datagrams were then sent one by one
+        /// (sockets).
         joined_refused,
         /// Datagrams that were sent in fragments because the path's MTU had become smaller.
         fragmented,
-        /// Datagrams that were not sent because they were too long for the path: the set-up then tries shorter ones.
+        /// Datagrams that were not sent because they were too long for the path: the set-up then tries
+        /// shorter ones.
         too_long,
         /// Datagrams that were refused for another reason, and not sent; the protocol sends them again.
         datagrams_refused,
-        /// Datagrams that were not sent because too many others wait in the socket for hosts that do not answer (ARP, neighbour discovery), and
-        /// this one would have, too (sockets).
+        /// Datagrams that were not sent because too many others wait in the socket for hosts that do not
+        /// answer (ARP, neighbour discovery), and this one would have, too (sockets).
         unresolved_dropped,
         /// Answers of the protocol for which there was no memory.
         no_memory_to_send,

@@ -15,7 +15,8 @@ use crate::sys::alarm::Alarm;
 pub(super) struct Descriptor {
     poll: Arc<OwnedFd>,
     alarm: Alarm,
-    /// Datagrams make it readable. Only after it was armed once, since each datagram costs a little more from then on.
+    /// Datagrams make it readable. Only after it was armed once, since each datagram costs a little more from
+    /// then on.
     has_carrier: bool,
 }
 

@@ -11,7 +11,8 @@ use super::endpoint::{Patience, is_over};
 use crate::facts::rejected::Reason;
 
 impl Endpoint {
-    /// Ends the direction to a peer, after everything that was sent; the peer gets [`Event::Finished`](super::Event::Finished).
+    /// Ends the direction to a peer, after everything that was sent; the peer gets
+    /// [`Event::Finished`](super::Event::Finished).
     ///
     /// ```
     /// # use nocopy::{Reason, message::{Endpoint, Event}};
@@ -97,8 +98,9 @@ impl Endpoint {
         }
     }
 
-    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have acknowledged everything; then all
-    /// connections are over. `false`: some peer has not, and what is left for it is given up.
+    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have
+    /// acknowledged everything; then all connections are over. `false`: some peer has not, and what is left
+    /// for it is given up.
     ///
     /// ```
     /// # use nocopy::{Reason, message::{Endpoint, Event}};

@@ -1,7 +1,8 @@
 //! The endpoint, which drives the protocol and the carrier of its datagrams.
 //!
-//! Work for which the program waits comes first: a message is returned before the alarms and acknowledgements of its packet are handled,
-//! and packets are sent before the bookkeeping for them. The rest is done while the peer works.
+//! Work for which the program waits comes first: a message is returned before the alarms and acknowledgements
+//! of its packet are handled, and packets are sent before the bookkeeping for them. The rest is done while
+//! the peer works.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +31,8 @@ use crate::memory::pool::Buffer;
 /// The most events kept here; the protocol keeps as many, and then accepts no connections.
 pub(super) const EVENTS_MAX: usize = 1 << 16;
 
-/// How often to check for packets that the kernel has finished, or for room in its queue: neither ends a wait.
+/// How often to check for packets that the kernel has finished, or for room in its queue: neither ends a
+/// wait.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What counts as sent for a packet that is sent again; it is more than most have.
@@ -82,7 +84,8 @@ pub struct Endpoint {
     /// Buffers for long messages, if there ever were some.
     pub(super) posted: Option<Arc<Posted>>,
     pub(super) puts: Box<Puts>,
-    /// Packets of a message that is being queued; or of one that waits for the flush, all but its last, which is an open packet.
+    /// Packets of a message that is being queued; or of one that waits for the flush, all but its last, which
+    /// is an open packet.
     pub(super) made: Vec<Packet>,
     pub(super) wait: Wait,
     pub(super) clock: Clock,
@@ -153,7 +156,8 @@ impl Patience {
 }
 
 impl Endpoint {
-    /// Binds an endpoint with default settings to an address of this host; with port number 0 the kernel chooses one.
+    /// Binds an endpoint with default settings to an address of this host; with port number 0 the kernel
+    /// chooses one.
     ///
     /// # Errors
     /// As [`Builder::bind`].
@@ -278,8 +282,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Handles the effects of received datagrams. A message is returned first, unless something else is urgent; the rest is done by the
-    /// next call, while the peer has the answer.
+    /// Handles the effects of received datagrams. A message is returned first, unless something else is
+    /// urgent; the rest is done by the next call, while the peer has the answer.
     #[inline(always)] // for each message that comes alone
     pub(super) fn see_to_due(&mut self, now: Time) {
         if self.has_news_of_puts() {
@@ -456,10 +460,11 @@ impl Endpoint {
         self.clock.now()
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a message or an event already:
-    /// call [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. An event ends the next [`receive`](Self::receive),
-    /// too, unless it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol make it readable, too, and `arm`
-    /// does what is due.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a
+    /// message or an event already: call [`try_receive`](Self::try_receive) and
+    /// [`poll_event`](Self::poll_event) then. An event ends the next [`receive`](Self::receive), too, unless
+    /// it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol make it
+    /// readable, too, and `arm` does what is due.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -467,7 +472,8 @@ impl Endpoint {
         self.arm_for(true)
     }
 
-    /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not count.
+    /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not
+    /// count.
     pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
         self.watch_streams();
         for _ in 0..ARM_LOOKS_MAX {
@@ -495,7 +501,8 @@ impl Endpoint {
         }
     }
 
-    /// As `arm_for`, for a program that only sends: returns whether memory was freed, or the kernel has room again.
+    /// As `arm_for`, for a program that only sends: returns whether memory was freed, or the kernel has room
+    /// again.
     fn arm_to_send(&mut self) -> io::Result<bool> {
         let before = (self.in_use(), self.carrier.is_stuck());
         self.watch_streams();
@@ -533,7 +540,8 @@ impl Endpoint {
 }
 
 impl AsFd for Endpoint {
-    /// Readable when a datagram has arrived or a timer of the protocol is due; call [`Endpoint::arm`] before each wait.
+    /// Readable when a datagram has arrived or a timer of the protocol is due; call [`Endpoint::arm`] before
+    /// each wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

@@ -13,7 +13,8 @@ use crate::facts::explanation::Explanation;
 use crate::stats::Stats;
 
 impl Endpoint {
-    /// The address of a peer, and what is known of the path to it; `None` if it is not connected yet, or not any more.
+    /// The address of a peer, and what is known of the path to it; `None` if it is not connected yet, or not
+    /// any more.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -37,8 +38,8 @@ impl Endpoint {
         self.protocol.statistics(peer).ok().flatten()
     }
 
-    /// All counters: `moved` and `bytes` count messages, `dropped` those that arrived and were not read before their connection was
-    /// aborted.
+    /// All counters: `moved` and `bytes` count messages, `dropped` those that arrived and were not read
+    /// before their connection was aborted.
     ///
     /// # Errors
     /// None today.

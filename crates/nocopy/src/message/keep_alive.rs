@@ -1,7 +1,8 @@
 //! A thread that sends signs of life while the program does not call its endpoint (docs/protocol.md §10.1).
 //!
-//! The endpoint and the thread share a list of connections, which the endpoint changes when a connection begins or ends, and the time of a
-//! recent call, which the endpoint notes a few times in each period of the thread. A single message touches nothing shared.
+//! The endpoint and the thread share a list of connections, which the endpoint changes when a connection
+//! begins or ends, and the time of a recent call, which the endpoint notes a few times in each period of the
+//! thread. A single message touches nothing shared.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,8 @@ const SIGNS_AT_ONCE: usize = 256;
 pub(super) struct KeepAlive {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// A forked child has no such thread, and does not use the list: its lock may have been held during the fork.
+    /// A forked child has no such thread, and does not use the list: its lock may have been held during the
+    /// fork.
     generation: Generation,
     /// When to record next that the endpoint is called; `None`: there are no connections.
     next_note: Option<Time>,

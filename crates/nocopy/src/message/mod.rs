@@ -1,7 +1,8 @@
 //! Messages between nodes: reliable, in order, and from user space.
 //!
-//! An [`Endpoint`] sends messages to any number of peers and receives theirs: each message once, and the messages of one peer in order,
-//! whatever the network loses. The protocol is `docs/protocol.md`. It runs over a UDP socket, or over a port ([`Builder::port`]).
+//! An [`Endpoint`] sends messages to any number of peers and receives theirs: each message once, and the
+//! messages of one peer in order, whatever the network loses. The protocol is `docs/protocol.md`. It runs
+//! over a UDP socket, or over a port ([`Builder::port`]).
 //!
 //! ```no_run
 //! use nocopy::message::Endpoint;
@@ -20,20 +21,23 @@
 //!
 //! # When things happen
 //!
-//! An endpoint has no thread, and works only while the program calls it. It puts short messages to one peer together in a packet, and
-//! sends the packet when it is full, with [`flush`](Endpoint::flush), or when the program [receives](Endpoint::receive) and no message is
-//! there. An endpoint that is not called acknowledges nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after),
-//! unless it was opened [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A program
-//! that also waits for other things waits on the endpoint's descriptor ([`Endpoint::arm`]), or uses `nocopy::tokio::AsyncReceiver`.
+//! An endpoint has no thread, and works only while the program calls it. It puts short messages to one peer
+//! together in a packet, and sends the packet when it is full, with [`flush`](Endpoint::flush), or when the
+//! program [receives](Endpoint::receive) and no message is there. An endpoint that is not called acknowledges
+//! nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after), unless it was opened
+//! [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A
+//! program that also waits for other things waits on the endpoint's descriptor ([`Endpoint::arm`]), or uses
+//! `nocopy::tokio::AsyncReceiver`.
 //!
-//! One thread at a time can use an endpoint. Several threads share one by a [`Shared`]; while one of them waits, the others can send and
-//! receive.
+//! One thread at a time can use an endpoint. Several threads share one by a [`Shared`]; while one of them
+//! waits, the others can send and receive.
 //!
 //! # Memory
 //!
-//! An endpoint allocates all its memory when it is opened ([`Builder::memory`]), and none for a message. It keeps sent messages until the
-//! peer has acknowledged them, and received ones until the program reads them. So a peer that reads nothing stops its senders: their
-//! messages are refused as [`Full`](crate::Reason::Full).
+//! An endpoint allocates all its memory when it is opened ([`Builder::memory`]), and none for a message. It
+//! keeps sent messages until the peer has acknowledged them, and received ones until the program reads them.
+//! So a peer that reads nothing stops its senders: their messages are refused as
+//! [`Full`](crate::Reason::Full).
 
 mod arrivals;
 mod builder;

@@ -1,5 +1,5 @@
-//! Packets that are being filled with short messages, at most one for each peer; or the last packet of a long message that is to be sent at
-//! once, with the others, by the flush.
+//! Packets that are being filled with short messages, at most one for each peer; or the last packet of a long
+//! message that is to be sent at once, with the others, by the flush.
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Kind, Peer};

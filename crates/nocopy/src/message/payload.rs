@@ -5,8 +5,8 @@ use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::Buffer;
 use crate::tcp::Published;
 
-/// One message to be sent: its bytes, in a buffer, or in several that are joined. [`Published`] data goes by reference to its pages where
-/// the message goes by a stream, and that is faster.
+/// One message to be sent: its bytes, in a buffer, or in several that are joined. [`Published`] data goes by
+/// reference to its pages where the message goes by a stream, and that is faster.
 ///
 /// ```
 /// use nocopy::Buffer;

@@ -14,8 +14,8 @@ use super::{Endpoint, Message};
 const AT_HAND_MAX: u32 = 32;
 
 impl Endpoint {
-    /// Waits for the next message, in the way that was [set](super::Builder::wait). `None` if an event ended the wait
-    /// ([`poll_event`](Self::poll_event)); a signal does not.
+    /// Waits for the next message, in the way that was [set](super::Builder::wait). `None` if an event ended
+    /// the wait ([`poll_event`](Self::poll_event)); a signal does not.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -41,9 +41,10 @@ impl Endpoint {
         self.receive_within(Patience::None)
     }
 
-    /// Gives each message that is at hand to `each`, without waiting, and returns how many those are: where packets hold many short messages,
-    /// this costs less than to receive them one by one. It ends after some messages, so that what is to be sent does not wait; no message
-    /// is left because of that when it returns none. A message that shares its packet is copied if it is [taken](Message::take).
+    /// Gives each message that is at hand to `each`, without waiting, and returns how many those are: where
+    /// packets hold many short messages, this costs less than to receive them one by one. It ends after some
+    /// messages, so that what is to be sent does not wait; no message is left because of that when it returns
+    /// none. A message that shares its packet is copied if it is [taken](Message::take).
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -148,7 +149,8 @@ impl Endpoint {
         }
     }
 
-    /// The same for one in several packets: with the others in one function, all would be moved like the largest.
+    /// The same for one in several packets: with the others in one function, all would be moved like the
+    /// largest.
     #[inline(never)]
     fn read_across(&mut self, lone: Lone) -> Message<'_> {
         self.read_where_it_lies(lone)
@@ -193,13 +195,14 @@ impl Endpoint {
         !self.aside.is_empty() || self.protocol.has_message()
     }
 
-    /// Waits where a look has found nothing; returns whether an event ended it, which a message comes before. A message that comes alone may be left where it lies, if
-    /// `reads_in_place`.
+    /// Waits where a look has found nothing; returns whether an event ended it, which a message comes before.
+    /// A message that comes alone may be left where it lies, if `reads_in_place`.
     fn wait_for_message(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<bool> {
         let patience = patience.until();
         loop {
             self.send_first();
-            // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
+            // What has happened by now, also by sending: a direction that was read to its end, room. No sleep
+            // would be ended by it.
             let has_news = self.has_news();
             self.take_due(if has_news { Patience::None } else { patience }, reads_in_place)?;
             // If an event came as well, it ends the next wait, because the program gets only the message now.
@@ -216,8 +219,8 @@ impl Endpoint {
         }
     }
 
-    /// Waits until there is a message or an event, but not longer than `timeout`; returns whether there is one. What a sender without room
-    /// waits with: [`Event::Writable`](super::Event::Writable) ends it.
+    /// Waits until there is a message or an event, but not longer than `timeout`; returns whether there is
+    /// one. What a sender without room waits with: [`Event::Writable`](super::Event::Writable) ends it.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -235,8 +238,8 @@ impl Endpoint {
         self.look(false).map(drop)
     }
 
-    /// Sends what is queued, and handles what has arrived, without waiting. A message that arrived alone is returned in place, if
-    /// `reads_in_place`.
+    /// Sends what is queued, and handles what has arrived, without waiting. A message that arrived alone is
+    /// returned in place, if `reads_in_place`.
     #[inline(always)] // for each message that comes alone
     fn look(&mut self, reads_in_place: bool) -> io::Result<Option<Lone>> {
         self.send_first();
@@ -304,7 +307,8 @@ mod tests {
         assert!(kept.iter().all(|(message, sent)| message.to_vec() == *sent), "what is kept stays");
     }
 
-    /// A message in longer packets than were agreed on is no message that could be taken, wherever its packets lie.
+    /// A message in longer packets than were agreed on is no message that could be taken, wherever its
+    /// packets lie.
     #[test]
     fn packets_that_are_too_long_are_not_read() {
         let bind = || Endpoint::builder().streams(false);
@@ -338,7 +342,8 @@ mod tests {
         assert!(std::iter::from_fn(|| right.poll_event()).any(is_lost), "{}", right.stats().unwrap());
     }
 
-    /// Proves that an event ends a wait of its own where it came before a message that ended another one, however the message is read.
+    /// Proves that an event ends a wait of its own where it came before a message that ended another one,
+    /// however the message is read.
     #[test]
     fn a_message_that_ends_a_wait_leaves_events_to_the_next() {
         for reads_in_place in [false, true] {

@@ -23,9 +23,10 @@ const UNSENT_MAX: usize = 64;
 const INLINE_BYTES_MAX: usize = 256;
 
 impl Endpoint {
-    /// Gives a message away to be sent from where it lies, in one buffer or in several. Short messages share a packet, and are copied into
-    /// it. The packet goes when it is full, with [`flush`](Self::flush), or when there is nothing to [receive](Self::receive); the buffers
-    /// are free when the peer has acknowledged the message.
+    /// Gives a message away to be sent from where it lies, in one buffer or in several. Short messages share
+    /// a packet, and are copied into it. The packet goes when it is full, with [`flush`](Self::flush), or
+    /// when there is nothing to [receive](Self::receive); the buffers are free when the peer has acknowledged
+    /// the message.
     ///
     /// ```
     /// # use nocopy::message::Endpoint;
@@ -47,15 +48,16 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// Returns the message, with the [`Reason`]: `Full` while the peer has not acknowledged enough, is not connected yet, or memory for
-    /// packets is short; [`Event::Writable`](super::Event::Writable) follows. `TooLong`, `Finished`, `Gone`.
+    /// Returns the message, with the [`Reason`]: `Full` while the peer has not acknowledged enough, is not
+    /// connected yet, or memory for packets is short; [`Event::Writable`](super::Event::Writable) follows.
+    /// `TooLong`, `Finished`, `Gone`.
     #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn send(&mut self, message: impl Into<Payload>, to: Peer) -> Result<(), Rejected<Payload>> {
         self.send_as(Kind::Plain, message.into().0, to)
     }
 
-    /// Copies a message into the packet that is being filled for the peer, or a long one into packets of its own; they go as after
-    /// [`send`](Self::send).
+    /// Copies a message into the packet that is being filled for the peer, or a long one into packets of its
+    /// own; they go as after [`send`](Self::send).
     ///
     /// # Errors
     /// As [`send`](Self::send); nothing of the message was sent.
@@ -70,7 +72,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sends a request, as [`send`](Self::send) does, and returns its number: the [`Kind::Response`] to it has the same.
+    /// Sends a request, as [`send`](Self::send) does, and returns its number: the [`Kind::Response`] to it
+    /// has the same.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -224,9 +227,9 @@ impl Endpoint {
         self.carrier.put_buffer(buffer);
     }
 
-    /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send), each at its full length: over a port
-    /// they are the packets themselves. (The bytes of other buffers, such as those of [`buffer`](Self::buffer), are copied into packets
-    /// there, since packets must be full.)
+    /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send), each at
+    /// its full length: over a port they are the packets themselves. (The bytes of other buffers, such as
+    /// those of [`buffer`](Self::buffer), are copied into packets there, since packets must be full.)
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -403,7 +406,8 @@ impl Endpoint {
             self.freed = false;
             self.carrier.freed();
         }
-        // One that has its share already waits for its own, and so does one for which there would be enough of them.
+        // One that has its share already waits for its own, and so does one for which there would be enough
+        // of them.
         if free.left / 2 < needed && self.has_share(peer, 0, free) {
             self.protocol.want_packets(self.now());
         }
@@ -498,8 +502,8 @@ impl Endpoint {
         }
     }
 
-    /// Hands everything that was put into packets to the kernel, and waits for room there. What the window of a peer has no room for
-    /// follows when the peer has acknowledged more, whenever the endpoint works.
+    /// Hands everything that was put into packets to the kernel, and waits for room there. What the window of
+    /// a peer has no room for follows when the peer has acknowledged more, whenever the endpoint works.
     ///
     /// # Errors
     /// The interface is down or was removed; nothing is lost by that.
@@ -518,7 +522,8 @@ impl Endpoint {
         Ok(self.hand_over())
     }
 
-    /// As [`flush`](Self::flush), and waits for `timeout` at most. `false`: the kernel did not take everything.
+    /// As [`flush`](Self::flush), and waits for `timeout` at most. `false`: the kernel did not take
+    /// everything.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -627,13 +632,15 @@ impl Endpoint {
         }
     }
 
-    /// Works until something arrives or until the deadline, and not longer than `interval`: not everything ends a wait.
+    /// Works until something arrives or until the deadline, and not longer than `interval`: not everything
+    /// ends a wait.
     fn work_within(&mut self, deadline: Option<Instant>, interval: Duration) -> io::Result<()> {
         let look = Instant::now() + interval;
         self.work(Patience::Until(Some(deadline.map_or(look, |deadline| look.min(deadline)))))
     }
 
-    /// Takes back the memory of packets that their peers have acknowledged; returns how many packets those are.
+    /// Takes back the memory of packets that their peers have acknowledged; returns how many packets those
+    /// are.
     pub fn reap(&mut self) -> usize {
         let before = self.in_use();
         before - self.in_flight().min(before)
@@ -646,7 +653,8 @@ impl Endpoint {
         self.in_use()
     }
 
-    /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`: something is in flight.
+    /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`:
+    /// something is in flight.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

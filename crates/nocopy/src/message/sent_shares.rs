@@ -3,7 +3,8 @@
 /// How many packets there are for messages, and for a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentShares {
-    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their own memory.
+    /// The most unacknowledged packets to a peer. Units, which may fill the rest of the window, have their
+    /// own memory.
     pub(super) packets_max: usize,
     /// All whole packets.
     packets: usize,

@@ -1,11 +1,12 @@
 //! One endpoint for several threads.
 //!
-//! Threads share the endpoint by a lock, which they release while they wait. One waiting thread, the *watcher*, polls the endpoint's
-//! descriptor without the lock. The others sleep until a message or event is there for them, or until they are to become the watcher. A
-//! thread that releases the lock
+//! Threads share the endpoint by a lock, which they release while they wait. One waiting thread, the
+//! *watcher*, polls the endpoint's descriptor without the lock. The others sleep until a message or event is
+//! there for them, or until they are to become the watcher. A thread that releases the lock
 //!
 //! * wakes a sleeping thread if there is something for it;
-//! * makes the descriptor readable if there is something for the watcher, or if the protocol has an earlier deadline now;
+//! * makes the descriptor readable if there is something for the watcher, or if the protocol has an earlier
+//!   deadline now;
 //! * wakes a sleeping thread as the new watcher if there is none.
 //!
 //! A thread that was woken in vain, because another was faster, waits again in the same way.
@@ -25,9 +26,10 @@ use crate::sys::poll::{Wakeup, wait_readable};
 
 /// An [`Endpoint`] that several threads use: a cloneable handle, made by `Shared::from(endpoint)`.
 ///
-/// [`lock`](Self::lock) gives the endpoint to one thread at a time, with all its methods. The lock is given up while a thread
-/// [waits for a message](Locked::receive) or [for an event](Locked::wait): any number of threads can wait, and others can send meanwhile. Each message goes to one of
-/// them; an event ends all waits, and [`poll_event`](Endpoint::poll_event) returns it to the first that asks.
+/// [`lock`](Self::lock) gives the endpoint to one thread at a time, with all its methods. The lock is given
+/// up while a thread [waits for a message](Locked::receive) or [for an event](Locked::wait): any number of
+/// threads can wait, and others can send meanwhile. Each message goes to one of them; an event ends all
+/// waits, and [`poll_event`](Endpoint::poll_event) returns it to the first that asks.
 ///
 /// ```
 /// use nocopy::message::{Endpoint, Event, Message, Shared};
@@ -97,9 +99,9 @@ enum Wish {
 
 /// An endpoint for one thread, until this is dropped; see [`Shared`].
 ///
-/// It has the methods of [`Endpoint`]. Those of its own give the lock up while they wait. Others that wait keep it:
-/// [`connect`](Endpoint::connect) (use [`start_connect`](Endpoint::start_connect)), [`call`](Endpoint::call),
-/// [`drain`](Endpoint::drain) and [`close`](Endpoint::close).
+/// It has the methods of [`Endpoint`]. Those of its own give the lock up while they wait. Others that wait
+/// keep it: [`connect`](Endpoint::connect) (use [`start_connect`](Endpoint::start_connect)),
+/// [`call`](Endpoint::call), [`drain`](Endpoint::drain) and [`close`](Endpoint::close).
 #[must_use = "dropping it gives the lock up"]
 pub struct Locked<'a> {
     shared: &'a Inner,
@@ -124,7 +126,8 @@ impl Shared {
 }
 
 impl Locked<'_> {
-    /// Waits for the next message, as [`Endpoint::receive`] does; others can use the endpoint meanwhile. `None` if an event ended the wait.
+    /// Waits for the next message, as [`Endpoint::receive`] does; others can use the endpoint meanwhile.
+    /// `None` if an event ended the wait.
     ///
     /// # Errors
     /// As [`Endpoint::receive`].
@@ -145,9 +148,10 @@ impl Locked<'_> {
         Ok(self.state().endpoint.receive_found())
     }
 
-    /// Waits until there is an event, but not longer than `timeout`; returns whether there was one. Messages end no such wait: they are for
-    /// threads that [receive](Self::receive). What a thread waits with whose message was refused as [`Full`](crate::Reason::Full): from then
-    /// until the wait no other thread can take [`Event::Writable`](super::Event::Writable), so none is missed.
+    /// Waits until there is an event, but not longer than `timeout`; returns whether there was one. Messages
+    /// end no such wait: they are for threads that [receive](Self::receive). What a thread waits with whose
+    /// message was refused as [`Full`](crate::Reason::Full): from then until the wait no other thread can
+    /// take [`Event::Writable`](super::Event::Writable), so none is missed.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event, Peer, Shared};
@@ -225,7 +229,8 @@ impl Locked<'_> {
         let state = self.state();
         if state.endpoint.arm_for(wish == Wish::Message)? {
             if wish == Wish::Event && state.endpoint.has_message() {
-                // The message is for another thread; until it is read, there may be no memory for datagrams that make it readable.
+                // The message is for another thread; until it is read, there may be no memory for datagrams
+                // that make it readable.
                 let look = Instant::now() + LOOK_INTERVAL;
                 self.sleep(wish, Some(deadline.map_or(look, |deadline| deadline.min(look))), seen);
             }
@@ -281,7 +286,8 @@ impl State {
         }
     }
 
-    /// Makes sure, when the lock is released, that remaining messages and events reach the threads that wait for them.
+    /// Makes sure, when the lock is released, that remaining messages and events reach the threads that wait
+    /// for them.
     fn hand_on(&mut self, shared: &Inner) {
         if self.watcher.is_none() && self.messages + self.events == 0 {
             return;

@@ -1,5 +1,5 @@
-//! Runs a filter three ways: by the kernel as classic BPF on a socket, by our interpreter, and by the kernel as the translated XDP
-//! program. They must agree on every packet.
+//! Runs a filter three ways: by the kernel as classic BPF on a socket, by our interpreter, and by the kernel
+//! as the translated XDP program. They must agree on every packet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,8 +17,8 @@ const MATCHED: u32 = 77;
 const XDP_PASS: u32 = 2;
 const ETHERNET_BYTES: usize = 14;
 
-/// The longest first piece into which a test run cuts a packet. The kernel requires that it contains Ethernet's header, and is shorter than
-/// a page by the kernel's own needs.
+/// The longest first piece into which a test run cuts a packet. The kernel requires that it contains
+/// Ethernet's header, and is shorter than a page by the kernel's own needs.
 const LINEAR_BYTES_MAX: usize = 2048;
 
 /// A filter in all three forms.
@@ -55,7 +55,8 @@ impl Filter {
         Ok(Some(Self { program: program.clone(), socket: Socket::new(program)?, xdp: [plain, fragments] }))
     }
 
-    /// Runs the filter all three ways over a packet of at least 14 bytes. `cut` is the end of its first piece.
+    /// Runs the filter all three ways over a packet of at least 14 bytes. `cut` is the end of its first
+    /// piece.
     ///
     /// # Panics
     /// When two of them disagree.
@@ -112,8 +113,8 @@ impl Filter {
     }
 }
 
-/// Checks a program made of any bytes over `packet`, and over packets of the usual shape; with `long`, the packet is padded to that
-/// many bytes. Then once more over `packet`, comparing the final value of A.
+/// Checks a program made of any bytes over `packet`, and over packets of the usual shape; with `long`, the
+/// packet is padded to that many bytes. Then once more over `packet`, comparing the final value of A.
 ///
 /// # Panics
 /// When the ways to run a filter disagree, or privileges for XDP are missing.
@@ -143,11 +144,12 @@ fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<Owne
     }
 }
 
-/// Since this kernel, a load relative to a header reaches all of a packet (`bpf_skb_load_helper_convert_offset` in `net/core/filter.c`).
+/// Since this kernel, a load relative to a header reaches all of a packet
+/// (`bpf_skb_load_helper_convert_offset` in `net/core/filter.c`).
 const ALL_FROM_HEADERS_KERNEL_MIN: KernelVersion = KernelVersion(6, 16);
 
-/// Bytes of a datagram that loads relative to a header reach: those in the linear part of its socket buffer (`unix_dgram_sendmsg`), which
-/// are all unless it is large, and on newer kernels all.
+/// Bytes of a datagram that loads relative to a header reach: those in the linear part of its socket buffer
+/// (`unix_dgram_sendmsg`), which are all unless it is large, and on newer kernels all.
 fn datagram_linear_bytes(bytes: usize) -> u32 {
     if KernelVersion::running() >= Some(ALL_FROM_HEADERS_KERNEL_MIN) {
         return u32::try_from(bytes).expect("datagrams are small");

@@ -24,13 +24,13 @@ use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
-/// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker releases it, which stalls with
-/// the machine, so checks are counted, not time.
+/// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker
+/// releases it, which stalls with the machine, so checks are counted, not time.
 const RELEASE_LOOKS: u32 = 500;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most frames of one packet in copy mode: as many as a socket buffer has fragments (`MAX_SKB_FRAGS` of the kernel's default
-/// configuration), or one more if the driver accepts a linear part (`xsk_build_skb`).
+/// The most frames of one packet in copy mode: as many as a socket buffer has fragments (`MAX_SKB_FRAGS` of
+/// the kernel's default configuration), or one more if the driver accepts a linear part (`xsk_build_skb`).
 pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 
 /// A bound AF_XDP socket, and the program that feeds it.
@@ -116,7 +116,8 @@ impl XdpRungs {
         Self { granted_socket, granted, ..Self::default() }
     }
 
-    /// Tries a mode. The driver's refusal of this mode is the inner error, an error for all modes the outer one.
+    /// Tries a mode. The driver's refusal of this mode is the inner error, an error for all modes the outer
+    /// one.
     pub(super) fn climb(
         &mut self,
         settings: &PortBuilder,
@@ -169,7 +170,8 @@ impl XdpRungs {
         let mut bound = settings.bind(interface, &socket, zero_copy)?;
         let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
         if bound.as_ref().is_err_and(unsupported) && socket.takes_requests && self.granted.is_none() {
-            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a port works without.
+            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a
+            // port works without.
             (socket, rings) = settings.socket(None, area, false)?;
             bound = settings.bind(interface, &socket, zero_copy)?;
         }
@@ -178,7 +180,8 @@ impl XdpRungs {
                 let mode = settings.reported_mode(&socket, at)?;
                 if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
                     let refusal = settings.refusal(interface, mode, Step::Proof, unproven());
-                    // The socket cannot be bound again: the next step makes another. Only an opener could make another granted one.
+                    // The socket cannot be bound again: the next step makes another. Only an opener could
+                    // make another granted one.
                     self.redirect = Some(redirect);
                     let stuck = self.granted.is_some();
                     return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };

@@ -30,15 +30,16 @@ pub(super) struct XdpParts<'a> {
     pub(super) host_path: Option<&'a HostPath>,
 }
 
-/// The other end of a port's rings. It is called at most once per batch; values that never change are read when the port is opened
-/// ([`Inner::new`](super::Inner)). Errors are the kernel's own.
+/// The other end of a port's rings. It is called at most once per batch; values that never change are read
+/// when the port is opened ([`Inner::new`](super::Inner)). Errors are the kernel's own.
 pub(super) trait Backend: AsFd + Send + Sync {
     fn statistics(&self) -> io::Result<Statistics>;
 
     /// Makes the other end process the tx ring.
     fn kick_tx(&self) -> io::Result<TxKick>;
 
-    /// Makes the other end look at the fill ring. Does nothing if the receiver itself runs the other end, or if there is none.
+    /// Makes the other end look at the fill ring. Does nothing if the receiver itself runs the other end, or
+    /// if there is none.
     fn kick_rx(&self) -> io::Result<()> {
         Ok(())
     }

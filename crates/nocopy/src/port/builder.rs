@@ -15,10 +15,13 @@ use crate::sys::xsk::RingSizes;
 /// Settings that depend on each other:
 ///
 /// * [`mode`](Self::mode): allows one mode, so [`purpose`](Self::purpose) has no effect.
-/// * [`area`](Self::area): must have enough frames ([`frame_count`](Self::frame_count)) for every port that uses it.
+/// * [`area`](Self::area): must have enough frames ([`frame_count`](Self::frame_count)) for every port that
+///   uses it.
 /// * [`ring_sizes`](Self::ring_sizes): entries, powers of two.
-/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the receive frames must hold what arrives during a sleep.
-/// * [`multi_buffer`](Self::multi_buffer): without it, packets longer than a frame are neither received nor sent.
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the receive frames must hold what
+///   arrives during a sleep.
+/// * [`multi_buffer`](Self::multi_buffer): without it, packets longer than a frame are neither received nor
+///   sent.
 /// * [`filter`](Self::filter): ports on several queues of one interface in one process must have the same.
 /// * [`send_metadata`](Self::send_metadata): needs 16 free bytes in front of every packet that is sent.
 ///
@@ -87,46 +90,50 @@ pub enum Purpose {
 pub struct PortTuning {
     /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
     pub need_wakeup: bool,
-    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program is attached or
-    /// detached, also when the previous port was closed (default 5 s).
+    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a
+    /// program is attached or detached, also when the previous port was closed (default 5 s).
     pub carrier_timeout: Duration,
-    /// In packet ring mode: the number of a group of ports, and how the interface's packets are distributed among them (default: this port
-    /// gets all packets of its queue). A port that joins while others receive misses packets of its share between two system calls,
-    /// uncounted: open all ports of a group before traffic matters.
+    /// In packet ring mode: the number of a group of ports, and how the interface's packets are distributed
+    /// among them (default: this port gets all packets of its queue). A port that joins while others receive
+    /// misses packets of its share between two system calls, uncounted: open all ports of a group before
+    /// traffic matters.
     pub fanout: Option<(u16, Fanout)>,
     /// In packet ring mode: receives packets that the host sends on the interface, too (default false).
     pub outgoing: bool,
-    /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
-    /// [`Wait::Coalesced`], otherwise 1 ms).
+    /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds
+    /// (default: the delay of [`Wait::Coalesced`], otherwise 1 ms).
     pub block_timeout: Option<Duration>,
-    /// Checks zero-copy by sending one frame of 60 B (to the interface itself, EtherType 0x88b5); steps down if it is not reported as sent
-    /// within `timeout`. By default only for drivers known to accept a socket but send nothing (bonding: 1 s). A frame that does not return
-    /// is lost for the area.
+    /// Checks zero-copy by sending one frame of 60 B (to the interface itself, EtherType 0x88b5); steps down
+    /// if it is not reported as sent within `timeout`. By default only for drivers known to accept a socket
+    /// but send nothing (bonding: 1 s). A frame that does not return is lost for the area.
     pub probe_frame: Option<Duration>,
-    /// Records the arrival time of each packet by [`Clock::Monotonic`], if the card gives no time ([`Packet::arrival`]; default false): for
-    /// the AF_XDP modes; packets of a packet ring always have a time. Costs one clock read per redirected packet, on the processor that
-    /// redirects it.
+    /// Records the arrival time of each packet by [`Clock::Monotonic`], if the card gives no time
+    /// ([`Packet::arrival`]; default false): for the AF_XDP modes; packets of a packet ring always have a
+    /// time. Costs one clock read per redirected packet, on the processor that redirects it.
     ///
-    /// Ports of one process on an interface share its program: if the first was opened without this, later ones have no times, and
-    /// report [`Unsupported::OtherProgram`].
+    /// Ports of one process on an interface share its program: if the first was opened without this, later
+    /// ones have no times, and report [`Unsupported::OtherProgram`].
     ///
     /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
     /// [`Packet::arrival`]: crate::Packet::arrival
     /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
     pub arrival_times: bool,
-    /// Prepares returning packets to the host ([`ToHost`]) when the port is opened, for programs that give up their privileges afterwards.
-    /// Preparing needs the privileges of opening a port. Returning packets needs none, since Linux 5.19 or if
-    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: prepared at first use).
+    /// Prepares returning packets to the host ([`ToHost`]) when the port is opened, for programs that give up
+    /// their privileges afterwards. Preparing needs the privileges of opening a port. Returning packets needs
+    /// none, since Linux 5.19 or if `kernel.unprivileged_bpf_disabled` is 0 (default false: prepared at first
+    /// use).
     ///
     /// [`ToHost`]: super::ToHost
     pub way_to_host: bool,
-    /// Shares the area's memory with forked children, as the rings always are (default false: it is unmapped there). For libraries in
-    /// programs that fork freely: either parent or child may continue with the port (as a daemon whose parent ends), and the
-    /// other gives it up ([`Queues::leave`](super::Queues::leave)). With a given area, [`AreaConfig::inherited`] decides.
+    /// Shares the area's memory with forked children, as the rings always are (default false: it is unmapped
+    /// there). For libraries in programs that fork freely: either parent or child may continue with the port
+    /// (as a daemon whose parent ends), and the other gives it up ([`Queues::leave`](super::Queues::leave)).
+    /// With a given area, [`AreaConfig::inherited`] decides.
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
     pub inherited: bool,
-    /// Packets of a memory port may have unfinished checksums, as those of an interface without a wire (default false).
+    /// Packets of a memory port may have unfinished checksums, as those of an interface without a wire
+    /// (default false).
     pub wireless: bool,
 }
 
@@ -178,8 +185,8 @@ impl PortBuilder {
         self
     }
 
-    /// The port's purpose, which decides the order in which modes are tried (default [`Purpose::Exchange`]: `xdp zero-copy`,
-    /// `xdp copy native`, `xdp copy generic`, `packet ring`).
+    /// The port's purpose, which decides the order in which modes are tried (default [`Purpose::Exchange`]:
+    /// `xdp zero-copy`, `xdp copy native`, `xdp copy generic`, `packet ring`).
     #[must_use]
     pub fn purpose(mut self, purpose: Purpose) -> Self {
         self.purpose = purpose;
@@ -193,8 +200,9 @@ impl PortBuilder {
         self
     }
 
-    /// Uses frames of an existing area, so that frames can move between ports without a copy. By default a port makes its own area, with
-    /// frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode of up to 32,768 bytes.
+    /// Uses frames of an existing area, so that frames can move between ports without a copy. By default a
+    /// port makes its own area, with frames of 2048 or 4096 bytes, the smaller that holds the interface's
+    /// MTU; in packet ring mode of up to 32,768 bytes.
     #[must_use]
     pub fn area(mut self, area: &Area) -> Self {
         self.area = Some(area.clone());
@@ -203,9 +211,10 @@ impl PortBuilder {
 
     /// Frames for the receiving and the sending half (default 4096 and 2048).
     ///
-    /// A port with 0 receive frames only sends: packets arriving on its queue stay with the host. In zero-copy mode it then lends the card
-    /// as many extra frames as the card's receive ring holds (an area given by [`area`](Self::area) must have room for them), and the
-    /// kernel copies arriving packets from them for the host: a queue in zero-copy mode has no other buffers.
+    /// A port with 0 receive frames only sends: packets arriving on its queue stay with the host. In
+    /// zero-copy mode it then lends the card as many extra frames as the card's receive ring holds (an area
+    /// given by [`area`](Self::area) must have room for them), and the kernel copies arriving packets from
+    /// them for the host: a queue in zero-copy mode has no other buffers.
     #[must_use]
     pub fn frame_count(mut self, receive: u32, send: u32) -> Self {
         self.rx_frames = receive;
@@ -213,16 +222,16 @@ impl PortBuilder {
         self
     }
 
-    /// Entries of the rx ring (default 4096) and of the tx ring (default 2048): powers of two. The fill and completion
-    /// rings hold twice as many, so that the other end's index need not be read for every batch.
+    /// Entries of the rx ring (default 4096) and of the tx ring (default 2048): powers of two. The fill and
+    /// completion rings hold twice as many, so that the other end's index need not be read for every batch.
     #[must_use]
     pub fn ring_sizes(mut self, receive: u32, send: u32) -> Self {
         self.rings = ring_sizes(receive, send);
         self
     }
 
-    /// Lets the receiving thread drive the device itself while it waits (`SO_PREFER_BUSY_POLL`): for how long at a
-    /// time, and how many packets (default: off).
+    /// Lets the receiving thread drive the device itself while it waits (`SO_PREFER_BUSY_POLL`): for how long
+    /// at a time, and how many packets (default: off).
     #[must_use]
     pub fn busy_poll(mut self, duration: Duration, packets: u32) -> Self {
         self.busy_poll = Some((duration, packets));
@@ -250,9 +259,9 @@ impl PortBuilder {
         self
     }
 
-    /// Receives and sends packets longer than a frame as a [`Chain`] of several (default false): for an MTU of more than 3,818
-    /// bytes, and in packet ring mode for packets that the kernel has joined. Receive with [`Batch::next_chain`], send with
-    /// [`Sender::send_chain`]. Needs Linux 6.6 for AF_XDP.
+    /// Receives and sends packets longer than a frame as a [`Chain`] of several (default false): for an MTU
+    /// of more than 3,818 bytes, and in packet ring mode for packets that the kernel has joined. Receive with
+    /// [`Batch::next_chain`], send with [`Sender::send_chain`]. Needs Linux 6.6 for AF_XDP.
     ///
     /// [`Batch::next_chain`]: super::Batch::next_chain
     /// [`Chain`]: crate::Chain
@@ -263,9 +272,10 @@ impl PortBuilder {
         self
     }
 
-    /// Receives only packets that match; see [`filter`](crate::filter) (default: all). In the AF_XDP modes the filter belongs to the
-    /// interface: ports on several of its queues in one process must have the same. If the kernel refuses it, it runs in
-    /// user space, and [`Port::explain`] says why. Matching packets are received whole, whatever length the filter returns.
+    /// Receives only packets that match; see [`filter`](crate::filter) (default: all). In the AF_XDP modes
+    /// the filter belongs to the interface: ports on several of its queues in one process must have the same.
+    /// If the kernel refuses it, it runs in user space, and [`Port::explain`] says why. Matching packets are
+    /// received whole, whatever length the filter returns.
     ///
     /// [`Port::explain`]: super::Port::explain
     #[must_use]
@@ -274,8 +284,9 @@ impl PortBuilder {
         self
     }
 
-    /// Asks the card about each arriving packet: time, hash, VLAN tag ([`Packet::arrival`]; default false). If the card, the kernel or the
-    /// mode does not report one of them, the port still opens, and each packet says why it is missing.
+    /// Asks the card about each arriving packet: time, hash, VLAN tag ([`Packet::arrival`]; default false).
+    /// If the card, the kernel or the mode does not report one of them, the port still opens, and each packet
+    /// says why it is missing.
     ///
     /// [`Packet::arrival`]: crate::Packet::arrival
     #[must_use]
@@ -284,9 +295,10 @@ impl PortBuilder {
         self
     }
 
-    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, report the departure time
-    /// ([`Sender::send_with`]; default false). If neither can, the port still opens, and [`Port::explain`] says why. Every packet then
-    /// needs 16 free bytes in front; packets written into fresh frames have them.
+    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, report the
+    /// departure time ([`Sender::send_with`]; default false). If neither can, the port still opens, and
+    /// [`Port::explain`] says why. Every packet then needs 16 free bytes in front; packets written into fresh
+    /// frames have them.
     ///
     /// [`Port::explain`]: super::Port::explain
     /// [`Sender::send_with`]: super::Sender::send_with

@@ -1,15 +1,16 @@
 //! All facts about drivers that the drivers themselves do not report.
 //!
-//! An entry without an effect is shown by `nocopy doctor` and handled for every driver alike; one with an effect changes
-//! how a port is opened.
+//! An entry without an effect is shown by `nocopy doctor` and handled for every driver alike; one with an
+//! effect changes how a port is opened.
 
 use std::time::Duration;
 
 use super::Mode;
 use crate::sys::interface::Interface;
 
-/// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with interrupts, and may delay these
-/// (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait would not help either.
+/// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with
+/// interrupts, and may delay these (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait
+/// would not help either.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a card may take to send the probe frame.
@@ -30,7 +31,8 @@ pub(crate) struct Entry {
     /// The source: the kernel's source code, or a mail thread.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that none lacks it"))]
     source: &'static str,
-    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: the test that shows the fact, or that it does no harm.
+    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: the test that shows the fact, or that it
+    /// does no harm.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that it exists"))]
     test: &'static str,
 }
@@ -46,7 +48,8 @@ pub(crate) enum Effect {
     FedBySockets,
     /// Arriving packets are received in generic mode only.
     GenericOnly,
-    /// Packets from a socket on this machine, or on its VM host, were never on a wire, and may lack a checksum.
+    /// Packets from a socket on this machine, or on its VM host, were never on a wire, and may lack a
+    /// checksum.
     UnfinishedChecksums,
 }
 
@@ -155,8 +158,8 @@ pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
     known(driver).any(|entry| entry.effect == effect)
 }
 
-/// Whether packets of an interface may have been sent without passing a card, so that their checksums may be unfinished: also if its driver
-/// is not known, as that of the loopback interface.
+/// Whether packets of an interface may have been sent without passing a card, so that their checksums may be
+/// unfinished: also if its driver is not known, as that of the loopback interface.
 pub(crate) fn is_wireless(interface: &Interface) -> bool {
     let driver = interface.driver.as_deref();
     driver.is_none() || has(driver, Effect::UnfinishedChecksums)

@@ -18,7 +18,8 @@ impl Inner {
     }
 }
 
-/// The mode, the evidence about copies, each better mode with the reason of its refusal and a remedy, and the memory.
+/// The mode, the evidence about copies, each better mode with the reason of its refusal and a remedy, and the
+/// memory.
 struct Lines<'port>(&'port Inner);
 
 impl fmt::Display for Lines<'_> {

@@ -1,17 +1,19 @@
 //! Filters: which packets a port receives, decided before they are copied.
 //!
-//! A filter is a classic BPF program that reads the frame as it is on the wire, including VLAN tags: compiled from an expression of
-//! pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`] reads what `tcpdump -ddd` prints). A port
-//! ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs it where it costs least:
+//! A filter is a classic BPF program that reads the frame as it is on the wire, including VLAN tags: compiled
+//! from an expression of pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`]
+//! reads what `tcpdump -ddd` prints). A port ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs
+//! it where it costs least:
 //!
 //! | mode | where | packets that do not match |
 //! |---|---|---|
 //! | AF_XDP | before the redirect, translated to eBPF | go to the host, unchanged and not copied |
 //! | packet ring | at the socket, as classic BPF | are not copied into the ring |
 //!
-//! AF_XDP gets the frame as the device delivers it: a VLAN tag that the card removes is missing for the filter and for the port ('ethtool
-//! -K INTERFACE rxvlan off' keeps it). Before Linux 5.18 an XDP program cannot run filters that use the packet's length, or load relative
-//! to X, as filters for ports do; then the port is opened as a packet ring.
+//! AF_XDP gets the frame as the device delivers it: a VLAN tag that the card removes is missing for the
+//! filter and for the port ('ethtool -K INTERFACE rxvlan off' keeps it). Before Linux 5.18 an XDP program
+//! cannot run filters that use the packet's length, or load relative to X, as filters for ports do; then the
+//! port is opened as a packet ring.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,8 +67,8 @@ pub enum CompileError {
     },
 }
 
-/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded at first use. Host names
-/// in it are looked up.
+/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded at
+/// first use. Host names in it are looked up.
 ///
 /// # Errors
 /// libpcap was not found, or refuses the expression.

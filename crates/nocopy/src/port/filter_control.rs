@@ -6,8 +6,9 @@
 //!   gives its privileges up; asks for a filter          FilterControl::set: loads a program with that filter,
 //!                                                       which takes the place of the link's at once
 //! ```
-//! Loading a program needs privileges; replacing the program of a link needs only the link (`BPF_LINK_UPDATE`). So a helper that has the
-//! link can set a filter on it, by a program that this module makes, and do nothing else.
+//! Loading a program needs privileges; replacing the program of a link needs only the link
+//! (`BPF_LINK_UPDATE`). So a helper that has the link can set a filter on it, by a program that this module
+//! makes, and do nothing else.
 
 use nocopy_proto::errno::{Why, remedy};
 use std::fmt;
@@ -24,15 +25,17 @@ use nocopy_proto::filter::{Program, Untranslatable};
 
 const MAGIC: [u8; 8] = *b"nocopy\0f";
 
-/// The header; in its places for a grant's own, flags: hints (41), pass header (43), times (44); the pass header; the mark.
+/// The header; in its places for a grant's own, flags: hints (41), pass header (43), times (44); the pass
+/// header; the mark.
 const MESSAGE_BYTES: usize = MARK_AT + size_of::<u64>();
 const PASS_AT: usize = Header::BYTES;
 const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 
 const DESCRIPTORS: usize = 2;
 
-/// Replaces the filter of a port, or of several ports on queues of one interface, while they are in use. Made by [`Queues::filter_control`]
-/// and sent to another process, so that this process can give up its privileges.
+/// Replaces the filter of a port, or of several ports on queues of one interface, while they are in use. Made
+/// by [`Queues::filter_control`] and sent to another process, so that this process can give up its
+/// privileges.
 ///
 /// Like a port, it keeps the program on the interface as long as it exists: drop it when the port is closed.
 ///
@@ -103,7 +106,8 @@ pub enum FilterControlError {
 }
 
 impl Queues {
-    /// A control of the filter of these ports, and of all others of this process on the interface. Needs the privileges of opening a port.
+    /// A control of the filter of these ports, and of all others of this process on the interface. Needs the
+    /// privileges of opening a port.
     ///
     /// # Errors
     /// Not an AF_XDP mode, a granted port, or a refusal of the kernel.
@@ -144,14 +148,17 @@ impl FilterControl {
         &self.interface
     }
 
-    /// From now on the ports receive only packets that match, or all packets if `filter` is `None`; the others go to the host. The change
-    /// loses and duplicates no packet. Packets already in the rings were chosen by the old filter.
+    /// From now on the ports receive only packets that match, or all packets if `filter` is `None`; the
+    /// others go to the host. The change loses and duplicates no packet. Packets already in the rings were
+    /// chosen by the old filter.
     ///
-    /// A filter in user space does not change. [`Port::explain`](super::Port::explain) does not change either, and a port that this
-    /// process opens later on the interface is still compared with the filter that the first was opened with.
+    /// A filter in user space does not change. [`Port::explain`](super::Port::explain) does not change
+    /// either, and a port that this process opens later on the interface is still compared with the filter
+    /// that the first was opened with.
     ///
     /// # Errors
-    /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is missing: the old filter stays.
+    /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is
+    /// missing: the old filter stays.
     pub fn set(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
         let Self { recipe, sockets, link, interface, interface_index, .. } = self;
         let instructions = filter.map(|filter| filter.to_xdp(recipe.fragments)).transpose()?;
@@ -173,8 +180,9 @@ impl FilterControl {
         }
     }
 
-    /// Receives a waiting control; does not block, since the sender may use this socket for other things. Everything in the message is checked: each
-    /// field, and what each descriptor refers to. To be called from a thread in the network namespace of the interface.
+    /// Receives a waiting control; does not block, since the sender may use this socket for other things.
+    /// Everything in the message is checked: each field, and what each descriptor refers to. To be called
+    /// from a thread in the network namespace of the interface.
     ///
     /// # Errors
     /// What is wrong with the message. All received descriptors are then closed.

@@ -10,18 +10,23 @@ use crate::facts::rejected::Rejected;
 use crate::memory::area::{Chain, Frame, Origin, Packet};
 
 impl Sender {
-    /// Takes a received packet and queues it as it would be on a wire, to be sent with the next [`Sender::flush`].
+    /// Takes a received packet and queues it as it would be on a wire, to be sent with the next
+    /// [`Sender::flush`].
     ///
-    /// Hosts leave some work to the card, and on veth, on a tap, or in a virtual machine a packet may never have passed one:
-    /// * A checksum that is not finished is finished, in packets from interfaces that are known to deliver such ones. [`Unfinished`] says
-    ///   how they are recognised, and which are not: those inside of other packets, such as VXLAN's. On a port opened with
-    ///   [`send_metadata`](crate::port::PortBuilder::send_metadata) the card or the kernel finishes them, if they can
-    ///   ([`Explanation::checksum`](crate::Explanation::checksum)); otherwise they are finished here.
-    /// * A VLAN tag that is beside the packet is put back; otherwise the packet would get into another network. In AF_XDP modes only a port
-    ///   opened with [`receive_metadata`](crate::port::PortBuilder::receive_metadata) can know it.
+    /// Hosts leave some work to the card, and on veth, on a tap, or in a virtual machine a packet may never
+    /// have passed one:
+    /// * A checksum that is not finished is finished, in packets from interfaces that are known to deliver
+    ///   such ones. [`Unfinished`] says how they are recognised, and which are not: those inside of other
+    ///   packets, such as VXLAN's. On a port opened with
+    ///   [`send_metadata`](crate::port::PortBuilder::send_metadata) the card or the kernel finishes them, if
+    ///   they can ([`Explanation::checksum`](crate::Explanation::checksum)); otherwise they are finished
+    ///   here.
+    /// * A VLAN tag that is beside the packet is put back; otherwise the packet would get into another
+    ///   network. In AF_XDP modes only a port opened with
+    ///   [`receive_metadata`](crate::port::PortBuilder::receive_metadata) can know it.
     ///
-    /// All other packets are sent as they are, also those with a wrong checksum. (For packets that went through other hands first, take
-    /// the frame, look with [`Unfinished`], and use [`Sender::send_with`].)
+    /// All other packets are sent as they are, also those with a wrong checksum. (For packets that went
+    /// through other hands first, take the frame, look with [`Unfinished`], and use [`Sender::send_with`].)
     ///
     /// ```
     /// # let (mut host, mut port) = nocopy::Port::memory_pair()?;
@@ -50,11 +55,12 @@ impl Sender {
         if is_complete { self.send(packet.take_frame()) } else { self.complete_and_send(packet) }
     }
 
-    /// [`Sender::forward`] for a packet in one or several frames, whose headers are all in the first. Its checksum is finished here: no
-    /// device does it for packets in several frames.
+    /// [`Sender::forward`] for a packet in one or several frames, whose headers are all in the first. Its
+    /// checksum is finished here: no device does it for packets in several frames.
     ///
     /// # Errors
-    /// As [`Sender::send_chain`]. The chain is returned, with its tag and its checksum, ready for [`Sender::send_chain`].
+    /// As [`Sender::send_chain`]. The chain is returned, with its tag and its checksum, ready for
+    /// [`Sender::send_chain`].
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn forward_chain(&mut self, packet: Chain<Packet<'_>>) -> Result<(), Rejected<Chain<Frame>>> {
         let mut packets = packet.into_iter();

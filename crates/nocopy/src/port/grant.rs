@@ -1,4 +1,5 @@
-//! Ports for processes without privileges: a privileged process *grants* a port to another over a Unix socket.
+//! Ports for processes without privileges: a privileged process *grants* a port to another over a Unix
+//! socket.
 //!
 //! ```text
 //!   opener (privileged)                                 client (no capabilities)
@@ -8,22 +9,25 @@
 //! ```
 //!
 //! The socket is passed unbound, because kernels before 6.4 refuse to map the rings of a bound one, and the
-//! memory must be the client's. It is put into the map before it is passed; the kernel drops the queue's packets until it is bound
-//! (`xsk_rcv_check`).
+//! memory must be the client's. It is put into the map before it is passed; the kernel drops the queue's
+//! packets until it is bound (`xsk_rcv_check`).
 //!
-//! The map is not passed: a client that may use bpf(2) could bind the socket to another queue and put it into the map there. So the client
-//! cannot take the socket out when the port closes, and the frames it lent for receiving are retired. The kernel takes the socket out when
-//! its last descriptor and the last mapping of its rings are gone.
+//! The map is not passed: a client that may use bpf(2) could bind the socket to another queue and put it into
+//! the map there. So the client cannot take the socket out when the port closes, and the frames it lent for
+//! receiving are retired. The kernel takes the socket out when its last descriptor and the last mapping of
+//! its rings are gone.
 //!
-//! The link is passed, so that the program is detached when the client ends. What else a client can do with it by bpf(2) is little: detach
-//! the program. (A program that it could put in its place takes privileges to load.) A descriptor with less power cannot keep a link: a
-//! pidfd or an eventfd would tell the opener that the client has ended, but the opener may exit.
+//! The link is passed, so that the program is detached when the client ends. What else a client can do with
+//! it by bpf(2) is little: detach the program. (A program that it could put in its place takes privileges to
+//! load.) A descriptor with less power cannot keep a link: a pidfd or an eventfd would tell the opener that
+//! the client has ended, but the opener may exit.
 //!
-//! The client does not ask the opener to fill the map after binding. That would avoid the drops before binding, but the opener could not
-//! exit, and a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring.
-//! The client checks what it received without bpf(2), by `/proc/self/fdinfo`, and finds the length of the rx ring by mapping it. Whether
-//! the opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it is trusted with the bytes
-//! in the area.
+//! The client does not ask the opener to fill the map after binding. That would avoid the drops before
+//! binding, but the opener could not exit, and a client could keep it waiting. Since Linux 7.1 the map
+//! accepts no socket without an rx ring, so the opener creates that ring. The client checks what it received
+//! without bpf(2), by `/proc/self/fdinfo`, and finds the length of the rx ring by mapping it. Whether the
+//! opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it
+//! is trusted with the bytes in the area.
 
 pub(super) mod message;
 
@@ -64,27 +68,30 @@ const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 /// The socket and the link.
 const DESCRIPTORS: usize = 2;
 
-/// Lets a process without privileges open one port: made by [`PortBuilder::grant`] in a privileged process, consumed by
-/// [`PortBuilder::open_granted`].
+/// Lets a process without privileges open one port: made by [`PortBuilder::grant`] in a privileged process,
+/// consumed by [`PortBuilder::open_granted`].
 ///
 /// Until it is used, packets of the queue are dropped. Dropping it unused undoes everything.
 ///
 /// # Rights of the client
-/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it binds the socket,
-/// and, if promiscuous mode was granted, put each of them into that mode. It can take the packets of no other queue from the host. But if it
-/// binds the socket to another queue of an interface whose driver has zero-copy, that driver writes the queue's packets to the client's
-/// memory before the host gets them, so it can read them.
+/// The client can receive the packets of the queue. It can send on *every* interface of the network
+/// namespace, because it binds the socket, and, if promiscuous mode was granted, put each of them into that
+/// mode. It can take the packets of no other queue from the host. But if it binds the socket to another queue
+/// of an interface whose driver has zero-copy, that driver writes the queue's packets to the client's memory
+/// before the host gets them, so it can read them.
 ///
-/// If it may use bpf(2) (unprivileged: since Linux 5.19, or where `kernel.unprivileged_bpf_disabled` is 0), it can detach the program, and so
-/// stop other granted queues of this interface: grants of one process on an interface share their program.
+/// If it may use bpf(2) (unprivileged: since Linux 5.19, or where `kernel.unprivileged_bpf_disabled` is 0),
+/// it can detach the program, and so stop other granted queues of this interface: grants of one process on an
+/// interface share their program.
 ///
 /// # Trust in the opener
-/// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket, the
-/// opener can map the port's rings and write frame addresses to them, so that the kernel changes the bytes of a packet while the client
-/// reads them, or sends changed data. It can also share the area (`XDP_SHARED_UMEM`): send its contents, and receive into it. With a
-/// duplicate of the map or the program it can take the port's packets away. It cannot make the client touch memory outside of the area, or
-/// give a frame two owners: all addresses from rings are checked. So accept grants only from a process that may see and change everything
-/// in the area; give such a port an area of its own.
+/// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With
+/// a duplicate of the socket, the opener can map the port's rings and write frame addresses to them, so that
+/// the kernel changes the bytes of a packet while the client reads them, or sends changed data. It can also
+/// share the area (`XDP_SHARED_UMEM`): send its contents, and receive into it. With a duplicate of the map or
+/// the program it can take the port's packets away. It cannot make the client touch memory outside of the
+/// area, or give a frame two owners: all addresses from rings are checked. So accept grants only from a
+/// process that may see and change everything in the area; give such a port an area of its own.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -205,7 +212,8 @@ impl Grant {
         &self.interface
     }
 
-    /// Sends the grant to another process, in one message that fits any socket buffer, and closes this process's copies.
+    /// Sends the grant to another process, in one message that fits any socket buffer, and closes this
+    /// process's copies.
     ///
     /// # Errors
     /// The kernel refused it; all steps are then undone.
@@ -236,9 +244,10 @@ impl Grant {
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
     ///
-    /// It checks each field; what each descriptor refers to; that sockets and link belong to this thread's network namespace, and the
-    /// link's program is attached as stated; and the length of the rx ring. Not checked, because the kernel does not report it: that the
-    /// program's map has the socket at the queue's place, and that no other process has the descriptors; see [trust in the
+    /// It checks each field; what each descriptor refers to; that sockets and link belong to this thread's
+    /// network namespace, and the link's program is attached as stated; and the length of the rx ring. Not
+    /// checked, because the kernel does not report it: that the program's map has the socket at the queue's
+    /// place, and that no other process has the descriptors; see [trust in the
     /// opener](Self#trust-in-the-opener).
     ///
     /// # Errors
@@ -317,7 +326,8 @@ pub(super) fn check_program(header: &Header, link: &OwnedFd) -> Result<(), Grant
     Err(GrantError::Detached { interface: interface() })
 }
 
-/// Whether sockets are of the stated network namespace, in which they bind and join (reported since Linux 5.14).
+/// Whether sockets are of the stated network namespace, in which they bind and join (reported since Linux
+/// 5.14).
 fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<(), GrantError> {
     let interface = || header.interface.clone();
     let check = |source| GrantError::Check { interface: interface(), operation: FIND_NAMESPACE, source };
@@ -349,10 +359,12 @@ fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<
 }
 
 impl PortBuilder {
-    /// Does the privileged part, so that another process can open the port without privileges: makes the socket, attaches the program, and
-    /// puts the socket into its map. It uses the settings [`queue`](Self::queue), [`mode`](Self::mode), [`filter`](Self::filter),
-    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the rx ring's size ([`ring_sizes`](Self::ring_sizes));
-    /// [`multi_buffer`](Self::multi_buffer) is used here and by [`open_granted`](Self::open_granted), all other settings only there.
+    /// Does the privileged part, so that another process can open the port without privileges: makes the
+    /// socket, attaches the program, and puts the socket into its map. It uses the settings
+    /// [`queue`](Self::queue), [`mode`](Self::mode), [`filter`](Self::filter),
+    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the rx ring's size
+    /// ([`ring_sizes`](Self::ring_sizes)); [`multi_buffer`](Self::multi_buffer) is used here and by
+    /// [`open_granted`](Self::open_granted), all other settings only there.
     ///
     /// # Errors
     /// As [`PortBuilder::open`].
@@ -383,11 +395,13 @@ impl PortBuilder {
         Ok(Grant { namespace, interface: name, interface_index: index, queue, rx_entries, socket, rest })
     }
 
-    /// Opens a port that another process granted; needs no privileges. The grant decides interface, queue and the size of the rx ring.
+    /// Opens a port that another process granted; needs no privileges. The grant decides interface, queue and
+    /// the size of the rx ring.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
-    /// [`frame_count`](Self::frame_count). Busy polling and promiscuous mode can only be asked for when the port is granted.
+    /// [`frame_count`](Self::frame_count). Busy polling and promiscuous mode can only be asked for when the
+    /// port is granted.
     pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;

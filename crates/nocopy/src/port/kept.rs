@@ -5,11 +5,11 @@ use crate::facts::rejected::Rejected;
 use crate::memory::area::Frame;
 
 impl Sender {
-    /// Like [`Sender::send`], for a frame that the sender wants back: after sending, it does not return to its pool but
-    /// waits for [`Sender::completed`], with its contents unchanged, at the same place.
+    /// Like [`Sender::send`], for a frame that the sender wants back: after sending, it does not return to
+    /// its pool but waits for [`Sender::completed`], with its contents unchanged, at the same place.
     ///
-    /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of the area; later calls allocate
-    /// nothing.)
+    /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of the
+    /// area; later calls allocate nothing.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -32,8 +32,8 @@ impl Sender {
         self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.item))
     }
 
-    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order of completion. Reads
-    /// more completions, as [`Sender::reap`] does, when all earlier ones were returned.
+    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order of
+    /// completion. Reads more completions, as [`Sender::reap`] does, when all earlier ones were returned.
     ///
     /// The frame is yours: [`recycle`](Sender::recycle) is the cheapest way to return it to its pool.
     pub fn completed(&mut self) -> Option<Frame> {
@@ -52,7 +52,8 @@ impl Sender {
         self.kept.drain(..)
     }
 
-    /// Takes back a frame that is not to be sent: without an atomic operation if it belongs to this half, otherwise like dropping it.
+    /// Takes back a frame that is not to be sent: without an atomic operation if it belongs to this half,
+    /// otherwise like dropping it.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);

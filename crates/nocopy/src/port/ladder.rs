@@ -1,4 +1,5 @@
-//! The ladder: for an interface and a purpose, the modes are tried from the fastest to the slowest until one works.
+//! The ladder: for an interface and a purpose, the modes are tried from the fastest to the slowest until one
+//! works.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::sys::interface::Interface;
 pub(crate) const LADDER: [Mode; 4] =
     [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode (`nocopy bench packet-send`).
+/// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode
+/// (`nocopy bench packet-send`).
 const LONG_PACKET_BYTES: u32 = 4096;
 
 /// The modes to try, and the reason if the order is not the usual one.
@@ -65,7 +67,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The meaning of the reason for a mode that was refused at this step, and what would make the mode available; `None` if unknown.
+    /// The meaning of the reason for a mode that was refused at this step, and what would make the mode
+    /// available; `None` if unknown.
     fn remedy(
         self,
         mode: Mode,

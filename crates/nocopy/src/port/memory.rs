@@ -1,8 +1,9 @@
 //! The memory mode: two linked ports of one process, over the same rings as AF_XDP.
 //!
 //! A [`Wire`] for each direction takes the kernel's part. It runs when the sender kicks it, on the sender's
-//! thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame off the peer's fill
-//! ring, copies, and announces both on the rx and completion rings. A packet without a frame is dropped and counted.
+//! thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame off the
+//! peer's fill ring, copies, and announces both on the rx and completion rings. A packet without a frame is
+//! dropped and counted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +47,8 @@ impl Wire {
             if waiting.look(more).is_none() {
                 break; // nothing left, or a packet that is not all there
             }
-            // Like the kernel, a wire delivers a packet whole or not at all, and completes the packets that it drops.
+            // Like the kernel, a wire delivers a packet whole or not at all, and completes the packets that
+            // it drops.
             let bytes_max = self.to.packet_bytes_max();
             let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {

@@ -1,8 +1,10 @@
-//! Metadata of packets: time of arrival or departure, flow hash, VLAN tag, a checksum that the card completes.
+//! Metadata of packets: time of arrival or departure, flow hash, VLAN tag, a checksum that the card
+//! completes.
 //!
 //! # Receiving
 //!
-//! [`Packet::arrival`](crate::Packet::arrival) returns when a packet arrived, its flow hash, and the VLAN tag that the card removed.
+//! [`Packet::arrival`](crate::Packet::arrival) returns when a packet arrived, its flow hash, and the VLAN tag
+//! that the card removed.
 //!
 //! | mode | source | condition |
 //! |---|---|---|
@@ -10,14 +12,15 @@
 //! | `packet ring` | the header in front of each packet: time and hash by the kernel if the card gave none | time always; the hash with [`PortBuilder::receive_metadata`] |
 //! | `memory` | | nothing |
 //!
-//! The XDP program writes the driver's answers in front of the packet, in the frame. They cannot be left from an earlier packet: the bytes
-//! are erased each time the frame is lent to the kernel, and are valid only if followed by a secret random number that this port's program
-//! writes last (kernel: Documentation/networking/xdp-rx-metadata.rst).
+//! The XDP program writes the driver's answers in front of the packet, in the frame. They cannot be left from
+//! an earlier packet: the bytes are erased each time the frame is lent to the kernel, and are valid only if
+//! followed by a secret random number that this port's program writes last (kernel:
+//! Documentation/networking/xdp-rx-metadata.rst).
 //!
 //! # Sending
 //!
-//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, report its departure time. The port's
-//! [`Explanation`] says what a port opened with [`PortBuilder::send_metadata`] can do.
+//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, report its departure time.
+//! The port's [`Explanation`] says what a port opened with [`PortBuilder::send_metadata`] can do.
 //!
 //! | mode | checksum | departure time |
 //! |---|---|---|
@@ -25,8 +28,8 @@
 //! | `xdp copy native`, `xdp copy generic` | the kernel, while it copies; not with virtio_net, which reads packets in the area itself | when the kernel had finished with the packet, by the system's clock |
 //! | `packet ring`, `memory` | software | none |
 //!
-//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). If neither card nor kernel completes checksums,
-//! [`Sender::send_with`] completes them in software, so the program is the same:
+//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). If neither card nor kernel
+//! completes checksums, [`Sender::send_with`] completes them in software, so the program is the same:
 //!
 //! ```no_run
 //! use nocopy::metadata::Request;
@@ -44,8 +47,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The request is written in front of the packet when the frame is sent, and is used once: a frame that is forwarded or sent again carries
-//! no request unless a new one is given. [`Sender::forward`] makes the request for packets whose sender left the checksum to a device.
+//! The request is written in front of the packet when the frame is sent, and is used once: a frame that is
+//! forwarded or sent again carries no request unless a new one is given. [`Sender::forward`] makes the
+//! request for packets whose sender left the checksum to a device.
 //!
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata

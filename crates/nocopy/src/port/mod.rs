@@ -1,7 +1,7 @@
 //! Ports: where frames enter and leave.
 //!
-//! A port is one queue of one interface ([`Queues`]: several). It consists of two halves that may be on two threads: a [`Receiver`] and a
-//! [`Sender`], each with its own pool of frames in the port's area.
+//! A port is one queue of one interface ([`Queues`]: several). It consists of two halves that may be on two
+//! threads: a [`Receiver`] and a [`Sender`], each with its own pool of frames in the port's area.
 //!
 //! # When the interface breaks
 //!
@@ -96,8 +96,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens queue 0 of an interface with the defaults of [`Port::builder`]. The port receives every packet that arrives on the
-    /// queue; other queues stay with the host.
+    /// Opens queue 0 of an interface with the defaults of [`Port::builder`]. The port receives every packet
+    /// that arrives on the queue; other queues stay with the host.
     ///
     /// # Errors
     /// [`OpenError`] says what prevents it and what to do.
@@ -110,7 +110,8 @@ impl Port {
         PortBuilder::new(interface)
     }
 
-    /// Two linked ports in this process: each receives what the other sends. Needs no privileges; for tests, and for learning.
+    /// Two linked ports in this process: each receives what the other sends. Needs no privileges; for tests,
+    /// and for learning.
     ///
     /// # Errors
     /// Not enough memory for the areas.
@@ -172,7 +173,8 @@ impl Port {
         self.inner().mode
     }
 
-    /// The port's mode, why other modes were refused, and which requests sent packets may carry. The halves return the same.
+    /// The port's mode, why other modes were refused, and which requests sent packets may carry. The halves
+    /// return the same.
     pub fn explain(&self) -> Explanation {
         self.inner().explanation()
     }
@@ -221,7 +223,8 @@ struct Inner {
     /// The requests that sent packets may carry.
     offers: Offers,
     area: Area,
-    /// The kernel reads the rings and sets a flag if it needs a kick; other backends process sent packets only when kicked.
+    /// The kernel reads the rings and sets a flag if it needs a kick; other backends process sent packets
+    /// only when kicked.
     has_kernel_rings: bool,
     /// The kernel wants room for a request in front of every packet.
     sends_with_requests: bool,
@@ -235,7 +238,8 @@ struct Inner {
 }
 
 impl Inner {
-    /// As if this mode was the only one tried, without a filter; opening changes `order`, `refusals` and `filter`.
+    /// As if this mode was the only one tried, without a filter; opening changes `order`, `refusals` and
+    /// `filter`.
     fn new(
         settings: &PortBuilder,
         interface_index: u32,
@@ -293,8 +297,9 @@ impl Inner {
         self.ask(|backend| backend.kick_tx())
     }
 
-    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy mode, the kernel moves its index
-    /// of the tx ring only when it has processed all entries it saw, and each call processes a limited number.
+    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy
+    /// mode, the kernel moves its index of the tx ring only when it has processed all entries it saw, and
+    /// each call processes a limited number.
     fn silent_kicks(&self, queued: u32) -> u32 {
         if self.tx_index_lags { queued.div_ceil(TX_BUDGET) + 1 } else { 0 }
     }
@@ -371,10 +376,10 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Whether frames still lent to the kernel are free once the socket is closed. Lent to receive: in the copy modes, because
-    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device stops later, by a worker. Lent
-    /// to send: never, because some drivers use the pages themselves even in copy mode (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does
-    /// not wait for them.
+    /// Whether frames still lent to the kernel are free once the socket is closed. Lent to receive: in the
+    /// copy modes, because [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a
+    /// zero-copy device stops later, by a worker. Lent to send: never, because some drivers use the pages
+    /// themselves even in copy mode (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {
         match self.mode {
             // Nothing is lent to receive, and sent packets were copied.

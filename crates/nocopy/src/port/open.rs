@@ -20,8 +20,8 @@ const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The largest frame chosen by default: it holds 9,000 bytes and more; larger ones would use too much memory.
 const LONG_FRAME_BYTES_MAX: u32 = 16 << 10;
 
-/// Tries the modes until one works, the fastest for this interface and purpose first; with a socket that was granted only those of AF_XDP,
-/// since the grant has done the privileged part.
+/// Tries the modes until one works, the fastest for this interface and purpose first; with a socket that was
+/// granted only those of AF_XDP, since the grant has done the privileged part.
 pub(super) fn open_by(
     mut settings: PortBuilder,
     grant: Option<(XskSocket, Granted)>,
@@ -92,8 +92,8 @@ impl PortBuilder {
         needed.checked_next_power_of_two().unwrap_or(LONG_FRAME_BYTES_MAX).min(LONG_FRAME_BYTES_MAX)
     }
 
-    /// An area only for packet sockets, instead of one made for AF_XDP, if the user gave no area and its frames do not hold a packet of the
-    /// MTU: packets in one frame are sent faster than those in several.
+    /// An area only for packet sockets, instead of one made for AF_XDP, if the user gave no area and its
+    /// frames do not hold a packet of the MTU: packets in one frame are sent faster than those in several.
     pub(super) fn packet_area(&self, interface: &Interface, made: &Area) -> Result<Area, OpenError> {
         if self.area.is_some()
             || Self::fits(interface, made.config().frame_bytes, made.config().headroom_bytes)

@@ -1,16 +1,17 @@
 //! The packet ring mode: packets arrive in the blocks of one packet socket, and are sent through another.
 //!
 //! The halves use the same rings as with AF_XDP; this module is at the kernel's ends of them. An
-//! [`Announcer`](crate::sys::packet::Announcer) puts descriptors of the packets in the blocks on the rx ring; the receiver runs it, and
-//! only while no packet is borrowed. [`Sending`] passes packets on the tx ring to the socket, directly from their frames. No frames are
-//! lent for receiving: a packet is read in place, and a frame is kept free so that it can be taken.
+//! [`Announcer`](crate::sys::packet::Announcer) puts descriptors of the packets in the blocks on the rx ring;
+//! the receiver runs it, and only while no packet is borrowed. [`Sending`] passes packets on the tx ring to
+//! the socket, directly from their frames. No frames are lent for receiving: a packet is read in place, and a
+//! frame is kept free so that it can be taken.
 //!
-//! Packets are sent by `sendmmsg` and not through a ring of their own (`PACKET_TX_RING`): such a ring copies each packet once more, into
-//! its slot, and is slower at every length (`nocopy bench packet-send`).
+//! Packets are sent by `sendmmsg` and not through a ring of their own (`PACKET_TX_RING`): such a ring copies
+//! each packet once more, into its slot, and is slower at every length (`nocopy bench packet-send`).
 //!
-//! A packet's address is not in a frame, so claiming it takes a slow path, which reserves a free frame for each packet; this mode costs the
-//! loop over AF_XDP packets nothing. Taking a packet copies it into the reserved frame, and the copy is counted. While no frame is free,
-//! packets wait in their blocks.
+//! A packet's address is not in a frame, so claiming it takes a slow path, which reserves a free frame for
+//! each packet; this mode costs the loop over AF_XDP packets nothing. Taking a packet copies it into the
+//! reserved frame, and the copy is counted. While no frame is free, packets wait in their blocks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -260,7 +261,8 @@ pub(super) fn open(
 }
 
 impl PortBuilder {
-    /// The filter for the kernel, and where it runs. Errors: the kernel refuses it, and user space cannot run it.
+    /// The filter for the kernel, and where it runs. Errors: the kernel refuses it, and user space cannot run
+    /// it.
     fn socket_filter(&self, capture: &Capture) -> io::Result<(Vec<Instruction>, Option<FilterPlace>)> {
         let Some(program) = &self.filter else { return Ok((Vec::new(), None)) };
         // Matching packets are received whole, as in the other modes.

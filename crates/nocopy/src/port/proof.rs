@@ -31,8 +31,9 @@ impl PortBuilder {
         u32::from(self.proof_timeout(interface).is_some())
     }
 
-    /// Whether a socket just bound in zero-copy mode sends. It is tested only if the user or the table of drivers asks for it, with a frame
-    /// addressed to the interface itself, so that no other host receives it.
+    /// Whether a socket just bound in zero-copy mode sends. It is tested only if the user or the table of
+    /// drivers asks for it, with a frame addressed to the interface itself, so that no other host receives
+    /// it.
     pub(super) fn is_proven(
         &self,
         interface: &Interface,
@@ -50,7 +51,8 @@ impl PortBuilder {
     }
 }
 
-/// Sends one frame and waits up to `timeout` for its completion. Without one, the frame is retired with its pool.
+/// Sends one frame and waits up to `timeout` for its completion. Without one, the frame is retired with its
+/// pool.
 fn completes(
     area: &Area,
     tx: &mut Producer<Descriptor>,

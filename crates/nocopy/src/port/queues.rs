@@ -32,8 +32,9 @@ use crate::sys::poll::{Wakeup, wait_readable};
 ///
 /// # The queue of a packet
 ///
-/// The card chooses the queue, and a port does not change that. Usually the card hashes addresses and ports of each packet (receive-side
-/// scaling) and looks the queue up in a table, so that a flow stays on one queue and in order. Commands to show and change this:
+/// The card chooses the queue, and a port does not change that. Usually the card hashes addresses and ports
+/// of each packet (receive-side scaling) and looks the queue up in a table, so that a flow stays on one queue
+/// and in order. Commands to show and change this:
 ///
 /// | | |
 /// |---|---|
@@ -73,9 +74,10 @@ pub struct Queues {
 const WAKE: u64 = u64::MAX;
 
 impl PortBuilder {
-    /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each port. Frame
-    /// counts and ring sizes are those of each port; [`PortBuilder::queue`] is ignored. Each AF_XDP socket registers the area: the kernel
-    /// counts it as locked memory once per queue, if that is limited (`ulimit -l`).
+    /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for
+    /// each half of each port. Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] is
+    /// ignored. Each AF_XDP socket registers the area: the kernel counts it as locked memory once per queue,
+    /// if that is limited (`ulimit -l`).
     ///
     /// # Errors
     /// As [`PortBuilder::open`]; if one port cannot be opened, none stays open.
@@ -177,8 +179,8 @@ impl Queues {
         &self.ports[0] // there is at least one
     }
 
-    /// Waits for packets on any queue and returns them as one batch of one queue ([`Batch::queue`]); queues take turns. A signal may end
-    /// the wait early, with an empty batch.
+    /// Waits for packets on any queue and returns them as one batch of one queue ([`Batch::queue`]); queues
+    /// take turns. A signal may end the wait early, with an empty batch.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -230,8 +232,9 @@ impl Queues {
         self.take_turn()
     }
 
-    /// The number of packets that arrived since the ports were opened (of buffers, if packets may have several), and how many of them are
-    /// still in the rings; before any filter in user space. Reads memory only.
+    /// The number of packets that arrived since the ports were opened (of buffers, if packets may have
+    /// several), and how many of them are still in the rings; before any filter in user space. Reads memory
+    /// only.
     #[doc(hidden)]
     pub fn came(&mut self) -> (u64, u32) {
         self.add_up();
@@ -245,8 +248,8 @@ impl Queues {
         self.coalescer = Coalescer::default();
     }
 
-    /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes the descriptor ([`AsFd`])
-    /// readable, until the wake has ended a wait or [`Waker::hear`] was called.
+    /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes
+    /// the descriptor ([`AsFd`]) readable, until the wake has ended a wait or [`Waker::hear`] was called.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -268,13 +271,14 @@ impl Queues {
         Meter { ports, received: Arc::clone(&self.received) }
     }
 
-    /// Runs a second filter in the receivers, in addition to the kernel's; it also applies to packets that are already in the rings.
-    /// Packets that do not match are returned to the host ([`ToHost`](super::ToHost)); in packet ring mode the host has them anyway. `None`
-    /// removes the filter. Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
+    /// Runs a second filter in the receivers, in addition to the kernel's; it also applies to packets that
+    /// are already in the rings. Packets that do not match are returned to the host
+    /// ([`ToHost`](super::ToHost)); in packet ring mode the host has them anyway. `None` removes the filter.
+    /// Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
     ///
     /// # Errors
-    /// Packets cannot be returned to the host. Programs that drop their privileges must set `PortTuning::way_to_host` first. On an error
-    /// the old filter stays.
+    /// Packets cannot be returned to the host. Programs that drop their privileges must set
+    /// `PortTuning::way_to_host` first. On an error the old filter stays.
     #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
         let filters = self.ports.iter().map(|port| port.receiver.user_filter(filter));
@@ -298,8 +302,8 @@ impl Queues {
         self.ports.iter().map(|port| port.receiver.stats()).sum()
     }
 
-    /// The explanation of each port, queue by queue. The fields have the refusals of all ports, and otherwise the first port's values;
-    /// `evidence` is unknown if the ports differ.
+    /// The explanation of each port, queue by queue. The fields have the refusals of all ports, and otherwise
+    /// the first port's values; `evidence` is unknown if the ports differ.
     ///
     /// ```no_run
     /// let queues = nocopy::Port::builder("eth0").open_queues(..)?;
@@ -310,11 +314,13 @@ impl Queues {
         Explanation::of_several(self.ports.iter().map(Port::explain)).expect("at least one queue")
     }
 
-    /// Leaves packets to the host from now on. Those already in the rings can still be received, so that nothing
-    /// is lost or uncounted when the ports are closed. In packet ring mode the host has its packets anyway, and nothing changes.
+    /// Leaves packets to the host from now on. Those already in the rings can still be received, so that
+    /// nothing is lost or uncounted when the ports are closed. In packet ring mode the host has its packets
+    /// anyway, and nothing changes.
     ///
-    /// Returns whether the kernel certainly takes no more packets. If the ports were granted, or the kernel refuses bpf(2) (before Linux
-    /// 5.19, without privileges and with `kernel.unprivileged_bpf_disabled` set), only closing the ports stops it.
+    /// Returns whether the kernel certainly takes no more packets. If the ports were granted, or the kernel
+    /// refuses bpf(2) (before Linux 5.19, without privileges and with `kernel.unprivileged_bpf_disabled`
+    /// set), only closing the ports stops it.
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
         // Arms every port, even after one that fails, so that one wait covers all.
@@ -322,11 +328,13 @@ impl Queues {
         redirect::wait_for_programs() && refused == 0
     }
 
-    /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no program is detached, and the call
-    /// does not wait. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may be used afterwards.
+    /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no
+    /// program is detached, and the call does not wait. Needs `PortTuning::inherited`; no batch, packet or
+    /// frame of these ports may be used afterwards.
     ///
-    /// A child that does not call this keeps the parent's program on the interface and its sockets open as long as it has the descriptors:
-    /// the kernel removes them when the last process has closed them. Dropping the ports instead would take the parent's packets away.
+    /// A child that does not call this keeps the parent's program on the interface and its sockets open as
+    /// long as it has the descriptors: the kernel removes them when the last process has closed them.
+    /// Dropping the ports instead would take the parent's packets away.
     #[doc(hidden)]
     pub fn leave(self) {
         self.ports.iter().for_each(|port| port.inner().leave());
@@ -340,8 +348,8 @@ impl Queues {
             .find(|turn| self.ports[*turn].receiver.is_ready())
     }
 
-    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does for one, and returns whether packets are
-    /// waiting already.
+    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does for one, and
+    /// returns whether packets are waiting already.
     ///
     /// # Errors
     /// The interface is down or was removed.

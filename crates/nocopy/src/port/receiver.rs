@@ -20,8 +20,8 @@ use crate::sys::packet::Announcer;
 use crate::sys::poll::Wakeup;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 
-/// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets at full rate:
-/// 3.4 M/s with 4 and 8, 3.7 M/s with 16 and 32 (`nocopy bench capture`).
+/// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with
+/// 64-byte packets at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16 and 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,9 +33,10 @@ struct Counts {
 
 /// The receiving half of a port.
 ///
-/// In addition to sums, [`stats`](Receiver::stats) has these counters: of dropped packets `rx_dropped`, `rx_ring_full`, `tp_drops` and
-/// `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host`
-/// and `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
+/// In addition to sums, [`stats`](Receiver::stats) has these counters: of dropped packets `rx_dropped`,
+/// `rx_ring_full`, `tp_drops` and `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are
+/// `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host` and `rx_copied_out`. A packet in several
+/// buffers that is read buffer by buffer counts as several.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -59,7 +60,8 @@ pub struct Receiver {
     queue: u32,
     batch: u32,
     multi_buffer: bool,
-    /// In packet ring mode: the kernel's end of the rx ring. Owned by the receiver, so that it runs only when no packet is borrowed.
+    /// In packet ring mode: the kernel's end of the rx ring. Owned by the receiver, so that it runs only when
+    /// no packet is borrowed.
     announcer: Option<Announcer>,
     /// A filter that the kernel does not run.
     filter: Option<Box<UserFilter>>,
@@ -98,14 +100,14 @@ impl Receiver {
         }
     }
 
-    /// Makes the device take frames from the fill ring, if it needs a kick: otherwise packets that arrive before the first
-    /// [`Receiver::receive`] find no frame.
+    /// Makes the device take frames from the fill ring, if it needs a kick: otherwise packets that arrive
+    /// before the first [`Receiver::receive`] find no frame.
     pub(super) fn start(&mut self) -> io::Result<()> {
         self.poke()
     }
 
-    /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal may end the
-    /// wait early, with an empty batch.
+    /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal
+    /// may end the wait early, with an empty batch.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -155,7 +157,8 @@ impl Receiver {
         self.pool.has_blocks() || self.multi_buffer || self.filter.is_some()
     }
 
-    /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block has a free frame.
+    /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block
+    /// has a free frame.
     #[cold]
     fn whole_packets(&mut self) -> u32 {
         // Taken out while it runs, because that needs the rest of `self`; it is put back at the end.
@@ -182,9 +185,11 @@ impl Receiver {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::whole_packets`], for matching packets up to the next one that does not match; rejects packets before the first match.
+    /// As [`Receiver::whole_packets`], for matching packets up to the next one that does not match; rejects
+    /// packets before the first match.
     ///
-    /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of rejected packets.
+    /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of
+    /// rejected packets.
     fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
         // An announcer adds to the ring only when this thread asks it to, so the loop ends by itself.
         let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
@@ -284,11 +289,12 @@ impl Receiver {
         self.coalescer = Coalescer::default();
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether packets are waiting already;
-    /// if so, do not wait. Call it before every such wait: unlike `poll(2)`, epoll does not make the kernel process the rings.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether
+    /// packets are waiting already; if so, do not wait. Call it before every such wait: unlike `poll(2)`,
+    /// epoll does not make the kernel process the rings.
     ///
-    /// While the program holds all frames, so that the kernel has none to receive into, the descriptor becomes readable once a millisecond:
-    /// no event reports the return of a frame.
+    /// While the program holds all frames, so that the kernel has none to receive into, the descriptor
+    /// becomes readable once a millisecond: no event reports the return of a frame.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -312,7 +318,8 @@ impl Receiver {
         Ok(false)
     }
 
-    /// Makes the kernel's end of the rings continue. All announced packets were read, so none is borrowed now.
+    /// Makes the kernel's end of the rings continue. All announced packets were read, so none is borrowed
+    /// now.
     fn go_on(&mut self) -> io::Result<()> {
         match &mut self.announcer {
             Some(announcer) => {
@@ -324,7 +331,8 @@ impl Receiver {
         }
     }
 
-    /// Takes a frame back for receiving into: without an atomic operation if it was received here, otherwise like dropping it.
+    /// Takes a frame back for receiving into: without an atomic operation if it was received here, otherwise
+    /// like dropping it.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -341,7 +349,8 @@ impl Receiver {
         self.pool.recycle(frame);
     }
 
-    /// Makes a handle that returns packets to the host's network stack. It can be used on any thread in the port's network namespace.
+    /// Makes a handle that returns packets to the host's network stack. It can be used on any thread in the
+    /// port's network namespace.
     ///
     /// [`ToHost`] shows how to use it.
     ///
@@ -353,8 +362,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// The kernel is older than 5.18, a capability is missing, or the interface was removed; the port is in packet ring mode, in which the
-    /// host has all packets anyway, or in memory mode.
+    /// The kernel is older than 5.18, a capability is missing, or the interface was removed; the port is in
+    /// packet ring mode, in which the host has all packets anyway, or in memory mode.
     pub fn to_host(&self) -> Result<ToHost, ToHostError> {
         ToHost::of(&self.inner)
     }
@@ -368,7 +377,8 @@ impl Receiver {
         self.inner.explanation()
     }
 
-    /// The evidence for received bytes: the port's mode decides whether they were copied between wire and area.
+    /// The evidence for received bytes: the port's mode decides whether they were copied between wire and
+    /// area.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
         ledger.add(self.evidence(), self.counts.packets, self.counts.bytes);
@@ -496,9 +506,9 @@ impl Drop for Receiver {
     }
 }
 
-/// Received packets, borrowed from the receiver: an iterator over [`Packet`]s. When the batch is dropped, its ring slots
-/// return to the kernel with one store, and the frames of packets that were not taken return to the fill ring
-/// with another. Packets not iterated over stay in the ring for the next batch.
+/// Received packets, borrowed from the receiver: an iterator over [`Packet`]s. When the batch is dropped, its
+/// ring slots return to the kernel with one store, and the frames of packets that were not taken return to
+/// the fill ring with another. Packets not iterated over stay in the ring for the next batch.
 #[derive(Debug)]
 pub struct Batch<'half> {
     packets: Peek<'half, Descriptor>,
@@ -520,7 +530,8 @@ impl Batch<'_> {
         self.packets.len() == 0
     }
 
-    /// Begins to load the first packet, of whose bytes another processor's cache may have the newest; false if the batch is empty.
+    /// Begins to load the first packet, of whose bytes another processor's cache may have the newest; false
+    /// if the batch is empty.
     #[inline]
     pub(crate) fn prefetch(&self) -> bool {
         let first = self.packets.glance(0);
@@ -537,9 +548,9 @@ impl Batch<'_> {
 }
 
 impl<'half> Batch<'half> {
-    /// The next packet, without prefetching the packets after it: for a loop that claims many packets before it reads any, because the
-    /// prefetched lines would evict each other from the nearest cache. See [`Packet::prefetch_arrival`]. For a packet in several buffers,
-    /// one buffer, as with iteration.
+    /// The next packet, without prefetching the packets after it: for a loop that claims many packets before
+    /// it reads any, because the prefetched lines would evict each other from the nearest cache. See
+    /// [`Packet::prefetch_arrival`]. For a packet in several buffers, one buffer, as with iteration.
     #[doc(hidden)]
     #[inline]
     pub fn claim(&mut self) -> Option<Packet<'half>> {
@@ -552,9 +563,9 @@ impl<'half> Batch<'half> {
         }
     }
 
-    /// The next packet as a whole, on a port opened with [`multi_buffer`](PortBuilder::multi_buffer): a chain of its buffers.
-    /// (Iterating over the batch returns buffers singly; if it stopped inside a packet, this returns the rest of it.) On other
-    /// ports each packet is a chain of one.
+    /// The next packet as a whole, on a port opened with [`multi_buffer`](PortBuilder::multi_buffer): a chain
+    /// of its buffers. (Iterating over the batch returns buffers singly; if it stopped inside a packet, this
+    /// returns the rest of it.) On other ports each packet is a chain of one.
     pub fn next_chain(&mut self) -> Option<Chain<Packet<'half>>> {
         loop {
             let (mut chain, mut is_whole) = (Chain::new(), true);

@@ -1,10 +1,11 @@
 //! The XDP program of an interface, shared by the ports of this process on its queues.
 //!
-//! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its frames.
-//! Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. After the wait, frames
-//! lent for receiving are free in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again while
-//! the area exists. Frames are also retired if the slot cannot be emptied: bpf(2) is refused, or another process granted the port and has
-//! not passed the map.
+//! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can
+//! still receive into its frames. Closing the socket would not be enough: a mapping of a ring, or a duplicate
+//! of the descriptor, keeps it open. After the wait, frames lent for receiving are free in the copy modes.
+//! Frames that a device may still write to are *retired*: counted, and not used again while the area exists.
+//! Frames are also retired if the slot cannot be emptied: bpf(2) is refused, or another process granted the
+//! port and has not passed the map.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,8 +29,9 @@ use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
 
-/// How often to check whether a program is still attached: the kernel detaches the program of a killed process some time after its death
-/// (0.3 s measured). Checks are counted, not time, because kernel workers stall with the machine.
+/// How often to check whether a program is still attached: the kernel detaches the program of a killed
+/// process some time after its death (0.3 s measured). Checks are counted, not time, because kernel workers
+/// stall with the machine.
 const RELEASE_LOOKS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -90,7 +92,8 @@ impl Redirect {
 
     fn attach(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Self, Error> {
         let fragments = settings.multi_buffer;
-        // Not the current number of queues: the program stays when queues are added, and ports are opened on them.
+        // Not the current number of queues: the program stays when queues are added, and ports are opened on
+        // them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let random = |source| Error::System { operation: "draw a random number", source };
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose().map_err(random)?;
@@ -167,10 +170,12 @@ impl Redirect {
         self.own_sockets()?.set(queue, socket)
     }
 
-    /// Sends the packets of `queue` to the host, except those of XDP programs that run already ([`wait_for_programs`]). Closing the
-    /// socket would do so, unless the user has a duplicate of its descriptor.
+    /// Sends the packets of `queue` to the host, except those of XDP programs that run already
+    /// ([`wait_for_programs`]). Closing the socket would do so, unless the user has a duplicate of its
+    /// descriptor.
     ///
-    /// Returns whether it succeeded: without privileges, bpf(2) may be refused, and the map of a granted port is not there.
+    /// Returns whether it succeeded: without privileges, bpf(2) may be refused, and the map of a granted port
+    /// is not there.
     pub(super) fn clear(&self, queue: u32) -> bool {
         self.own_sockets().and_then(|sockets| sockets.clear(queue)).is_ok()
     }
@@ -180,13 +185,14 @@ impl Redirect {
     }
 }
 
-/// Waits until no running XDP program can still see a socket that was removed from its map. Returns whether that is certain: some kernels
-/// have no such barrier (`nohz_full`).
+/// Waits until no running XDP program can still see a socket that was removed from its map. Returns whether
+/// that is certain: some kernels have no such barrier (`nohz_full`).
 pub(super) fn wait_for_programs() -> bool {
     rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
 }
 
-/// The instructions of a filter before the redirect (none if it is to run in user space), and where the filter runs.
+/// The instructions of a filter before the redirect (none if it is to run in user space), and where the
+/// filter runs.
 fn in_front(
     filter: Option<&Program>,
     sockets: &SocketMap,
@@ -212,8 +218,9 @@ fn in_front(
     }
 }
 
-/// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned to the host. If the kernel
-/// cannot return packets, this fails before a packet is taken, so that a packet ring may be opened instead.
+/// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned
+/// to the host. If the kernel cannot return packets, this fails before a packet is taken, so that a packet
+/// ring may be opened instead.
 fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
     match running {
         Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {
@@ -229,7 +236,8 @@ impl Refused {
     /// Notes that are known not to work, and why.
     fn before_asking(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
         let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
-        // A program that asks in vain would cost every packet, and the verifier's refusals do not show which function is missing.
+        // A program that asks in vain would cost every packet, and the verifier's refusals do not show which
+        // function is missing.
         let is_silent =
             || XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0));
         let hints = match settings.receive_metadata && at == Attach::Native {

@@ -1,8 +1,8 @@
 //! Sending packets with requests, and which of them a port can fulfil.
 //!
-//! A request is an argument of sending, not a state of the frame, so no old request can be sent with a frame. The kernel needs room in
-//! front of every packet of such a socket, and would never return a frame without room; so these ports check each frame, on the path of
-//! oversized frames.
+//! A request is an argument of sending, not a state of the frame, so no old request can be sent with a frame.
+//! The kernel needs room in front of every packet of such a socket, and would never return a frame without
+//! room; so these ports check each frame, on the path of oversized frames.
 
 use super::drivers;
 use super::redirect::Redirect;
@@ -48,8 +48,8 @@ impl PortBuilder {
         });
     }
 
-    /// Whether packets may carry requests in this mode. Not if the driver would ignore them: the room in front of each
-    /// packet would be wasted.
+    /// Whether packets may carry requests in this mode. Not if the driver would ignore them: the room in
+    /// front of each packet would be wasted.
     pub(super) fn registers_requests(&self, interface: &Interface, mode: Mode) -> bool {
         self.send_metadata && (mode != Mode::XdpZeroCopy || offers_of_driver(interface).are_any())
     }
@@ -72,9 +72,9 @@ impl Offers {
 }
 
 impl Sender {
-    /// Like [`Sender::send`], with a request to the card or the kernel, used once. A checksum that neither of them
-    /// completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software. (Packets in several frames cannot have
-    /// requests.)
+    /// Like [`Sender::send`], with a request to the card or the kernel, used once. A checksum that neither of
+    /// them completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software.
+    /// (Packets in several frames cannot have requests.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -88,8 +88,9 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// As [`Sender::send`]. Also: no departure time is available here, the checksum would lie outside the packet, or there is no room for
-    /// the request in front of the packet (16 bytes). The frame is returned unchanged.
+    /// As [`Sender::send`]. Also: no departure time is available here, the checksum would lie outside the
+    /// packet, or there is no room for the request in front of the packet (16 bytes). The frame is returned
+    /// unchanged.
     pub fn send_with(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         let outside = request.checksum.and_then(|place| place.check(frame.len()).err());
         let offers = self.pool.offers();
@@ -146,8 +147,9 @@ impl Sender {
         self.send_with(frame, Request::default().checksum(place))
     }
 
-    /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in which the kernel finished them;
-    /// [`Unsupported::Absent`] if the driver gave none. Call it after [`Sender::flush`] or [`Sender::reap`]; times not taken are kept.
+    /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in
+    /// which the kernel finished them; [`Unsupported::Absent`] if the driver gave none. Call it after
+    /// [`Sender::flush`] or [`Sender::reap`]; times not taken are kept.
     ///
     /// ```no_run
     /// use nocopy::{Port, metadata::Request};
@@ -165,7 +167,8 @@ impl Sender {
         self.departures.take()
     }
 
-    /// Why a frame cannot be sent on a port whose packets may carry requests: the kernel needs room for a request in front of each.
+    /// Why a frame cannot be sent on a port whose packets may carry requests: the kernel needs room for a
+    /// request in front of each.
     #[cold]
     pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() || frame.len() > self.longest_frame() {
@@ -186,7 +189,8 @@ impl Sender {
         self.put(frame)
     }
 
-    /// [`Sender::reap`] while departure times are expected: these are in the frames, and must be read before the frames are sent again.
+    /// [`Sender::reap`] while departure times are expected: these are in the frames, and must be read before
+    /// the frames are sent again.
     #[cold]
     pub(super) fn reap_departures(&mut self) -> u32 {
         let completed = self.completion.peek(u32::MAX);

@@ -1,8 +1,9 @@
 //! Ports that only send: no frames to receive into (`frame_count(0, n)`).
 //!
-//! Their socket is not in the XDP map, so every arriving packet stays with the host. In zero-copy mode that needs frames nevertheless: a
-//! card's receive queue then has only the buffers of the fill ring, for all packets. The kernel's documentation says to leave that ring
-//! empty; how drivers handle an empty one is in the table ([`super::drivers`]).
+//! Their socket is not in the XDP map, so every arriving packet stays with the host. In zero-copy mode that
+//! needs frames nevertheless: a card's receive queue then has only the buffers of the fill ring, for all
+//! packets. The kernel's documentation says to leave that ring empty; how drivers handle an empty one is in
+//! the table ([`super::drivers`]).
 
 use super::{Mode, PortBuilder};
 use crate::sys::interface::{self, Interface};
@@ -16,7 +17,8 @@ impl PortBuilder {
         self.rx_frames == 0
     }
 
-    /// Extra frames of a send-only port to be lent: as many as the card's receive ring holds, if zero-copy is possible.
+    /// Extra frames of a send-only port to be lent: as many as the card's receive ring holds, if zero-copy is
+    /// possible.
     pub(super) fn frames_to_lend(&self, interface: &Interface) -> u32 {
         let may_be = self.only_sends()
             && self.mode.is_none_or(|mode| mode == Mode::XdpZeroCopy)

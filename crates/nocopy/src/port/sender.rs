@@ -26,10 +26,12 @@ const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// The sending half of a port.
 ///
-/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch.
+/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel read it, once for a
+/// whole batch.
 ///
-/// In addition to sums, [`stats`](Sender::stats) has these counters: of dropped packets `tx_dropped` and `tx_invalid_descs`, of faults
-/// `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
+/// In addition to sums, [`stats`](Sender::stats) has these counters: of dropped packets `tx_dropped` and
+/// `tx_invalid_descs`, of faults `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are
+/// not counted.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -54,11 +56,12 @@ pub struct Sender {
     /// `tx.written()` when frames were last counted in the pool (booked), and the frames booked in all.
     booked: Cell<u32>,
     frames: Cell<u64>,
-    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no separate count; for frames sent
-    /// by other methods the count is corrected when they are sent.
+    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no
+    /// separate count; for frames sent by other methods the count is corrected when they are sent.
     bytes: Cell<u64>,
     draft_bytes: u64,
-    /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel needs room in front of each.
+    /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel
+    /// needs room in front of each.
     frame_bytes_max: usize,
     /// The longest packet that can be written in place: the same limit, less the headroom.
     packet_bytes_max: usize,
@@ -142,7 +145,8 @@ impl Sender {
         self.chain_bytes_max.min(self.chain_frames_max * self.pool.packet_bytes_max() as usize)
     }
 
-    /// An empty frame to fill and send, with headroom in front; `None` while all are in use: flush, and ask again.
+    /// An empty frame to fill and send, with headroom in front; `None` while all are in use: flush, and ask
+    /// again.
     #[inline]
     pub fn buffer(&mut self) -> Option<Frame> {
         match self.pool.frame() {
@@ -157,8 +161,9 @@ impl Sender {
         self.pool.frame()
     }
 
-    /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the fastest way for packets that are
-    /// made for sending. Returns fewer, possibly none, if the ring is full or frames are in flight: flush, and ask again.
+    /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the
+    /// fastest way for packets that are made for sending. Returns fewer, possibly none, if the ring is full
+    /// or frames are in flight: flush, and ask again.
     ///
     /// # Errors
     /// Packets of that length cannot be sent here.
@@ -198,11 +203,12 @@ impl Sender {
         self.pool.free_count()
     }
 
-    /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of the same
-    /// area may be sent unchanged.
+    /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of
+    /// the same area may be sent unchanged.
     ///
     /// # Errors
-    /// Returns the frame: the ring is full ([`Reason::Full`]; flush first), or the frame cannot be sent by this port.
+    /// Returns the frame: the ring is full ([`Reason::Full`]; flush first), or the frame cannot be sent by
+    /// this port.
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if !self.fits(&frame) {
@@ -229,12 +235,13 @@ impl Sender {
         }
     }
 
-    /// Copies a packet into as many frames as it needs, and queues them to be sent as one packet with the next [`Sender::flush`]. Only
-    /// ports opened with [`multi_buffer`](PortBuilder::multi_buffer) can use more than one frame.
+    /// Copies a packet into as many frames as it needs, and queues them to be sent as one packet with the
+    /// next [`Sender::flush`]. Only ports opened with [`multi_buffer`](PortBuilder::multi_buffer) can use
+    /// more than one frame.
     ///
     /// # Errors
-    /// The ring is full or too few frames are free ([`Reason::Full`]; flush first), or the packet is empty or too long. On an error nothing
-    /// is queued.
+    /// The ring is full or too few frames are free ([`Reason::Full`]; flush first), or the packet is empty or
+    /// too long. On an error nothing is queued.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
@@ -265,8 +272,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`Sender::send`], for a packet in one or several frames: all are sent as one packet, or none. On ports not
-    /// opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
+    /// Like [`Sender::send`], for a packet in one or several frames: all are sent as one packet, or none. On
+    /// ports not opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
@@ -285,7 +292,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// Returns the chain: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent by this port.
+    /// Returns the chain: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent by
+    /// this port.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), Rejected<Chain<Frame>>> {
         match self.refusal_of(&chain) {
@@ -338,8 +346,9 @@ impl Sender {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
-    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one system call for a whole batch if
-    /// the kernel allows. Waits while the kernel has no room: in copy mode, the socket's send buffer limits the bytes in flight.
+    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one
+    /// system call for a whole batch if the kernel allows. Waits while the kernel has no room: in copy mode,
+    /// the socket's send buffer limits the bytes in flight.
     ///
     /// # Errors
     /// The interface is down or was removed; the frames stay queued.
@@ -377,7 +386,8 @@ impl Sender {
         Ok(false)
     }
 
-    /// Like [`Sender::flush`], without waiting. Returns `false` if frames are still queued, because the kernel has no room now.
+    /// Like [`Sender::flush`], without waiting. Returns `false` if frames are still queued, because the
+    /// kernel has no room now.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -415,8 +425,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// The number of frames that the kernel has not accepted yet: those sent since the last [`Sender::flush`], and those it had no room
-    /// for.
+    /// The number of frames that the kernel has not accepted yet: those sent since the last
+    /// [`Sender::flush`], and those it had no room for.
     #[doc(hidden)]
     #[inline]
     pub fn queued(&mut self) -> u32 {
@@ -428,8 +438,8 @@ impl Sender {
         self.tx.in_flight() > 0
     }
 
-    /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] also does this, and so does
-    /// [`Sender::buffer`] if no frame is free.
+    /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] also
+    /// does this, and so does [`Sender::buffer`] if no frame is free.
     pub fn reap(&mut self) -> usize {
         self.book();
         let count = match self.departures.is_awaiting() {
@@ -450,8 +460,8 @@ impl Sender {
         self.pool.sent(count);
     }
 
-    /// The number of frames queued or held by the kernel. (Completed does not mean arrived: a frame that the far end drops completes like
-    /// any other.)
+    /// The number of frames queued or held by the kernel. (Completed does not mean arrived: a frame that the
+    /// far end drops completes like any other.)
     pub fn in_flight(&mut self) -> usize {
         self.reap();
         self.pool.lent_count() as usize
@@ -490,8 +500,9 @@ impl Sender {
         Ok(true)
     }
 
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if the kernel still has frames: it may still send
-    /// them, and they return when the port is closed. (Dropping the sender also drains it, for a limited time.)
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if the kernel still
+    /// has frames: it may still send them, and they return when the port is closed. (Dropping the sender also
+    /// drains it, for a limited time.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -516,10 +527,11 @@ impl Sender {
         self.chain_bytes_max == 0
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether no wait is needed: frames can be taken
-    /// back, or nothing is in flight. Flushes, so that the kernel has work to finish.
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether no wait is needed: frames can be
+    /// taken back, or nothing is in flight. Flushes, so that the kernel has work to finish.
     ///
-    /// No event reports finished frames, so the descriptor becomes readable 50 µs later, when the caller should look again.
+    /// No event reports finished frames, so the descriptor becomes readable 50 µs later, when the caller
+    /// should look again.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -560,8 +572,8 @@ impl Sender {
         self.inner.evidence()
     }
 
-    /// The evidence for bytes given to be sent, including those still queued: the port's mode decides whether they are copied between area
-    /// and wire; [`Sender::send_copy`] always copies.
+    /// The evidence for bytes given to be sent, including those still queued: the port's mode decides whether
+    /// they are copied between area and wire; [`Sender::send_copy`] always copies.
     pub fn ledger(&self) -> Ledger {
         self.book();
         let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
@@ -616,9 +628,9 @@ impl Sender {
         self.pool.balance()
     }
 
-    /// Gives the sender up in a forked child, without changing the parent's: the child's descriptor and rings are closed,
-    /// so that the queue is free when the parent closes its own, and nothing is sent or waited for. Needs
-    /// `PortTuning::inherited`; for a whole port, see [`Queues::leave`](super::Queues::leave).
+    /// Gives the sender up in a forked child, without changing the parent's: the child's descriptor and rings
+    /// are closed, so that the queue is free when the parent closes its own, and nothing is sent or waited
+    /// for. Needs `PortTuning::inherited`; for a whole port, see [`Queues::leave`](super::Queues::leave).
     #[doc(hidden)]
     pub fn leave(self) {
         self.inner.leave();
@@ -661,7 +673,8 @@ impl AsRawFd for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // There is no caller to return an error to; frames that the kernel keeps are accounted for when the port closes.
+        // There is no caller to return an error to; frames that the kernel keeps are accounted for when the
+        // port closes.
         if !self.inner.is_left() && !self.is_closed() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }

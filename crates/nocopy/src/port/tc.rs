@@ -1,7 +1,8 @@
 //! Drops and counts packets before the host's stack: a program of a few instructions at tc's ingress hook.
 //!
-//! XDP programs get single packets, so veth first segments a burst that was left for the card to segment (`UDP_SEGMENT`). At this hook such
-//! a burst arrives whole. Dropping it here makes it as cheap for its sender as with a card that segments.
+//! XDP programs get single packets, so veth first segments a burst that was left for the card to segment
+//! (`UDP_SEGMENT`). At this hook such a burst arrives whole. Dropping it here makes it as cheap for its
+//! sender as with a card that segments.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +20,8 @@ const SEGMENTS_BYTES: i16 = 164;
 
 const TCX_DROP: i32 = 2;
 
-/// Drops and counts every packet that arrives on an interface; detached on drop, and by the kernel when the process dies.
+/// Drops and counts every packet that arrives on an interface; detached on drop, and by the kernel when the
+/// process dies.
 #[derive(Debug)]
 pub struct CountingDrop {
     _link: OwnedFd,
@@ -33,10 +35,12 @@ impl CountingDrop {
         KernelVersion::running() >= Some(KERNEL_MIN)
     }
 
-    /// Attaches to `interface`, looked up in the calling thread's network namespace, before other programs there.
+    /// Attaches to `interface`, looked up in the calling thread's network namespace, before other programs
+    /// there.
     ///
     /// # Errors
-    /// No such interface, a kernel before 6.6, a missing capability (`CAP_BPF` and `CAP_NET_ADMIN`), the kernel's refusal.
+    /// No such interface, a kernel before 6.6, a missing capability (`CAP_BPF` and `CAP_NET_ADMIN`), the
+    /// kernel's refusal.
     pub fn attach(interface: &str) -> Result<Self, Error> {
         let interface = lookup(interface)?;
         let (packets, datagrams) = (Counter::new()?, Counter::new()?);

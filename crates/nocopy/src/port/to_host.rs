@@ -21,24 +21,29 @@ use crate::sys::namespace::NamespaceId;
 /// An Ethernet header: shorter data is no packet.
 const PACKET_BYTES_MIN: usize = 14;
 
-/// The longest packet that every kernel accepts: a page less 256 bytes of headroom, some 170 for the kernel's own data before the packet,
-/// and 320 for `struct skb_shared_info` after it; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
+/// The longest packet that every kernel accepts: a page less 256 bytes of headroom, some 170 for the kernel's
+/// own data before the packet, and 320 for `struct skb_shared_info` after it; see `bpf_prog_test_run_xdp` in
+/// `net/bpf/test_run.c`.
 const PACKET_BYTES_SURE: usize = 3072;
 
-/// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for ARP, pings and
-/// everything else that the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
+/// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's
+/// interface: for ARP, pings and everything else that the program does not answer itself. Made by
+/// [`Receiver::to_host`](super::Receiver::to_host).
 ///
-/// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to check that the calling thread is still in the
-/// port's network namespace; if all packets of a queue are for the host, open no port on it. The packet is borrowed, so its frame stays
-/// yours. Nothing is left on the machine: the kernel once runs a program that lets the packet pass, and that is attached nowhere
-/// (`BPF_PROG_TEST_RUN` with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
+/// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to check that the
+/// calling thread is still in the port's network namespace; if all packets of a queue are for the host, open
+/// no port on it. The packet is borrowed, so its frame stays yours. Nothing is left on the machine: the
+/// kernel once runs a program that lets the packet pass, and that is attached nowhere (`BPF_PROG_TEST_RUN`
+/// with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
 ///
-/// The kernel keeps a small pool of pages for each packet until the host has finished with it. If a packet stays unread in a socket for a
-/// minute, the kernel logs `stalled pool shutdown`, which is harmless, until the packet is read.
+/// The kernel keeps a small pool of pages for each packet until the host has finished with it. If a packet
+/// stays unread in a socket for a minute, the kernel logs `stalled pool shutdown`, which is harmless, until
+/// the packet is read.
 ///
-/// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the sender left to a
-/// card that does not exist: it is finished in the copy, where [`Unfinished`] finds it. The host drops others, such as TCP inside of VXLAN
-/// ('ethtool -K INTERFACE tx off' at the sender finishes them).
+/// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the
+/// sender left to a card that does not exist: it is finished in the copy, where [`Unfinished`] finds it. The
+/// host drops others, such as TCP inside of VXLAN ('ethtool -K INTERFACE tx off' at the sender finishes
+/// them).
 ///
 /// ```no_run
 /// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
@@ -97,12 +102,14 @@ impl ToHost {
         })
     }
 
-    /// Returns one packet, from its Ethernet header on, to the host, which has processed or queued it when this call returns. A packet in
-    /// several buffers must be joined first ([`Chain::to_vec`](crate::Chain::to_vec)).
+    /// Returns one packet, from its Ethernet header on, to the host, which has processed or queued it when
+    /// this call returns. A packet in several buffers must be joined first
+    /// ([`Chain::to_vec`](crate::Chain::to_vec)).
     ///
     /// # Errors
-    /// The thread is in another network namespace than the port; the interface was removed; the packet is shorter than an
-    /// Ethernet header or longer than a page can hold (some 3,300 B). The packet was then not returned.
+    /// The thread is in another network namespace than the port; the interface was removed; the packet is
+    /// shorter than an Ethernet header or longer than a page can hold (some 3,300 B). The packet was then not
+    /// returned.
     pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         let done = self.run(packet);
         match done {
@@ -129,8 +136,8 @@ impl ToHost {
     }
 
     fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
-        // If the thread's namespace is unknown, because no descriptor is left for a socket, it is assumed to be the port's, as usual: otherwise the
-        // packet would be lost.
+        // If the thread's namespace is unknown, because no descriptor is left for a socket, it is assumed to
+        // be the port's, as usual: otherwise the packet would be lost.
         if NamespaceId::of_thread().is_ok_and(|here| here != self.path.namespace) {
             return Err(ToHostError::OtherNamespace { interface: self.interface.clone() });
         }
@@ -174,8 +181,8 @@ impl ToHost {
         ledger
     }
 
-    /// The counters: packets returned to the host, and `refused` for those that were not, each with an error. What the host does with a
-    /// packet is counted by the host.
+    /// The counters: packets returned to the host, and `refused` for those that were not, each with an error.
+    /// What the host does with a packet is counted by the host.
     pub fn stats(&self) -> Stats {
         let refused = counter("refused", "Packets that were not handed over", self.refused);
         Stats::moved(self.handed_over, self.bytes).with([refused])

@@ -1,9 +1,10 @@
 //! Senders without a port: an AF_XDP socket in copy mode, with nothing attached to the interface.
 //!
-//! A port attaches a program even if it only sends, because in zero-copy mode some drivers need one. Attaching is refused if another
-//! program is attached, and makes some drivers reset the link. Copy mode needs no program: the kernel takes the frames of any socket bound
-//! to a queue, makes socket buffers of them and passes those to the driver. So this is for programs that send many frames on interfaces
-//! whose configuration they must not change.
+//! A port attaches a program even if it only sends, because in zero-copy mode some drivers need one.
+//! Attaching is refused if another program is attached, and makes some drivers reset the link. Copy mode
+//! needs no program: the kernel takes the frames of any socket bound to a queue, makes socket buffers of them
+//! and passes those to the driver. So this is for programs that send many frames on interfaces whose
+//! configuration they must not change.
 
 use super::af_xdp::CHAIN_FRAMES_MAX;
 use super::bound_socket::BoundSocket;
@@ -21,16 +22,16 @@ const FILL_ENTRIES: u32 = 1;
 const FRAME_BYTES: u32 = 2048;
 
 impl PortBuilder {
-    /// Opens only a sender, in copy mode: nothing is attached to the interface, and arriving packets stay with the host. Of the settings,
-    /// those of areas, frames and rings are used; without an area, frames have 2048 B whatever the MTU, and packets that do not fit are
-    /// refused one by one.
+    /// Opens only a sender, in copy mode: nothing is attached to the interface, and arriving packets stay
+    /// with the host. Of the settings, those of areas, frames and rings are used; without an area, frames
+    /// have 2048 B whatever the MTU, and packets that do not fit are refused one by one.
     ///
-    /// Sent packets go straight to the driver, past the queueing discipline, and capturing packet sockets do not see them. While the sender
-    /// is open, no other AF_XDP socket can use its queue.
+    /// Sent packets go straight to the driver, past the queueing discipline, and capturing packet sockets do
+    /// not see them. While the sender is open, no other AF_XDP socket can use its queue.
     ///
     /// # Errors
-    /// [`OpenError`] says what prevents it. If another socket is on the queue, even one that is being closed, the call fails without
-    /// waiting.
+    /// [`OpenError`] says what prevents it. If another socket is on the queue, even one that is being closed,
+    /// the call fails without waiting.
     #[doc(hidden)]
     pub fn open_sender(mut self) -> Result<Sender, OpenError> {
         self.check()?;

@@ -1,9 +1,9 @@
 //! Filters in user space, and what happens to packets that do not match.
 //!
-//! If the kernel refuses a filter because it is too long, the receiver runs it, in the cold code that counts the descriptors of a batch. A
-//! batch is then a run of matching packets, so the hot path has no filter code. Packets that do not match are returned to the host
-//! (`to_host`). If a filter needs data that XDP does not have (the packet's type, a hash), the mode is refused and the ladder continues to
-//! the packet ring.
+//! If the kernel refuses a filter because it is too long, the receiver runs it, in the cold code that counts
+//! the descriptors of a batch. A batch is then a run of matching packets, so the hot path has no filter code.
+//! Packets that do not match are returned to the host (`to_host`). If a filter needs data that XDP does not
+//! have (the packet's type, a hash), the mode is refused and the ladder continues to the packet ring.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,8 @@ use crate::memory::area::{Chain, Claims};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 use nocopy_proto::filter::{Ancillary, Program};
 
-/// Counts of packets that filters in user space rejected. Only the receiver writes them; a meter reads them from other threads.
+/// Counts of packets that filters in user space rejected. Only the receiver writes them; a meter reads them
+/// from other threads.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAway {
     to_host: AtomicU64,
@@ -34,8 +35,8 @@ impl TurnedAway {
         self.to_host.load(Relaxed)
     }
 
-    /// Rejected packets that were lost: there is no host (memory mode), or they could not be returned, for the reasons of
-    /// [`ToHost::hand_over`].
+    /// Rejected packets that were lost: there is no host (memory mode), or they could not be returned, for
+    /// the reasons of [`ToHost::hand_over`].
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
@@ -66,8 +67,8 @@ impl UserFilter {
         Self { program, ancillary, rest }
     }
 
-    /// How many descriptors at the front belong to whole packets that all match, or that all do not match: at most `room`; for packets with
-    /// several descriptors, no more than needed for `enough` packets.
+    /// How many descriptors at the front belong to whole packets that all match, or that all do not match: at
+    /// most `room`; for packets with several descriptors, no more than needed for `enough` packets.
     pub(super) fn run_of(
         &self,
         matching: bool,

@@ -13,9 +13,10 @@ use smallvec::SmallVec;
 use super::clock::boottime_ns;
 use super::poll::{Wakeup, poll};
 
-/// Ends waits instead of a time-out of poll(2). Such a time-out programs the processor's timer for each wait, and again when the wait
-/// ends early; in a virtual machine, either is an exit to the host. The alarm stays set. If it expires after its wait is over, the next
-/// wait looks once more. It goes on while the machine is suspended: what another host counts on is due then, too.
+/// Ends waits instead of a time-out of poll(2). Such a time-out programs the processor's timer for each wait,
+/// and again when the wait ends early; in a virtual machine, either is an exit to the host. The alarm stays
+/// set. If it expires after its wait is over, the next wait looks once more. It goes on while the machine is
+/// suspended: what another host counts on is due then, too.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,
@@ -48,7 +49,8 @@ impl Alarm {
         Ok(if rang && !told.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
     }
 
-    /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not readable until then.
+    /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not
+    /// readable until then.
     pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
         if has_rung {

@@ -1,4 +1,5 @@
-//! The bpf(2) system call: the few commands the library needs, with their arguments laid out as `union bpf_attr`.
+//! The bpf(2) system call: the few commands the library needs, with their arguments laid out as
+//! `union bpf_attr`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -24,8 +25,9 @@ const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
-/// How often a program is given to the verifier, which stops with `EAGAIN` when a signal arrives (`bpf_check`). libbpf tries five times
-/// (`PROG_LOAD_ATTEMPTS`); a profiler's timer can interrupt more often.
+/// How often a program is given to the verifier, which stops with `EAGAIN` when a signal arrives
+/// (`bpf_check`). libbpf tries five times (`PROG_LOAD_ATTEMPTS`); a profiler's timer can interrupt more
+/// often.
 const LOAD_ATTEMPTS: u32 = 100;
 
 #[derive(Debug, Clone, Copy)]
@@ -223,7 +225,8 @@ enum Kind {
     Classifier,
 }
 
-/// Loads an XDP program, possibly bound to an interface. On refusal the error carries the last line of the verifier's log.
+/// Loads an XDP program, possibly bound to an interface. On refusal the error carries the last line of the
+/// verifier's log.
 pub(crate) fn load_xdp(
     instructions: &[Instruction],
     fragments: bool,
@@ -238,7 +241,8 @@ pub(crate) fn load_classifier(instructions: &[Instruction]) -> Result<OwnedFd, (
 }
 
 fn load(instructions: &[Instruction], kind: Kind) -> Result<OwnedFd, (io::Error, String)> {
-    // The verifier also logs valid programs, and refuses those whose log is too long: so a log is requested only after a refusal.
+    // The verifier also logs valid programs, and refuses those whose log is too long: so a log is requested
+    // only after a refusal.
     load_logging(instructions, kind, &mut []).map_err(|error| {
         let mut log = vec![0_u8; 1 << 16];
         let _refused_again = load_logging(instructions, kind, &mut log);
@@ -293,7 +297,8 @@ pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface_index: u32, flags: u
     attach(program, interface_index, BPF_XDP, flags)
 }
 
-/// Attaches a classifier, before others, to packets arriving on an interface (Linux 6.6); by a link, as [`attach_xdp`].
+/// Attaches a classifier, before others, to packets arriving on an interface (Linux 6.6); by a link, as
+/// [`attach_xdp`].
 pub(crate) fn attach_tcx_ingress(program: BorrowedFd<'_>, interface_index: u32) -> io::Result<OwnedFd> {
     attach(program, interface_index, BPF_TCX_INGRESS, BPF_F_BEFORE)
 }
@@ -317,8 +322,9 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     unsafe { bpf(BPF_LINK_UPDATE, &mut argument).map(drop) }
 }
 
-/// Runs an XDP program `repeat` times over a frame, sending what it returns as real packets. The first `metadata_bytes`
-/// of `data` (a multiple of four, at most 32) lie in front of the frame, where the program finds them as metadata.
+/// Runs an XDP program `repeat` times over a frame, sending what it returns as real packets. The first
+/// `metadata_bytes` of `data` (a multiple of four, at most 32) lie in front of the frame, where the program
+/// finds them as metadata.
 pub(crate) fn run_live(
     program: BorrowedFd<'_>,
     interface_index: u32,
@@ -348,8 +354,9 @@ pub(crate) fn run_live(
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
 }
 
-/// Runs an XDP program over a frame of at least 14 bytes, without sending anything; returns its result. The first `linear_bytes`
-/// are the linear part, the rest lies in fragments (Linux 6.18; earlier kernels return `EINVAL` if there are any).
+/// Runs an XDP program over a frame of at least 14 bytes, without sending anything; returns its result. The
+/// first `linear_bytes` are the linear part, the rest lies in fragments (Linux 6.18; earlier kernels return
+/// `EINVAL` if there are any).
 #[cfg(any(feature = "fuzzing", test))]
 pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
     let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };

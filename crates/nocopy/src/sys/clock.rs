@@ -1,14 +1,16 @@
 //! The system's clocks as numbers.
 //!
-//! What another host counts on meanwhile is measured by the boot clock, which goes on while this machine is suspended: keep-alives,
-//! repetitions, the lifetime of connections and of what is known of the network. Rates, durations, and how long a call may wait follow
-//! `Instant`, which stands still then, so that no rate has anything to catch up.
+//! What another host counts on meanwhile is measured by the boot clock, which goes on while this machine is
+//! suspended: keep-alives, repetitions, the lifetime of connections and of what is known of the network.
+//! Rates, durations, and how long a call may wait follow `Instant`, which stands still then, so that no rate
+//! has anything to catch up.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// Nanoseconds since the machine started, also those in which it was suspended (`CLOCK_BOOTTIME`). Not by `Instant`, whose overhead
-/// exceeds the clock's with one call per message. (`rustix` would do, but finds the vDSO by means that valgrind does not have.)
+/// Nanoseconds since the machine started, also those in which it was suspended (`CLOCK_BOOTTIME`). Not by
+/// `Instant`, whose overhead exceeds the clock's with one call per message. (`rustix` would do, but finds the
+/// vDSO by means that valgrind does not have.)
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();

@@ -68,7 +68,8 @@ pub(crate) fn socket_family(descriptor: &impl AsFd) -> Option<u16> {
     sockopt::socket_domain(descriptor).ok().map(rustix::net::AddressFamily::as_raw)
 }
 
-/// The kernel's description of a BPF object, read from `/proc` without bpf(2), which may be refused to this process.
+/// The kernel's description of a BPF object, read from `/proc` without bpf(2), which may be refused to this
+/// process.
 #[derive(Debug)]
 pub(crate) struct Description(String);
 

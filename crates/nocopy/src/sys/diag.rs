@@ -1,4 +1,5 @@
-//! AF_XDP sockets of every process, by the kernel's socket diagnosis (`linux/xdp_diag.h`, CONFIG_XDP_SOCKETS_DIAG).
+//! AF_XDP sockets of every process, by the kernel's socket diagnosis (`linux/xdp_diag.h`,
+//! CONFIG_XDP_SOCKETS_DIAG).
 
 use std::io;
 

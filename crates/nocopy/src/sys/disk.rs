@@ -115,8 +115,8 @@ impl WriteRing {
             .collect();
         let file = types::Fd(file.as_raw_fd());
         let write = opcode::Writev::new(file, pieces.as_ptr(), pieces.len() as u32).offset(offset).build();
-        // SAFETY: the pieces, and the sectors they point into, which do not move, are kept until the write is finished: they are
-        // returned only then (`finished`), and otherwise leaked (`drop`).
+        // SAFETY: the pieces, and the sectors they point into, which do not move, are kept until the write is
+        // finished: they are returned only then (`finished`), and otherwise leaked (`drop`).
         let pushed = unsafe { self.uring.submission().push(&write) };
         assert!(pushed.is_ok(), "the queue has room for one");
         let flight = self.flight.insert(Flight { sectors, pieces });

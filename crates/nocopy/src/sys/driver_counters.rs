@@ -47,8 +47,9 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     names.put_u32(8, ETH_SS_STATS);
     let mut values = Guarded::new(8 + count * size_of::<u64>())?;
     values.put_u32(0, ETHTOOL_GSTATS);
-    // SAFETY: `struct ethtool_gstrings` (12 bytes, 4 in) and `struct ethtool_stats`, each with room for `count` entries.
-    // The driver may have more by now: what does not fit runs into the guard, and the call fails.
+    // SAFETY: `struct ethtool_gstrings` (12 bytes, 4 in) and `struct ethtool_stats`, each with room for
+    // `count` entries. The driver may have more by now: what does not fit runs into the guard, and the call
+    // fails.
     unsafe {
         ethtool(&socket, name, names.pointer(4))?;
         ethtool(&socket, name, values.pointer(0))?;
@@ -64,7 +65,8 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(pairs.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that moment, whatever was asked for.
+/// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that
+/// moment, whatever was asked for.
 struct Guarded {
     base: NonNull<u8>,
     mapped_bytes: usize,

@@ -19,7 +19,8 @@ pub(crate) enum QueueEntry {
     Network(NetworkError),
 }
 
-/// The kernel has completed the zero-copy calls of these numbers, counted from 0 for each socket, including the last.
+/// The kernel has completed the zero-copy calls of these numbers, counted from 0 for each socket, including
+/// the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CompletionReport {
     pub(crate) first: u32,
@@ -63,7 +64,8 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<QueueEntry
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of_val(&control);
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data to write to.
+        // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data
+        // to write to.
         if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {

@@ -25,11 +25,13 @@ impl FileSystemId {
     /// What the file system of an open file says; `None` if it does not.
     pub fn of(file: impl AsFd, is_fat: bool) -> Option<Self> {
         if is_fat {
-            // SAFETY: FAT_IOCTL_GET_VOLUME_ID, _IOR('r', 0x13, __u32), writes that number. Asked of FAT only: elsewhere it has no meaning.
+            // SAFETY: FAT_IOCTL_GET_VOLUME_ID, _IOR('r', 0x13, __u32), writes that number. Asked of FAT only:
+            // elsewhere it has no meaning.
             let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<u32>(b'r', 0x13) }, u32>::new()) };
             return asked.ok().filter(|&number| number != 0).map(Self::Fat);
         }
-        // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all bytes are values.
+        // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all
+        // bytes are values.
         let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>::new()) };
         let told = asked.ok().filter(|told| told.bytes == 16 && told.uuid != [0; 16]);
         told.map(|told| Self::Uuid(told.uuid))

@@ -3,11 +3,12 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// The number of forks between the first process and this one. Written only by the child, before it runs; nothing else depends on it.
+/// The number of forks between the first process and this one. Written only by the child, before it runs;
+/// nothing else depends on it.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// A generation of processes. Things made in an earlier one belong to the parent: sockets are shared, memory is a copy, or
-/// not mapped (`MADV_DONTFORK`).
+/// A generation of processes. Things made in an earlier one belong to the parent: sockets are shared, memory
+/// is a copy, or not mapped (`MADV_DONTFORK`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(u32);
 
@@ -17,11 +18,12 @@ impl Generation {
     /// # Panics
     /// If the C library has no memory for its fork handler.
     pub fn current() -> Self {
-        // Not a lock: a child forked while another thread holds it would wait for ever. If the handler is registered twice, it counts two for
-        // each fork, which works too.
+        // Not a lock: a child forked while another thread holds it would wait for ever. If the handler is
+        // registered twice, it counts two for each fork, which works too.
         static IS_WATCHED: AtomicBool = AtomicBool::new(false);
         if !IS_WATCHED.load(Ordering::Relaxed) {
-            // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies in.
+            // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies
+            // in.
             let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             assert_eq!(result, 0, "no memory to remember forks");
             IS_WATCHED.store(true, Ordering::Relaxed);
@@ -40,8 +42,8 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A value that each process makes for itself, and never drops. A forked child does not use its parent's, because a thread that does
-/// not exist in the child may hold its lock.
+/// A value that each process makes for itself, and never drops. A forked child does not use its parent's,
+/// because a thread that does not exist in the child may hold its lock.
 #[derive(Debug)]
 pub(crate) struct OfProcess<T>(AtomicPtr<(Generation, T)>);
 

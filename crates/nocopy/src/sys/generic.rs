@@ -94,7 +94,8 @@ impl Answer {
         Self(Raw { kind: 0, bytes: message(0, attributes) })
     }
 
-    /// The value of an attribute that holds a number of 8 to 64 bits; `None` where the kernel does not say it.
+    /// The value of an attribute that holds a number of 8 to 64 bits; `None` where the kernel does not say
+    /// it.
     pub(crate) fn number(&self, kind: u16) -> Option<u64> {
         let attributes = NlasIterator::new(self.0.bytes.get(4..)?);
         let found = attributes.flatten().find(|attribute| attribute.kind() == kind)?;

@@ -37,8 +37,8 @@ pub enum InterfaceError {
         /// The interface.
         interface: String,
     },
-    /// The interface's packets do not begin with an Ethernet header: filters and descriptions would mislead, and capture files say that
-    /// they do.
+    /// The interface's packets do not begin with an Ethernet header: filters and descriptions would mislead,
+    /// and capture files say that they do.
     #[error(
         "{interface}: cannot be used; its packets have no Ethernet header (hardware type {hardware}); use an interface of type 1 (ether), for a tunnel the one that carries it"
     )]
@@ -278,7 +278,8 @@ pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     Ok(data.first_chunk().expect("14 bytes").map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())))
 }
 
-/// Keeps an interface in promiscuous mode; the kernel ends that when the descriptor is closed, also after kill -9.
+/// Keeps an interface in promiscuous mode; the kernel ends that when the descriptor is closed, also after
+/// kill -9.
 #[derive(Debug)]
 pub(crate) struct Promiscuous {
     socket: OwnedFd,
@@ -313,7 +314,8 @@ impl AsFd for Promiscuous {
     }
 }
 
-/// Makes a socket receive nothing, for good: a process that is given it could otherwise bind it and receive from any interface.
+/// Makes a socket receive nothing, for good: a process that is given it could otherwise bind it and receive
+/// from any interface.
 fn deafen(socket: &OwnedFd) -> io::Result<()> {
     option::deafen(socket)?;
     // SAFETY: the option takes an `int`.

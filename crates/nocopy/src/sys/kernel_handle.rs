@@ -14,13 +14,14 @@ struct Raw {
     bytes: [u8; BYTES_MAX],
 }
 
-/// A handle of name_to_handle_at(2): on most file systems inode number and generation, so a file that reuses the number of a
-/// removed one has another handle. Only the same kernel and file system can read it.
+/// A handle of name_to_handle_at(2): on most file systems inode number and generation, so a file that reuses
+/// the number of a removed one has another handle. Only the same kernel and file system can read it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelHandle(Box<[u8]>);
 
 impl KernelHandle {
-    /// The handle of a name in a directory, of a symbolic link itself; with an empty name, of the file that the descriptor refers to.
+    /// The handle of a name in a directory, of a symbolic link itself; with an empty name, of the file that
+    /// the descriptor refers to.
     ///
     /// # Errors
     /// There is no such file, or its file system has no handles (`EOPNOTSUPP`).
@@ -28,7 +29,8 @@ impl KernelHandle {
         let head = libc::file_handle { handle_bytes: BYTES_MAX as u32, handle_type: 0, f_handle: [] };
         let mut raw = Raw { head, bytes: [0; BYTES_MAX] };
         let mut mount = 0;
-        // SAFETY: the name ends with a zero; the kernel writes no more bytes than the head says that there are behind it.
+        // SAFETY: the name ends with a zero; the kernel writes no more bytes than the head says that there
+        // are behind it.
         let done = unsafe {
             libc::name_to_handle_at(
                 directory.as_fd().as_raw_fd(),
@@ -56,7 +58,8 @@ impl KernelHandle {
         &self.0
     }
 
-    /// Opens the file by open_by_handle_at(2), for its attributes only (`O_PATH`); `mount`: any open file on its file system.
+    /// Opens the file by open_by_handle_at(2), for its attributes only (`O_PATH`); `mount`: any open file on
+    /// its file system.
     ///
     /// # Errors
     /// The file was removed (`ESTALE`), or this process lacks `CAP_DAC_READ_SEARCH` (`EPERM`).
@@ -69,7 +72,8 @@ impl KernelHandle {
         };
         raw.bytes[..from.len()].copy_from_slice(from);
         let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: the head says how many of the bytes behind it are the handle's, which is no more than there are.
+        // SAFETY: the head says how many of the bytes behind it are the handle's, which is no more than there
+        // are.
         let opened =
             unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), (&raw mut raw).cast(), flags) };
         if opened < 0 {

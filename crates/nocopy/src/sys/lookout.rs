@@ -1,4 +1,5 @@
-//! A descriptor that is readable when a socket is, or when it is time to look again for something that no event reports.
+//! A descriptor that is readable when a socket is, or when it is time to look again for something that no
+//! event reports.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +11,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// Watches sockets from the first request of its descriptor on; without that they cost nothing, while a watched socket tells of each
-/// packet that comes and of each that has gone.
+/// Watches sockets from the first request of its descriptor on; without that they cost nothing, while a
+/// watched socket tells of each packet that comes and of each that has gone.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
     made: OnceLock<Made>,

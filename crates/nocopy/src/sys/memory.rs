@@ -21,8 +21,8 @@ pub(super) const PAGE_BYTES: usize = 4096;
 pub(crate) enum Pages {
     /// Pages of the huge-page pool (`MAP_HUGETLB`).
     Huge,
-    /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool has too few free pages, or a limit of the
-    /// cgroup keeps them from this process.
+    /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool has too few free
+    /// pages, or a limit of the cgroup keeps them from this process.
     Transparent,
     /// Base pages: the same, and transparent huge pages are off.
     Base,
@@ -54,7 +54,8 @@ impl From<io::Error> for AreaRefused {
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    /// The only process that has the mapping, if it was kept out of forked children, where something else may be at its address.
+    /// The only process that has the mapping, if it was kept out of forked children, where something else may
+    /// be at its address.
     only_in: Option<Generation>,
 }
 
@@ -64,21 +65,23 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Anonymous, populated, zeroed memory on the largest available pages, kept out of forked children unless `inherited`;
-    /// on one NUMA node, if given, as long as that has memory left.
+    /// Anonymous, populated, zeroed memory on the largest available pages, kept out of forked children unless
+    /// `inherited`; on one NUMA node, if given, as long as that has memory left.
     pub(crate) fn area(
         bytes: usize,
         node: Option<u32>,
         inherited: bool,
     ) -> Result<(Self, Pages), AreaRefused> {
-        // Private memory would be copied by the fork, and the kernel would continue to use one process's pages.
+        // Private memory would be copied by the fork, and the kernel would continue to use one process's
+        // pages.
         let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
         let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.keep_out_of_children() };
         let huge_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         if let Ok(mut mapping) = Self::anonymous(huge_bytes, sharing | MapFlags::HUGETLB) {
             node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
             keep_out(&mut mapping)?;
-            // What the pool has reserved, a limit of the cgroup or the cpuset may still refuse when it is touched (`SIGBUS`).
+            // What the pool has reserved, a limit of the cgroup or the cpuset may still refuse when it is
+            // touched (`SIGBUS`).
             if mapping.populate(HUGE_PAGE_BYTES).is_ok() {
                 return Ok((mapping, Pages::Huge));
             }
@@ -91,7 +94,8 @@ impl Mapping {
             Err(_) => Pages::Base,
         };
         keep_out(&mut mapping)?;
-        // Huge pages for shared memory are off by default, as for files; but an immediate request is fulfilled.
+        // Huge pages for shared memory are off by default, as for files; but an immediate request is
+        // fulfilled.
         let is_merged = inherited && mapping.merge();
         mapping.populate(PAGE_BYTES)?;
         Ok((mapping, if is_merged { Pages::Transparent } else { pages }))
@@ -99,8 +103,9 @@ impl Mapping {
 
     /// Anonymous, zeroed memory for buffers of sockets, kept out of forked children.
     ///
-    /// Not on huge pages: they cannot be given up in parts, and io_uring charges a registered datagram with all of its page in front of
-    /// it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so that one fills a socket's buffer.
+    /// Not on huge pages: they cannot be given up in parts, and io_uring charges a registered datagram with
+    /// all of its page in front of it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so
+    /// that one fills a socket's buffer.
     pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
         let mut mapping = Self::pages(bytes)?;
         // Without huge pages in the kernel, there is nothing to turn off.
@@ -109,10 +114,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Removes pages; in an anonymous mapping, new zeroed ones replace them. Other users of the old pages, such as the kernel, keep them.
+    /// Removes pages; in an anonymous mapping, new zeroed ones replace them. Other users of the old pages,
+    /// such as the kernel, keep them.
     ///
     /// # Safety
-    /// The range must be whole pages of this mapping, and no reference to their contents may be used afterwards.
+    /// The range must be whole pages of this mapping, and no reference to their contents may be used
+    /// afterwards.
     pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
         if self.is_elsewhere() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -142,8 +149,8 @@ impl Mapping {
 
     /// Merges pages that are not populated yet into huge ones now (Linux 6.1); returns whether that worked.
     ///
-    /// One page of each huge one must be populated. If all were, the kernel would clear and then copy them: 64 MiB then take 55-95 ms
-    /// instead of 10-30.
+    /// One page of each huge one must be populated. If all were, the kernel would clear and then copy them:
+    /// 64 MiB then take 55-95 ms instead of 10-30.
     fn merge(&self) -> bool {
         let populate = |first: usize| {
             // SAFETY: the page at `first` is one of this mapping's, whose contents stay.
@@ -165,8 +172,8 @@ impl Mapping {
         Ok(Self::at(base, bytes))
     }
 
-    /// An address that is free now and aligned to huge pages, as a hint for shared memory, which the kernel does not align; null if there
-    /// is none.
+    /// An address that is free now and aligned to huge pages, as a hint for shared memory, which the kernel
+    /// does not align; null if there is none.
     fn aligned_place(bytes: usize) -> *mut libc::c_void {
         // SAFETY: as in `anonymous`; it is unmapped again, untouched.
         let found = unsafe {
@@ -190,8 +197,9 @@ impl Mapping {
         Ok(Self::at(base, bytes))
     }
 
-    /// Maps the first bytes of a file, shared with all its other mappings; at least a page, whose part beyond the file's end must
-    /// not be touched. A writable mapping is kept out of forked children: the kernel seals no file that a child could write.
+    /// Maps the first bytes of a file, shared with all its other mappings; at least a page, whose part beyond
+    /// the file's end must not be touched. A writable mapping is kept out of forked children: the kernel
+    /// seals no file that a child could write.
     pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let mut mapping = Self::shared(file, bytes.max(1), prot)?;
@@ -241,11 +249,12 @@ impl Mapping {
         }
     }
 
-    /// Makes the kernel write to a page: if none is available, that is an error (`EFAULT`), where the program's own write would be a signal.
+    /// Makes the kernel write to a page: if none is available, that is an error (`EFAULT`), where the
+    /// program's own write would be a signal.
     fn touch(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(size_of::<u64>()) && offset < self.bytes);
-        // SAFETY: eight bytes of a page of this mapping, which is not in use before it is populated. The kernel writes this thread's signal
-        // mask there, which is of so many bytes, and changes nothing else.
+        // SAFETY: eight bytes of a page of this mapping, which is not in use before it is populated. The
+        // kernel writes this thread's signal mask there, which is of so many bytes, and changes nothing else.
         unsafe {
             let place = self.base.as_ptr().add(offset).cast::<u64>();
             let (how, no_mask) = (libc::SIG_BLOCK, std::ptr::null::<u64>());
@@ -269,8 +278,8 @@ impl Mapping {
         let mut nodes: [libc::c_ulong; 16] = [0; 16];
         let word = nodes.get_mut((node / WORD_BITS) as usize);
         *word.ok_or(io::ErrorKind::InvalidInput)? = 1 << (node % WORD_BITS);
-        // SAFETY: the range is exactly this mapping, whose contents the call does not change; the mask outlives it. (The kernel
-        // reads one bit less than the length it is given.)
+        // SAFETY: the range is exactly this mapping, whose contents the call does not change; the mask
+        // outlives it. (The kernel reads one bit less than the length it is given.)
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -313,7 +322,8 @@ impl Drop for Mapping {
         if self.is_elsewhere() {
             return;
         }
-        // SAFETY: exactly the range that was mapped, and there is no pointer into it any more. A failure would only leak the range.
+        // SAFETY: exactly the range that was mapped, and there is no pointer into it any more. A failure
+        // would only leak the range.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

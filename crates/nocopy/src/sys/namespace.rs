@@ -14,7 +14,8 @@ const SIOCGSKNS: libc::c_ulong = 0x894c;
 /// A network namespace, distinct from every other existing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum NamespaceId {
-    /// The kernel's cookie, which any process can read from a socket: also without privileges, and after chroot(2) without `/proc`.
+    /// The kernel's cookie, which any process can read from a socket: also without privileges, and after
+    /// chroot(2) without `/proc`.
     Cookie(u64),
     /// Before Linux 5.14: device and inode of its file.
     File { device: u64, inode: u64 },

@@ -1,5 +1,5 @@
-//! What a driver can do with XDP, and where its queues' interrupts are, by the kernel's generic netlink family `netdev`
-//! (Linux 6.3; the kernel's Documentation/netlink/specs/netdev.yaml).
+//! What a driver can do with XDP, and where its queues' interrupts are, by the kernel's generic netlink
+//! family `netdev` (Linux 6.3; the kernel's Documentation/netlink/specs/netdev.yaml).
 
 use std::io;
 
@@ -26,7 +26,8 @@ const NETDEV_XDP_ACT_REDIRECT: u64 = 1 << 1;
 const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
 const NETDEV_XDP_ACT_RX_SG: u64 = 1 << 5;
 
-/// Metadata of received packets that a driver gives to an XDP program (`enum netdev_xdp_rx_metadata`), by bit.
+/// Metadata of received packets that a driver gives to an XDP program (`enum netdev_xdp_rx_metadata`), by
+/// bit.
 pub(crate) const RECEIVE_METADATA: [&str; 3] = ["timestamp", "hash", "VLAN tag"];
 
 /// Requests of sent AF_XDP packets that a driver fulfils (`enum netdev_xsk_flags`), by bit.

@@ -66,8 +66,8 @@ pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
     Ok(words[SK_MEMINFO_OPTMEM])
 }
 
-/// Sets how long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
-/// Panics if it is zero, which means for ever to the kernel.
+/// Sets how long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10
+/// ms). Panics if it is zero, which means for ever to the kernel.
 pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
     let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
         assert!(!timeout.is_zero(), "a timeout of zero would be none");
@@ -93,7 +93,8 @@ pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The kernel only reads them.
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
-    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call and are laid out as `sock_filter` is.
+    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call and are laid out as
+    // `sock_filter` is.
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 

@@ -46,7 +46,8 @@ struct Functions {
     close: Close,
 }
 
-/// Loaded once, and never unloaded. Locked while compiling: before libpcap 1.8 the compiler used global state.
+/// Loaded once, and never unloaded. Locked while compiling: before libpcap 1.8 the compiler used global
+/// state.
 static LOADED: Mutex<Option<Functions>> = Mutex::new(None);
 
 /// Why an expression was not compiled, in libpcap's or the loader's words.
@@ -90,7 +91,8 @@ impl Functions {
             return Err("out of memory".into());
         }
         let mut program = BpfProgram { len: 0, instructions: std::ptr::null_mut() };
-        // SAFETY: the handle is open, the program is written by a call that succeeds, the expression ends with a zero.
+        // SAFETY: the handle is open, the program is written by a call that succeeds, the expression ends
+        // with a zero.
         let result =
             unsafe { (self.compile)(handle, &raw mut program, expression.as_ptr(), 1, NETMASK_UNKNOWN) };
         let compiled = if result == 0 {
@@ -101,7 +103,8 @@ impl Functions {
             unsafe { (self.free_code)(&raw mut program) };
             Ok(copied)
         } else {
-            // SAFETY: the handle is open; its message ends with a zero and is copied before anything else is called.
+            // SAFETY: the handle is open; its message ends with a zero and is copied before anything else is
+            // called.
             Err(unsafe { CStr::from_ptr((self.get_error)(handle)) }.to_string_lossy().into_owned())
         };
         // SAFETY: opened above, closed once.

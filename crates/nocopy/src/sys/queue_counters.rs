@@ -1,5 +1,5 @@
-//! Counters of the queues of a device, by the kernel's generic netlink family `netdev` (Linux 6.9; the kernel's
-//! Documentation/netlink/specs/netdev.yaml).
+//! Counters of the queues of a device, by the kernel's generic netlink family `netdev` (Linux 6.9; the
+//! kernel's Documentation/netlink/specs/netdev.yaml).
 
 use std::borrow::Cow;
 use std::io;

@@ -10,16 +10,17 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::fork::Generation;
 
-/// An epoll instance that watches one socket, and is readable while the socket is ready. Made at first use, because every packet
-/// costs a little more from then on.
+/// An epoll instance that watches one socket, and is readable while the socket is ready. Made at first use,
+/// because every packet costs a little more from then on.
 ///
-/// If the socket's own descriptor were exposed, even safe code could send on it: a `MSG_ZEROCOPY` call of the program would be counted
-/// among ours, and free memory that the kernel reads.
+/// If the socket's own descriptor were exposed, even safe code could send on it: a `MSG_ZEROCOPY` call of the
+/// program would be counted among ours, and free memory that the kernel reads.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     epoll: OnceLock<Box<Instance>>,
     always: EventFlags,
-    /// Whether a wait includes room to send. Only its owner writes it, between two waits: nothing else depends on it.
+    /// Whether a wait includes room to send. Only its owner writes it, between two waits: nothing else
+    /// depends on it.
     wants_room: AtomicBool,
 }
 
@@ -38,7 +39,8 @@ impl Readiness {
         Self::with(EventFlags::IN)
     }
 
-    /// Readable while the error queue has something, and when there is room, if that [is wanted](Self::want_room).
+    /// Readable while the error queue has something, and when there is room, if that [is
+    /// wanted](Self::want_room).
     pub(crate) fn to_send() -> Self {
         Self::with(EventFlags::empty()) // errors are always told
     }

@@ -16,8 +16,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// Whether an interface has carrier, meaning that the kernel sends on it from now on.
 ///
-/// Two other sources do not suffice: ethtool's comes from the driver, and some drivers (igb) check the cable before the
-/// kernel knows; `IFF_RUNNING` lags by up to a second.
+/// Two other sources do not suffice: ethtool's comes from the driver, and some drivers (igb) check the cable
+/// before the kernel knows; `IFF_RUNNING` lags by up to a second.
 pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
     Ok(link(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
 }
@@ -43,8 +43,8 @@ pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkM
     }
 }
 
-/// The host's current route to an address; if given, from an address and by an interface.
-/// Errors: there is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
+/// The host's current route to an address; if given, from an address and by an interface. Errors: there is
+/// none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
 pub(crate) fn route_to(
     socket: &Socket,
     to: IpAddr,
@@ -103,7 +103,8 @@ fn family_of(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Groups of linux/rtnetlink.h, `enum rtnetlink_groups`: links, neighbours, and of both families addresses, routes, rules.
+/// Groups of linux/rtnetlink.h, `enum rtnetlink_groups`: links, neighbours, and of both families addresses,
+/// routes, rules.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 
 /// A socket that receives every change to links, neighbours, addresses, routes and rules.
@@ -122,7 +123,8 @@ pub(crate) enum Changes {
     Lost,
 }
 
-/// Reads one datagram from a socket of [`changes`] into `buffer`, without waiting; calls `each` for each message.
+/// Reads one datagram from a socket of [`changes`] into `buffer`, without waiting; calls `each` for each
+/// message.
 pub(crate) fn next_changes(
     socket: &Socket,
     buffer: &mut [u8],

@@ -10,7 +10,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 use super::memory::{Mapping, PAGE_BYTES};
 
-/// The seals against writing, by any mapping or call, and against truncation, which would remove pages of a mapping (`SIGBUS`).
+/// The seals against writing, by any mapping or call, and against truncation, which would remove pages of a
+/// mapping (`SIGBUS`).
 pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
 
 /// A new file and its memory, to be filled and then sealed.
@@ -22,8 +23,8 @@ pub(crate) struct Unsealed {
 }
 
 impl Unsealed {
-    /// Zeroed memory of that many bytes. The pages are allocated: writing to them cannot fail later, and unwritten parts are
-    /// no holes for receivers of the file.
+    /// Zeroed memory of that many bytes. The pages are allocated: writing to them cannot fail later, and
+    /// unwritten parts are no holes for receivers of the file.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let length = u64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let file = File::from(create()?);
@@ -39,7 +40,8 @@ impl Unsealed {
 
     /// Gives up the memory that can be written and seals the file.
     ///
-    /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or another call still writes.
+    /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or
+    /// another call still writes.
     pub(crate) fn seal(self) -> io::Result<Sealed> {
         let Self { file, mapping, .. } = self;
         drop(mapping);
@@ -48,7 +50,8 @@ impl Unsealed {
     }
 }
 
-/// The file can neither be executed nor is inherited by executed programs. Kernels before 6.3 do not know the first flag.
+/// The file can neither be executed nor is inherited by executed programs. Kernels before 6.3 do not know the
+/// first flag.
 fn create() -> io::Result<std::os::fd::OwnedFd> {
     const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
     match rustix::fs::memfd_create("nocopy-published", FLAGS | MemfdFlags::NOEXEC_SEAL) {
@@ -61,8 +64,9 @@ impl Deref for Unsealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. The file has no name, its
-        // descriptor is not given out before it is sealed, and children do not have the mapping.
+        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. The
+        // file has no name, its descriptor is not given out before it is sealed, and children do not have the
+        // mapping.
         unsafe { slice::from_raw_parts(self.mapping.base().as_ptr(), self.bytes) }
     }
 }
@@ -85,7 +89,8 @@ impl Sealed {
     /// Maps a file that has the seals.
     /// Panics if the file is not sealed.
     pub(crate) fn map(file: File) -> io::Result<Self> {
-        // Protects memory: without the seals the bytes could change, or be unmapped, under a reference to them.
+        // Protects memory: without the seals the bytes could change, or be unmapped, under a reference to
+        // them.
         assert!(seals(&file)?.contains(UNCHANGEABLE), "only sealed files are mapped");
         // Read after the seals, so the length cannot shrink.
         let bytes =
@@ -99,8 +104,8 @@ impl Sealed {
         &self.file
     }
 
-    /// Whether all of its memory is allocated. Missing pages would be charged to the process that first reads them; allocated
-    /// ones stay, because nothing can write to the file or punch holes.
+    /// Whether all of its memory is allocated. Missing pages would be charged to the process that first reads
+    /// them; allocated ones stay, because nothing can write to the file or punch holes.
     pub(crate) fn is_whole(&self) -> io::Result<bool> {
         let bytes = self.bytes as u64;
         // As `du` counts. For files on huge pages this must suffice: the query below finds no holes in them.
@@ -108,7 +113,8 @@ impl Sealed {
         if bytes == 0 || taken < bytes {
             return Ok(bytes == 0);
         }
-        // Pages beyond the end may be counted, too. The file position is shared with the process that passed the file.
+        // Pages beyond the end may be counted, too. The file position is shared with the process that passed
+        // the file.
         let position = rustix::fs::tell(&self.file)?;
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(0));
         rustix::fs::seek(&self.file, SeekFrom::Start(position))?;
@@ -125,8 +131,9 @@ impl Deref for Sealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. `map` has seen the seals, which
-        // are never taken off: nobody can write to the file or cut it off, so the bytes neither change nor go away.
+        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. `map`
+        // has seen the seals, which are never taken off: nobody can write to the file or cut it off, so the
+        // bytes neither change nor go away.
         unsafe { slice::from_raw_parts(self.mapping.base().as_ptr(), self.bytes) }
     }
 }

@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signals are blocked for this thread, and for threads that it starts; dropping puts back what was blocked before, also while unwinding.
+/// Signals are blocked for this thread, and for threads that it starts; dropping puts back what was blocked
+/// before, also while unwinding.
 pub(crate) struct Blocked {
     before: libc::sigset_t,
 }

@@ -1,8 +1,8 @@
 //! Calls that raise `SIGPIPE`, made without raising it.
 //!
-//! splice(2) and sendfile(2) to a closed stream raise the signal as write(2) does, and unlike send(2) they have no flag
-//! against that. Rust and Python programs ignore the signal. A C program does not, and a library must neither end it nor change how
-//! its process handles signals.
+//! splice(2) and sendfile(2) to a closed stream raise the signal as write(2) does, and unlike send(2) they
+//! have no flag against that. Rust and Python programs ignore the signal. A C program does not, and a library
+//! must neither end it nor change how its process handles signals.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -11,14 +11,15 @@ use super::signals::{Blocked, empty};
 
 /// Makes a call that may raise `SIGPIPE` for this thread.
 ///
-/// If the process does not ignore the signal, this thread blocks it during the call and removes what the call raised (also after a call
-/// that moved something, because a later part of it may have failed). A `SIGPIPE` that another process sends in that very
-/// moment may be removed, too.
+/// If the process does not ignore the signal, this thread blocks it during the call and removes what the call
+/// raised (also after a call that moved something, because a later part of it may have failed). A `SIGPIPE`
+/// that another process sends in that very moment may be removed, too.
 pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
     if is_ignored() {
         return call();
     }
-    // A signal pending before was blocked by the caller, who will handle it; a second one could not be distinguished from it.
+    // A signal pending before was blocked by the caller, who will handle it; a second one could not be
+    // distinguished from it.
     let was_pending = is_pending();
     let _mask = Blocked::also(&only_sigpipe());
     let result = call();
@@ -30,7 +31,8 @@ pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
 
 fn is_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is set; the kernel writes to `action`, which outlives the call and for which all zeroes are a value.
+    // SAFETY: nothing is set; the kernel writes to `action`, which outlives the call and for which all zeroes
+    // are a value.
     let action = unsafe {
         let asked = libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr());
         assert!(asked == 0, "SIGPIPE is a signal");

@@ -10,20 +10,23 @@ use super::option;
 /// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
-/// Whether sockets accept `MSG_ZEROCOPY`. Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
+/// Whether sockets accept `MSG_ZEROCOPY`. Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the
+/// option.
 pub(crate) fn zero_copy_send() -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(&tcp()?, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
-/// Whether TCP maps what it receives into the program's memory. Errors: the kernel's refusal: `ENOPROTOOPT` if it does not know the option.
+/// Whether TCP maps what it receives into the program's memory. Errors: the kernel's refusal: `ENOPROTOOPT`
+/// if it does not know the option.
 pub(crate) fn zero_copy_receive() -> io::Result<()> {
     /// The first members of `struct tcp_zerocopy_receive`: address, length, bytes to skip.
     #[repr(C)]
     struct Request(u64, u32, u32);
     let (socket, mut request) = (tcp()?, Request(0, 0, 0));
     let mut length = libc::socklen_t::try_from(size_of::<Request>()).expect("small");
-    // SAFETY: pointer and length describe `request`, which outlives the call; nothing was received, so nothing is mapped.
+    // SAFETY: pointer and length describe `request`, which outlives the call; nothing was received, so
+    // nothing is mapped.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -23,7 +23,8 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe for `bytes` bytes of whole pages; smaller if the user's limit of pipe memory is reached (pipe(7)).
+    /// A pipe for `bytes` bytes of whole pages; smaller if the user's limit of pipe memory is reached
+    /// (pipe(7)).
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // EPERM: over pipe-max-size or pipe-user-pages-soft. A smaller pipe works, with more calls.
@@ -37,16 +38,17 @@ impl Pipe {
         self.bytes
     }
 
-    /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many bytes that were.
-    /// Panics if the range does not lie within the region.
+    /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many
+    /// bytes that were. Panics if the range does not lie within the region.
     pub(crate) fn load(&self, region: &Sealed, range: Range<usize>) -> io::Result<usize> {
         let bytes = [IoSliceRaw::from_slice(&region[range])];
-        // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a gift.
+        // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a
+        // gift.
         Ok(retry_on_intr(|| unsafe { pipe::vmsplice(&self.writer, &bytes, SpliceFlags::NONBLOCK) })?)
     }
 
-    /// Moves up to `bytes` bytes from a socket or, with an offset, from a file into the pipe; 0 is the end, `WouldBlock` means that nothing
-    /// has arrived or the pipe is full.
+    /// Moves up to `bytes` bytes from a socket or, with an offset, from a file into the pipe; 0 is the end,
+    /// `WouldBlock` means that nothing has arrived or the pipe is full.
     pub(crate) fn fill(&self, from: impl AsFd, offset: Option<&mut u64>, bytes: usize) -> io::Result<usize> {
         let mut offset = offset;
         let call =
@@ -54,8 +56,8 @@ impl Pipe {
         Ok(retry_on_intr(call)?)
     }
 
-    /// Moves up to `bytes` bytes out of the pipe into a socket or, with an offset, into a file. `more`: what follows may share a segment
-    /// with them (`MSG_MORE`).
+    /// Moves up to `bytes` bytes out of the pipe into a socket or, with an offset, into a file. `more`: what
+    /// follows may share a segment with them (`MSG_MORE`).
     pub(crate) fn empty(
         &self,
         to: impl AsFd,

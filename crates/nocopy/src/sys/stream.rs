@@ -11,8 +11,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 /// The flag of a call that copies nothing (`MSG_ZEROCOPY`).
 pub(crate) const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned());
 
-/// Sends as many bytes as the socket accepts, and returns how many; if it accepts none, waits or returns `WouldBlock`. Raises no signal.
-/// Errors are the kernel's.
+/// Sends as many bytes as the socket accepts, and returns how many; if it accepts none, waits or returns
+/// `WouldBlock`. Raises no signal. Errors are the kernel's.
 ///
 /// # Safety
 /// The bytes of a zero-copy call stay in place, unchanged, until the error queue reports its completion.
@@ -37,8 +37,8 @@ fn flags(waits: bool) -> SendFlags {
 
 /// How much a TCP socket accepts without waiting, or `None` while it is not writable for poll(2) either.
 ///
-/// `None` has told the kernel that the caller waits, as a failed call would have: it grows the buffer only for waiting callers, and wakes
-/// only them (`SOCK_NOSPACE`).
+/// `None` has told the kernel that the caller waits, as a failed call would have: it grows the buffer only
+/// for waiting callers, and wakes only them (`SOCK_NOSPACE`).
 pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<Room>> {
     let Memory { limit, queued } = Memory::of(socket)?;
     let left = limit.saturating_sub(queued);
@@ -61,8 +61,8 @@ impl Room {
 
     /// Whether the socket is still writable after that many more bytes.
     ///
-    /// Only then may they be held back for following bytes (`MSG_MORE`). Otherwise nothing could follow, because held-back bytes fill
-    /// the buffer, until the kernel sends them after 200 ms.
+    /// Only then may they be held back for following bytes (`MSG_MORE`). Otherwise nothing could follow,
+    /// because held-back bytes fill the buffer, until the kernel sends them after 200 ms.
     pub(crate) fn is_ample_for(self, bytes: usize) -> bool {
         self.left.saturating_sub(bytes) >= self.limit / 2
     }
@@ -115,10 +115,11 @@ fn look(polled: &mut [PollFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits how long sending calls on a blocking socket wait to a tick of the kernel's clock (1 to 10 ms); then they return
-/// `WouldBlock` (`SO_SNDTIMEO`).
+/// Limits how long sending calls on a blocking socket wait to a tick of the kernel's clock (1 to 10 ms); then
+/// they return `WouldBlock` (`SO_SNDTIMEO`).
 ///
-/// splice(2) and sendfile(2) use the mode of the open file, which is shared with the receiving half, which may want to block.
+/// splice(2) and sendfile(2) use the mode of the open file, which is shared with the receiving half, which
+/// may want to block.
 pub(crate) fn hardly_wait(socket: BorrowedFd<'_>) -> io::Result<()> {
     // Rounded up to a tick. Less than a microsecond would mean for ever.
     socket2::SockRef::from(&socket).set_write_timeout(Some(Duration::from_micros(1)))

@@ -1,4 +1,5 @@
-//! Receiving several datagrams by one system call (`recvmmsg`), coalesced by the kernel if it can (`UDP_GRO`).
+//! Receiving several datagrams by one system call (`recvmmsg`), coalesced by the kernel if it can
+//! (`UDP_GRO`).
 
 use std::fmt;
 use std::io;
@@ -16,8 +17,9 @@ use super::option;
 /// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
-/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and `in6_pktinfo`, and the traffic
-/// class (an `int` at most). A dual-stack socket can get both kinds of all. Checked below.
+/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
+/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can get both kinds of all.
+/// Checked below.
 const CONTROL_BYTES: usize = 160;
 
 const _: () = {
@@ -66,7 +68,8 @@ pub(crate) struct Message {
     pub(crate) truncated: bool,
     /// Unspecified, with port 0, if the kernel names an address of another family.
     pub(crate) from: SocketAddr,
-    /// How long each datagram is, except a last one that may be shorter; `None` if the message is one datagram.
+    /// How long each datagram is, except a last one that may be shorter; `None` if the message is one
+    /// datagram.
     pub(crate) segment_bytes: Option<NonZeroUsize>,
     pub(crate) local: Option<LocalAddress>,
     /// Whether a router marked it because its queue grew (RFC 3168); known only if the socket asks for it.
@@ -87,8 +90,8 @@ pub struct LocalAddress {
     pub address: IpAddr,
     /// Index of the interface that it arrived on.
     pub interface: u32,
-    /// Only if `address` is a broadcast or multicast address of IPv4: the address of this host from which an answer has to come
-    /// (`ipi_spec_dst`, ip(7)).
+    /// Only if `address` is a broadcast or multicast address of IPv4: the address of this host from which an
+    /// answer has to come (`ipi_spec_dst`, ip(7)).
     pub reply_from: Option<Ipv4Addr>,
 }
 
@@ -110,7 +113,8 @@ pub(crate) struct Messages {
     received: Range<usize>,
 }
 
-// SAFETY: the pointers are into the boxes beside them, or into buffers, which only the calls that receive use.
+// SAFETY: the pointers are into the boxes beside them, or into buffers, which only the calls that receive
+// use.
 unsafe impl Send for Messages {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for Messages {}
@@ -158,13 +162,15 @@ impl Messages {
         Ok(unsafe { self.receive_from(last, socket, false) }? > 0)
     }
 
-    /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; if `wait`, waits for the first one, as
-    /// long as [`set_receive_timeout`](option::set_receive_timeout) allows. Returns the number of messages; buffers do not change beyond them.
-    /// Errors: the kernel's: `EAGAIN` if there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error after some
-    /// messages is returned by the next call.
+    /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; if
+    /// `wait`, waits for the first one, as long as [`set_receive_timeout`](option::set_receive_timeout)
+    /// allows. Returns the number of messages; buffers do not change beyond them. Errors: the kernel's:
+    /// `EAGAIN` if there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
+    /// after some messages is returned by the next call.
     ///
     /// # Safety
-    /// Each of these slots was set to a buffer that still exists, and that nothing else reads or writes during the call.
+    /// Each of these slots was set to a buffer that still exists, and that nothing else reads or writes
+    /// during the call.
     #[inline]
     pub(crate) unsafe fn receive_from(
         &mut self,
@@ -176,11 +182,11 @@ impl Messages {
         let written = std::mem::replace(&mut self.received, 0..0);
         self.rearm(written);
         let headers = &mut self.headers[first..];
-        // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is checked only after a message has
-        // arrived (recvmmsg(2), BUGS), so it is useless.
+        // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is checked only after a
+        // message has arrived (recvmmsg(2), BUGS), so it is useless.
         let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
-        // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in boxes that have
-        // not moved, with their lengths; each piece to a buffer that the caller vouches for.
+        // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in
+        // boxes that have not moved, with their lengths; each piece to a buffer that the caller vouches for.
         let received = unsafe {
             let (count, no_timeout) = (headers.len() as libc::c_uint, std::ptr::null_mut());
             libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _, no_timeout)
@@ -191,8 +197,8 @@ impl Messages {
         Ok(received)
     }
 
-    /// The same for one message, without waiting: `recvmsg` costs less than `recvmmsg`, which looks for a second one.
-    /// Errors: as [`receive_from`](Self::receive_from).
+    /// The same for one message, without waiting: `recvmsg` costs less than `recvmmsg`, which looks for a
+    /// second one. Errors: as [`receive_from`](Self::receive_from).
     ///
     /// # Safety
     /// As [`receive_from`](Self::receive_from), for the first of these slots.
@@ -201,8 +207,8 @@ impl Messages {
         let written = std::mem::replace(&mut self.received, 0..0);
         self.rearm(written);
         let header = &mut self.headers[first];
-        // SAFETY: the header points to its address, control buffer and piece in boxes that have not moved, with their lengths; the piece
-        // to a buffer that the caller vouches for.
+        // SAFETY: the header points to its address, control buffer and piece in boxes that have not moved,
+        // with their lengths; the piece to a buffer that the caller vouches for.
         let bytes = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
         header.msg_len = u32::try_from(bytes).map_err(|_| io::Error::last_os_error())?;
         self.received = first..first + 1;
@@ -214,8 +220,8 @@ impl Messages {
         self.received.len()
     }
 
-    /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4 about which
-    /// nothing else was reported; otherwise `None`.
+    /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4
+    /// about which nothing else was reported; otherwise `None`.
     #[inline]
     pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
         let index = self.received.start + index;
@@ -227,7 +233,8 @@ impl Messages {
         if !is_ipv4 || !is_lone {
             return None;
         }
-        // SAFETY: the header points to a control buffer, of which the kernel wrote as much as a control message has; the macro stays there.
+        // SAFETY: the header points to a control buffer, of which the kernel wrote as much as a control
+        // message has; the macro stays there.
         let class = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
         let is_class = (class.cmsg_level, class.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS);
         let from = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
@@ -272,7 +279,8 @@ struct Told {
 
 #[inline]
 fn control(header: &libc::msghdr) -> Told {
-    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macro stays in there.
+    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
+    // macro stays in there.
     let first = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
     match first {
         None => Told::default(),
@@ -295,7 +303,8 @@ const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 fn control_messages(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
     let Told { segment_bytes, local, congested } = &mut told_all;
-    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macros stay in there.
+    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
+    // macros stay in there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     // SAFETY: null or inside the control buffer, as above.
     while let Some(message) = unsafe { next.as_ref() } {
@@ -344,13 +353,13 @@ fn control_messages(header: &libc::msghdr) -> Told {
 fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic without memory.
     let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;
-    // SAFETY: the message is as long as it says (`CMSG_FIRSTHDR` and `CMSG_NXTHDR` checked), so a `T` lies behind its header;
-    // the types asked for are plain integers.
+    // SAFETY: the message is as long as it says (`CMSG_FIRSTHDR` and `CMSG_NXTHDR` checked), so a `T` lies
+    // behind its header; the types asked for are plain integers.
     (message.cmsg_len >= needed).then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
 }
 
-/// Sets whether the kernel coalesces datagrams of one sender into runs. To be set before the socket is bound: datagrams queued
-/// before are not affected.
+/// Sets whether the kernel coalesces datagrams of one sender into runs. To be set before the socket is bound:
+/// datagrams queued before are not affected.
 pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_GRO, &libc::c_int::from(on)) }
@@ -368,7 +377,8 @@ pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<(
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on) }
 }
 
-/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report the marks of received ones.
+/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report
+/// the marks of received ones.
 pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
     const CAPABLE: libc::c_int = MARKABLE as libc::c_int;
     let on: libc::c_int = 1;
@@ -387,7 +397,8 @@ pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result
     }
 }
 
-/// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a checksum was wrong.
+/// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a
+/// checksum was wrong.
 ///
 /// Each packet is one datagram, or a whole run if it was coalesced before it was dropped.
 pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {

@@ -93,8 +93,8 @@ impl Control {
 /// Room for `in6_pktinfo` in a control message; `in_pktinfo` is shorter.
 const SOURCE_BYTES: usize = 40;
 
-/// The control message that names the address of this host from which a datagram is sent, if its socket has several
-/// (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2).
+/// The control message that names the address of this host from which a datagram is sent, if its socket has
+/// several (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2).
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct Source {
@@ -174,7 +174,8 @@ impl Burst {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
     }
 
-    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is not 0.
+    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of
+    /// `segment_bytes` if that is not 0.
     #[inline]
     pub(crate) fn begin(&mut self, to: Option<&Address>, segment_bytes: u16) {
         let number = self.message_count;
@@ -203,7 +204,8 @@ impl Burst {
     pub(crate) fn send_from(&mut self, source: &Source) {
         let number = self.message_count - 1;
         let controls = self.controls[number].as_mut_ptr();
-        // SAFETY: the pointer is to memory of a `Controls`, whose fields need not be initialized to be written.
+        // SAFETY: the pointer is to memory of a `Controls`, whose fields need not be initialized to be
+        // written.
         let place = unsafe {
             let place = &raw mut (*controls).source;
             place.write(*source);
@@ -226,8 +228,8 @@ impl Burst {
             (controls.cast(), CONTROL_BYTES + header.msg_controllen);
     }
 
-    /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of that one.
-    /// Panics without [`has_room`](Self::has_room).
+    /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of
+    /// that one. Panics without [`has_room`](Self::has_room).
     #[inline]
     pub(crate) fn piece(&mut self, bytes: &[u8]) {
         let is_apart = std::mem::replace(&mut self.end, bytes.as_ptr_range().end) != bytes.as_ptr();
@@ -241,11 +243,12 @@ impl Burst {
         self.messages[self.message_count - 1].msg_hdr.msg_iovlen += 1;
     }
 
-    /// Sends messages, from number `from` on, and returns how many the kernel accepted. An error concerns the first.
+    /// Sends messages, from number `from` on, and returns how many the kernel accepted. An error concerns the
+    /// first.
     ///
     /// # Safety
-    /// The bytes of all pieces since `clear` still exist; with `MSG_ZEROCOPY` they stay in place, unchanged, until the error queue
-    /// reports their completion.
+    /// The bytes of all pieces since `clear` still exist; with `MSG_ZEROCOPY` they stay in place, unchanged,
+    /// until the error queue reports their completion.
     pub(crate) unsafe fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -271,9 +274,10 @@ impl Burst {
 
     /// Makes a zero-copy call that sends nothing, and returns its error. Clears the messages prepared before.
     ///
-    /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64, since Linux 6.9 128). The
-    /// kernel checks that after making the packet and counting the call (`udp_send_skb`). It then drops the packet, and the
-    /// completion, with the call's number, is in the error queue when this returns. An earlier error does not change the count.
+    /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64,
+    /// since Linux 6.9 128). The kernel checks that after making the packet and counting the call
+    /// (`udp_send_skb`). It then drops the packet, and the completion, with the call's number, is in the
+    /// error queue when this returns. An earlier error does not change the count.
     pub(crate) fn probe_number(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -343,16 +347,16 @@ impl<'a> CopiedBurst<'a> {
         self.burst.piece(bytes);
     }
 
-    /// Sends copies of the messages, from number `from` on, without waiting, and returns how many the kernel accepted. An error concerns the
-    /// first.
+    /// Sends copies of the messages, from number `from` on, without waiting, and returns how many the kernel
+    /// accepted. An error concerns the first.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
         // SAFETY: every piece since `clear` is borrowed for longer than this, and there is no `MSG_ZEROCOPY`.
         unsafe { self.burst.send(socket, from, libc::MSG_DONTWAIT) }
     }
 }
 
-/// Sets whether the socket's datagrams may be fragmented: by the kernel if one is longer than the path's known MTU, and by routers.
-/// If not, such a datagram fails with `EMSGSIZE`.
+/// Sets whether the socket's datagrams may be fragmented: by the kernel if one is longer than the path's
+/// known MTU, and by routers. If not, such a datagram fails with `EMSGSIZE`.
 pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) -> io::Result<()> {
     let (v4, v6) = if allowed {
         (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT)

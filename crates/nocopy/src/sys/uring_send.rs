@@ -1,7 +1,7 @@
 //! Zero-copy sends of a socket by io_uring, from memory registered once.
 //!
-//! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification whether it
-//! copied. They are reported as one.
+//! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification
+//! whether it copied. They are reported as one.
 
 use nocopy_proto::errno::Why;
 use std::fmt;
@@ -19,10 +19,12 @@ const IORING_RECVSEND_FIXED_BUF: u16 = 1 << 2;
 const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
-/// The most sends in flight: each may have two completions waiting, and a ring takes 65,536 (`IORING_MAX_CQ_ENTRIES`).
+/// The most sends in flight: each may have two completions waiting, and a ring takes 65,536
+/// (`IORING_MAX_CQ_ENTRIES`).
 const SENDS_MAX: u32 = 1 << 15;
 
-/// The longest piece of memory that the kernel accepts as one registered buffer (`io_buffer_validate` of io_uring/rsrc.c).
+/// The longest piece of memory that the kernel accepts as one registered buffer (`io_buffer_validate` of
+/// io_uring/rsrc.c).
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// The only registered buffer that gathered sends can use: the crate builds their entries with this number.
@@ -105,9 +107,10 @@ pub(crate) struct Done {
 
 /// Arguments of a send that the kernel reads in addition to the bytes.
 ///
-/// It is kept until the result arrives. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
-/// control message at each attempt to send, which may be later, if the socket's send buffer was full: `io_sendmsg_zc` of
-/// io_uring/net.c keeps the pointer (`sr->msg_control`), and `____sys_sendmsg` copies from there.
+/// It is kept until the result arrives. Addresses and pieces are read when the send is submitted
+/// (`IORING_FEAT_SUBMIT_STABLE`), but the control message at each attempt to send, which may be later, if the
+/// socket's send buffer was full: `io_sendmsg_zc` of io_uring/net.c keeps the pointer (`sr->msg_control`),
+/// and `____sys_sendmsg` copies from there.
 struct Arguments {
     header: libc::msghdr,
     address: MaybeUninit<Address>,
@@ -164,7 +167,8 @@ impl Flight {
         u64::from(self.generation) << 32 | u64::from(place)
     }
 
-    /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be one.
+    /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be
+    /// one.
     fn done(&self) -> Option<Done> {
         let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
         let result =
@@ -192,12 +196,13 @@ impl Registered {
 
 /// A ring for the zero-copy sends of one socket, which it keeps open.
 ///
-/// **Memory in flight**: a send reads its memory until it was reaped, even if ring and socket are dropped. A dropped ring
-/// reports nothing any more: so its owner keeps it until [`in_flight`](Self::in_flight) is 0, or never uses that memory again.
-/// Registered memory stays pinned, and replaced pages (`MADV_DONTNEED`) are not those that the ring sends.
+/// **Memory in flight**: a send reads its memory until it was reaped, even if ring and socket are dropped. A
+/// dropped ring reports nothing any more: so its owner keeps it until [`in_flight`](Self::in_flight) is 0, or
+/// never uses that memory again. Registered memory stays pinned, and replaced pages (`MADV_DONTNEED`) are not
+/// those that the ring sends.
 ///
-/// It may move between threads. Sends for which the socket's send buffer has no room wait in the kernel, and others may overtake
-/// them: a caller that needs their order submits no more than there is room for.
+/// It may move between threads. Sends for which the socket's send buffer has no room wait in the kernel, and
+/// others may overtake them: a caller that needs their order submits no more than there is room for.
 pub(crate) struct UringSender {
     uring: IoUring,
     registered: Option<Registered>,
@@ -223,8 +228,8 @@ unsafe impl Send for UringSender {}
 unsafe impl Sync for UringSender {}
 
 impl UringSender {
-    /// A ring for that many sends at a time, rounded up to a power of two. Pieces in `memory` are sent as registered: the kernel
-    /// then need not look up their pages for each send.
+    /// A ring for that many sends at a time, rounded up to a power of two. Pieces in `memory` are sent as
+    /// registered: the kernel then need not look up their pages for each send.
     ///
     /// # Safety
     /// `memory` stays mapped as long as the ring exists.
@@ -238,7 +243,8 @@ impl UringSender {
             .dontfork()
             // A refused send does not hold back later ones.
             .setup_submit_all()
-            // Notifications need not interrupt this thread: they are handled when it next enters the kernel. A flag tells when to.
+            // Notifications need not interrupt this thread: they are handled when it next enters the kernel.
+            // A flag tells when to.
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             // Never short: as many as all sends can have waiting.
@@ -324,8 +330,9 @@ impl UringSender {
         Ok(())
     }
 
-    /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one the socket is connected to, cut
-    /// into datagrams of `segment_bytes` if given. Errors: [`Full`]; nothing was queued.
+    /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one
+    /// the socket is connected to, cut into datagrams of `segment_bytes` if given. Errors: [`Full`]; nothing
+    /// was queued.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
@@ -340,11 +347,12 @@ impl UringSender {
         unsafe { self.queue_flagged(user_data, pieces, to, segment_bytes, 0) }.map(drop)
     }
 
-    /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many bytes that is. Like any other send
-    /// it is reaped once its memory is free, also if it failed.
-    /// Errors: the kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only if the ring had no
-    /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the ring [is broken](Self::is_broken).
-    /// Panics if it is used on after it broke: queued sends then never leave the queue.
+    /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many
+    /// bytes that is. Like any other send it is reaped once its memory is free, also if it failed. Errors:
+    /// the kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only
+    /// if the ring had no room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the
+    /// ring [is broken](Self::is_broken). Panics if it is used on after it broke: queued sends then never
+    /// leave the queue.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
@@ -353,8 +361,9 @@ impl UringSender {
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
     ) -> io::Result<usize> {
-        // The next send would overtake a waiting one. Since Linux 6.10, a send that shares a packet with the one before is reported as
-        // copied although it is not (`io_link_skb` of io_uring/notif.c: the evidence is noted only for the first): so each ends its packet.
+        // The next send would overtake a waiting one. Since Linux 6.10, a send that shares a packet with the
+        // one before is reported as copied although it is not (`io_link_skb` of io_uring/notif.c: the
+        // evidence is noted only for the first): so each ends its packet.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
         // SAFETY: by contract.
         let place = unsafe { self.queue_flagged(user_data, pieces, None, None, flags) }
@@ -379,7 +388,8 @@ impl UringSender {
         }
     }
 
-    /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is submitted any more.
+    /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is
+    /// submitted any more.
     fn break_off(&mut self, place: usize) {
         // The kernel has not taken the entry, and nothing is submitted from now on: it never reads this
         // memory.
@@ -449,7 +459,8 @@ impl UringSender {
                     .build()
             }
         };
-        // SAFETY: the memory by contract; the arguments stay in their box until the result is there, also when the ring is dropped.
+        // SAFETY: the memory by contract; the arguments stay in their box until the result is there, also
+        // when the ring is dropped.
         let pushed = unsafe { self.uring.submission().push(&entry.user_data(flight.key(place))) };
         assert!(pushed.is_ok(), "as many entries as places");
         self.free.pop();
@@ -475,8 +486,8 @@ impl UringSender {
         Ok(())
     }
 
-    /// Cancels sends that wait for room in the socket's send buffer: the kernel would otherwise read their memory later, even
-    /// after the ring was dropped. They are reported as refused (`ECANCELED`).
+    /// Cancels sends that wait for room in the socket's send buffer: the kernel would otherwise read their
+    /// memory later, even after the ring was dropped. They are reported as refused (`ECANCELED`).
     pub(crate) fn cancel(&mut self) {
         // Fails if there is nothing to cancel. Linux 6.0 has this call, as it has zero-copy sends.
         let all = types::CancelBuilder::any().all();
@@ -486,7 +497,8 @@ impl UringSender {
     /// Reports each send whose memory is free, once, without waiting. Returns how many.
     pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, Done)) -> usize {
         if self.uring.submission().taskrun() {
-            // Lets the kernel write the completions of this thread's sends. An error leaves them for the next time.
+            // Lets the kernel write the completions of this thread's sends. An error leaves them for the next
+            // time.
             let _ = self.run_tasks();
         }
         self.collect();
@@ -534,7 +546,8 @@ impl UringSender {
         unsafe { self.uring.submitter().enter::<()>(0, 0, IORING_ENTER_GETEVENTS, None) }
     }
 
-    /// Whether sends wait in the kernel, because the socket's send buffer had no room: later ones may overtake them.
+    /// Whether sends wait in the kernel, because the socket's send buffer had no room: later ones may
+    /// overtake them.
     pub(crate) fn is_undecided(&self) -> bool {
         self.undecided > 0
     }

@@ -9,7 +9,8 @@ use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor with tokio's reactor.
 pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it has deregistered it.
+    // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it
+    // has deregistered it.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
 }
 

@@ -18,7 +18,8 @@ use crate::counter::{Counter, counters};
 use crate::facts::metadata::Request;
 use crate::ring::{self, Consumer, Producer, RingLayout};
 
-/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
+/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy
+/// mode.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
 /// `XDP_PKT_CONTD` of `linux/if_xdp.h`: the packet continues in the next entry.
@@ -33,8 +34,8 @@ const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 const XDP_TXMD_FLAGS_TIMESTAMP: u64 = 1 << 0;
 const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
 
-/// A request to the kernel or the card, in front of the packet (`struct xsk_tx_metadata` as in the first kernels that had it,
-/// without launch time).
+/// A request to the kernel or the card, in front of the packet (`struct xsk_tx_metadata` as in the first
+/// kernels that had it, without launch time).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SendMetadata {
@@ -43,7 +44,8 @@ pub(crate) struct SendMetadata {
     pub(crate) answer: u64,
 }
 
-/// Bytes of a [`SendMetadata`]: the free space needed in front of every packet of a socket that may send requests.
+/// Bytes of a [`SendMetadata`]: the free space needed in front of every packet of a socket that may send
+/// requests.
 pub(crate) const SEND_METADATA_BYTES: u32 = size_of::<SendMetadata>() as u32;
 
 impl SendMetadata {
@@ -69,7 +71,8 @@ pub(crate) struct Descriptor {
     pub(crate) options: u32,
 }
 
-/// The fewest entries of an rx ring whose number another process can find out: one page of them. Twice as many need a page more.
+/// The fewest entries of an rx ring whose number another process can find out: one page of them. Twice as
+/// many need a page more.
 pub(crate) fn known_entries_min() -> u32 {
     (rustix::param::page_size() / size_of::<Descriptor>()) as u32
 }
@@ -93,7 +96,8 @@ pub(crate) struct Rings {
 }
 
 counters! {
-    /// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`, and `tp_…`).
+    /// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`,
+    /// and `tp_…`).
     pub struct Statistics {
         /// Packets dropped because there was no frame to receive into, or because they were longer than one.
         rx_dropped,
@@ -103,8 +107,9 @@ counters! {
         tx_invalid_descs,
         /// Packets dropped because the rx ring was full.
         rx_ring_full,
-        /// How often the kernel needed a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
-        /// In zero-copy mode the device itself drops packets, and the interface's counters count them.
+        /// How often the kernel needed a frame and found the fill ring empty: the usual cause of `rx_dropped`
+        /// in copy mode. In zero-copy mode the device itself drops packets, and the interface's counters
+        /// count them.
         rx_fill_ring_empty_descs,
         /// How often the kernel looked for a frame to send and found none.
         tx_ring_empty_descs,
@@ -120,8 +125,8 @@ impl Statistics {
         self.counters().filter(|counter| names.contains(&&*counter.name))
     }
 
-    /// Packets that reached this socket and were dropped there (`xsk_rcv` in the kernel's `net/xdp/xsk.c`: the other
-    /// terms are reasons, not further packets).
+    /// Packets that reached this socket and were dropped there (`xsk_rcv` in the kernel's `net/xdp/xsk.c`:
+    /// the other terms are reasons, not further packets).
     pub fn rx_lost(&self) -> u64 {
         self.rx_dropped + self.rx_ring_full + self.tp_drops
     }
@@ -151,9 +156,10 @@ impl XskSocket {
         Ok(Self { fd, asked_for_requests: false, takes_requests: false })
     }
 
-    /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it even
-    /// if they are unmapped. If asked for and possible (Linux 6.11), packets may then be sent with requests; the kernel itself
-    /// completes their checksums in copy mode. (Drivers such as veth would pass them on incomplete.)
+    /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it
+    /// even if they are unmapped. If asked for and possible (Linux 6.11), packets may then be sent with
+    /// requests; the kernel itself completes their checksums in copy mode. (Drivers such as veth would pass
+    /// them on incomplete.)
     pub(crate) fn register(
         &mut self,
         (base, bytes): (NonNull<u8>, usize),
@@ -193,7 +199,8 @@ impl XskSocket {
         Ok(sockopt::set_xdp_rx_ring_size(&self.fd, entries)?)
     }
 
-    /// Whether the rx ring, which another process made, has that many entries; at least [`known_entries_min`].
+    /// Whether the rx ring, which another process made, has that many entries; at least
+    /// [`known_entries_min`].
     ///
     /// The kernel does not report a ring's length, but maps only whole pages that exist (`xsk_mmap`).
     pub(crate) fn has_rx_ring(&self, entries: u32) -> io::Result<bool> {
@@ -210,7 +217,8 @@ impl XskSocket {
         Ok(is_there(entries.into())? && !is_there(2 * u64::from(entries))?)
     }
 
-    /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse afterwards.
+    /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse
+    /// afterwards.
     pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<Rings> {
         let (tx, completion) = self.make_send_rings(sizes)?;
         let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
@@ -227,7 +235,8 @@ impl XskSocket {
         }
     }
 
-    /// Maps the rings of a socket that only sends: it has no rx ring, and a fill ring only because binding requires one.
+    /// Maps the rings of a socket that only sends: it has no rx ring, and a fill ring only because binding
+    /// requires one.
     pub(crate) fn make_send_rings(
         &self,
         sizes: RingSizes,
@@ -239,8 +248,8 @@ impl XskSocket {
         let completion =
             self.map_ring(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, sizes.completion, size_of::<u64>())?;
         let tx = self.map_ring(offsets.tx, XDP_PGOFF_TX_RING, sizes.tx, size_of::<Descriptor>())?;
-        // SAFETY: offsets and sizes are the kernel's own, checked against the mapping in `map_ring`; each ring is mapped
-        // once and has one program end; all bit patterns are valid addresses and descriptors.
+        // SAFETY: offsets and sizes are the kernel's own, checked against the mapping in `map_ring`; each
+        // ring is mapped once and has one program end; all bit patterns are valid addresses and descriptors.
         unsafe {
             Ok((
                 ring::map_producer(tx.0.base(), tx.1, tx.0),
@@ -301,8 +310,8 @@ impl XskSocket {
         })
     }
 
-    /// Lets one system call send up to `frames` frames in copy mode instead of [`TX_BUDGET`]. Kernels before 6.18 do not
-    /// have the option; their calls send fewer. Returns whether this kernel has it.
+    /// Lets one system call send up to `frames` frames in copy mode instead of [`TX_BUDGET`]. Kernels before
+    /// 6.18 do not have the option; their calls send fewer. Returns whether this kernel has it.
     pub(crate) fn raise_tx_budget(&self, frames: u32) -> bool {
         self.set_option(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames).is_ok()
     }
@@ -320,7 +329,8 @@ impl XskSocket {
         unsafe { option::set(&self.fd, level, option, &value) }
     }
 
-    /// Makes the kernel read the tx ring. Its "try again" answers are not errors: unsent packets stay in the ring.
+    /// Makes the kernel read the tx ring. Its "try again" answers are not errors: unsent packets stay in the
+    /// ring.
     pub(crate) fn kick_tx(&self) -> io::Result<TxKick> {
         match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(TxKick::Done),

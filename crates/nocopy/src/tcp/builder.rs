@@ -32,11 +32,13 @@ const BACKLOG: i32 = 4096;
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before [`connect`](Self::connect), because they decide
-///   the scale of the window; connections inherit a listener's.
-/// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given to. Each stream may then have
-///   only a share of the pool in flight without a copy.
-/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most the length of one of its buffers.
+/// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before
+///   [`connect`](Self::connect), because they decide the scale of the window; connections inherit a
+///   listener's.
+/// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given
+///   to. Each stream may then have only a share of the pool in flight without a copy.
+/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most the length of one of
+///   its buffers.
 /// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
 /// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
@@ -91,9 +93,9 @@ impl Builder {
         self
     }
 
-    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several streams may share a pool: each then has at most
-    /// as many buffers in flight as it leaves in the pool, and copies further data, so that a peer that reads slowly cannot hold all
-    /// buffers.
+    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several streams may share
+    /// a pool: each then has at most as many buffers in flight as it leaves in the pool, and copies further
+    /// data, so that a peer that reads slowly cannot hold all buffers.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
@@ -118,15 +120,16 @@ impl Builder {
         self
     }
 
-    /// Receives into buffers of this pool (default: its own, of 16 buffers of 1 MiB, whose memory is allocated when used). A waiting
-    /// receiver holds one buffer, so a pool for several connections needs a buffer for each, and more for chunks that are kept.
+    /// Receives into buffers of this pool (default: its own, of 16 buffers of 1 MiB, whose memory is
+    /// allocated when used). A waiting receiver holds one buffer, so a pool for several connections needs a
+    /// buffer for each, and more for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
     }
 
-    /// Keeps buffers whose memory is free, for [`Sender::completed`], instead of returning them to their pool. They accumulate until they
-    /// are taken.
+    /// Keeps buffers whose memory is free, for [`Sender::completed`], instead of returning them to their
+    /// pool. They accumulate until they are taken.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -163,11 +166,12 @@ impl Builder {
         self.finish(socket.into(), false)
     }
 
-    /// Takes over a connected stream. Use no other handles to it (`try_clone`) from then on: their data would be mixed in. The stream
-    /// becomes blocking (`O_NONBLOCK` is cleared) for all handles.
+    /// Takes over a connected stream. Use no other handles to it (`try_clone`) from then on: their data would
+    /// be mixed in. The stream becomes blocking (`O_NONBLOCK` is cleared) for all handles.
     ///
-    /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream together, and another part of the
-    /// program, or another process, may have such a descriptor. Zero-copy sends use io_uring.
+    /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream
+    /// together, and another part of the program, or another process, may have such a descriptor. Zero-copy
+    /// sends use io_uring.
     ///
     /// ```
     /// use nocopy::tcp::{Listener, Stream};
@@ -191,16 +195,18 @@ impl Builder {
     /// See [`OpenError`].
     ///
     /// # Safety
-    /// As long as the result exists, neither this nor another process makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or
-    /// reads its error queue. (Such a call would shift the numbers by which the kernel reports free memory.)
+    /// As long as the result exists, neither this nor another process makes a `MSG_ZEROCOPY` call by another
+    /// descriptor of the stream, or reads its error queue. (Such a call would shift the numbers by which the
+    /// kernel reports free memory.)
     #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
         self.adopt(stream, false)
     }
 
-    /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families. All connections have these settings. They share the pool to send from. They also
-    /// share a given pool to receive into; without one each has its own, whose memory is allocated when used.
+    /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families.
+    /// All connections have these settings. They share the pool to send from. They also share a given pool to
+    /// receive into; without one each has its own, whose memory is allocated when used.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -214,8 +220,8 @@ impl Builder {
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
-    /// A new socket with these settings. They are made before it connects or listens: the window's scale is settled then, and accepted
-    /// connections inherit it with the buffer sizes.
+    /// A new socket with these settings. They are made before it connects or listens: the window's scale is
+    /// settled then, and accepted connections inherit it with the buffer sizes.
     pub(super) fn socket(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
             .map_err(OpenError::Socket)?;
@@ -275,7 +281,8 @@ impl Builder {
 }
 
 impl Listener {
-    /// Accepts the next connection, with the settings of the listener; waits for one, unless the listener was made non-blocking.
+    /// Accepts the next connection, with the settings of the listener; waits for one, unless the listener was
+    /// made non-blocking.
     ///
     /// # Errors
     /// See [`OpenError`].

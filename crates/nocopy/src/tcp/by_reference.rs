@@ -1,9 +1,10 @@
 //! Bytes that are sent to a stream socket by reference to their pages: published data and ranges of files.
 //!
-//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes are in
-//! a pipe: the bytes that a step reports were accepted by the socket, and all others are still to be sent. (vmsplice(2) needs a pipe.
-//! References that the socket did not accept are discarded with the pipe and made again; that is rare, because a piece is no longer than
-//! the socket's room, or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
+//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it.
+//! Between two steps no bytes are in a pipe: the bytes that a step reports were accepted by the socket, and
+//! all others are still to be sent. (vmsplice(2) needs a pipe. References that the socket did not accept are
+//! discarded with the pipe and made again; that is rare, because a piece is no longer than the socket's room,
+//! or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
 
 use nocopy_proto::errno::Why;
 use std::cell::Cell;
@@ -29,7 +30,8 @@ use crate::sys::stream;
 /// The most bytes of a step: large compared with a call's cost, and far below a user's limit of pipe memory.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// From this length on a piece is passed whole to a kernel that may wait: as many bytes as splice(2) hands to the socket at a time.
+/// From this length on a piece is passed whole to a kernel that may wait: as many bytes as splice(2) hands to
+/// the socket at a time.
 const LONG_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: usize = 4096;
@@ -90,13 +92,14 @@ impl Transfer {
 
     /// A range of a file, in bytes.
     ///
-    /// The file's own pages are sent, and the kernel never reports when it no longer reads them. So a write to the file changes the bytes
-    /// that the peer receives, even some time after everything was handed over: until the peer has acknowledged them or, if it is on this
-    /// machine, until it has *read* them. A file that is replaced by renaming another over it is safe; one that is written in place is not:
-    /// publish its bytes, or send them from a buffer.
+    /// The file's own pages are sent, and the kernel never reports when it no longer reads them. So a write
+    /// to the file changes the bytes that the peer receives, even some time after everything was handed over:
+    /// until the peer has acknowledged them or, if it is on this machine, until it has *read* them. A file
+    /// that is replaced by renaming another over it is safe; one that is written in place is not: publish its
+    /// bytes, or send them from a buffer.
     ///
-    /// If the file becomes shorter before the range was sent, the next step returns an error. Errors: the range does not lie within the
-    /// file as it is now. (Special files have no known length.)
+    /// If the file becomes shorter before the range was sent, the next step returns an error. Errors: the
+    /// range does not lie within the file as it is now. (Special files have no known length.)
     pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
         let about = file.metadata().map_err(NotSent::System)?;
         let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
@@ -161,8 +164,9 @@ pub(super) enum TransferError {
 
 /// State of a stream socket for sending by reference: the choice of the fastest method on it.
 ///
-/// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag against waiting, so for a blocking socket
-/// [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum: without room a step waits for one tick of the kernel's clock (1 to 10 ms).
+/// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag against
+/// waiting, so for a blocking socket [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum: without room a
+/// step waits for one tick of the kernel's clock (1 to 10 ms).
 ///
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
@@ -170,18 +174,20 @@ pub(super) struct ByReference {
     policy: Policy<PublishedMethod>,
     /// Files that ended before the range that was to be sent.
     pub(super) ended_early: u64,
-    /// A call that could wait had no room for all of its bytes: the peer is slow, or the socket does not block. From then on pieces are cut
-    /// to the room, until a whole piece fits.
+    /// A call that could wait had no room for all of its bytes: the peer is slow, or the socket does not
+    /// block. From then on pieces are cut to the room, until a whole piece fits.
     is_slow: bool,
 }
 
 /// Facts that the caller of a step knows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Circumstances {
-    /// Other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`; sendfile(2) has no such flag).
+    /// Other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`; sendfile(2)
+    /// has no such flag).
     pub(super) more: bool,
-    /// The caller waits for room anyway. Then a long piece is passed whole, and if the socket is blocking, the kernel waits inside the
-    /// call: fewer and larger calls. Also, the kernel enlarges the send buffer only for callers that have waited.
+    /// The caller waits for room anyway. Then a long piece is passed whole, and if the socket is blocking,
+    /// the kernel waits inside the call: fewer and larger calls. Also, the kernel enlarges the send buffer
+    /// only for callers that have waited.
     pub(super) waits: bool,
 }
 
@@ -258,8 +264,8 @@ impl ByReference {
         moved.bytes
     }
 
-    /// Sends by the chosen method, or by another if the kernel refuses it, unless it was pinned. Processor time is measured, because the
-    /// time that a peer does not read does not depend on the method.
+    /// Sends by the chosen method, or by another if the kernel refuses it, unless it was pinned. Processor
+    /// time is measured, because the time that a peer does not read does not depend on the method.
     fn published(
         &mut self,
         data: &Published,

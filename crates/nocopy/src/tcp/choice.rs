@@ -3,7 +3,8 @@
 use super::Method;
 use crate::engine::policy::{Matter, Policy, Reason, Work, size};
 
-/// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning a page costs as much.
+/// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning
+/// a page costs as much.
 const UNIT_BYTES: usize = 4096;
 
 const RING_FULL: &str = "as many sends wait for the peer's acknowledgement as a ring has places: send larger buffers, or flush more of \
@@ -27,7 +28,8 @@ impl Policy<Method> {
         }
     }
 
-    /// Records that the kernel refused a zero-copy send that a plain call may send: the method is not used for some time, for all sizes.
+    /// Records that the kernel refused a zero-copy send that a plain call may send: the method is not used
+    /// for some time, for all sizes.
     pub(super) fn not_taken(&mut self, method: Method) {
         self.rule_out(method, Reason::Temporary(REFUSED));
     }

@@ -4,11 +4,12 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 
-/// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any thread. It can be sent
-/// ([`Sender::send`](super::Sender::send)).
+/// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any
+/// thread. It can be sent ([`Sender::send`](super::Sender::send)).
 ///
-/// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a buffer that it copied to
-/// ([`copied`](Self::copied)). A sender on the same host may still change bytes on mapped pages, see [`MappedBytes`].
+/// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a
+/// buffer that it copied to ([`copied`](Self::copied)). A sender on the same host may still change bytes on
+/// mapped pages, see [`MappedBytes`].
 ///
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
@@ -39,7 +40,8 @@ impl Chunk {
         self.into()
     }
 
-    /// Made of mapped pages, which come first, and of bytes copied for this cause; at least one is given, and neither is empty.
+    /// Made of mapped pages, which come first, and of bytes copied for this cause; at least one is given, and
+    /// neither is empty.
     pub(super) fn new(pages: Option<Pages>, copied: Option<Buffer>, cause: Cause) -> Self {
         debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
         Self { pages, copied, cause }
@@ -55,8 +57,8 @@ impl Chunk {
         self.copied.as_deref().unwrap_or_default()
     }
 
-    /// Calls `read` with all bytes in order: copied bytes in place, mapped bytes as copies of one page at a time, which stay in the
-    /// processor's nearest cache.
+    /// Calls `read` with all bytes in order: copied bytes in place, mapped bytes as copies of one page at a
+    /// time, which stay in the processor's nearest cache.
     pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
         if let Some(pages) = &self.pages {
             let (mapped, mut page) = (pages.bytes(), [0; PAGE_BYTES]);
@@ -96,8 +98,8 @@ impl Chunk {
 }
 
 impl From<Chunk> for Buffer {
-    /// The bytes as one buffer, to change or to send. If some of them are on [mapped](Chunk::mapped) pages, which can only be read, all are
-    /// copied; otherwise none is.
+    /// The bytes as one buffer, to change or to send. If some of them are on [mapped](Chunk::mapped) pages,
+    /// which can only be read, all are copied; otherwise none is.
     fn from(chunk: Chunk) -> Self {
         match chunk {
             Chunk { pages: None, copied: Some(buffer), .. } => buffer,

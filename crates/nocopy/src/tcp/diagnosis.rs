@@ -40,7 +40,8 @@ const UNEXPLAINED: &str = "pages were not mapped for a reason that is not visibl
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     Host,
-    /// An interface without a card (veth, bridge, tap): the sender is on this machine, or behind a card that is not visible here.
+    /// An interface without a card (veth, bridge, tap): the sender is on this machine, or behind a card that
+    /// is not visible here.
     Link,
     Card,
     Unknown,
@@ -57,8 +58,8 @@ pub(super) struct Facts {
     pub(super) interface: Option<String>,
     /// Whether the card puts headers and data into separate buffers; `None`: not a card, or not reported.
     pub(super) splits_headers: Option<bool>,
-    /// Whether this machine's sockets send from pages of high order (`net.core.high_order_alloc_disable` is 0); `None`: not reported in
-    /// this network namespace.
+    /// Whether this machine's sockets send from pages of high order (`net.core.high_order_alloc_disable` is
+    /// 0); `None`: not reported in this network namespace.
     pub(super) high_order_pages: Option<bool>,
     is_ipv6: bool,
 }
@@ -176,7 +177,8 @@ impl Diagnosis {
         Self { mapped_bytes, unmapped_bytes: unmapped.iter().sum(), facts, findings }
     }
 
-    /// The share of bytes that were mapped, of those that should have been, 0 to 1; `None` without such bytes.
+    /// The share of bytes that were mapped, of those that should have been, 0 to 1; `None` without such
+    /// bytes.
     pub(super) fn mapped_fraction(&self) -> Option<f64> {
         let all = self.mapped_bytes + self.unmapped_bytes;
         (all > 0).then(|| self.mapped_bytes as f64 / all as f64)

@@ -9,7 +9,8 @@ use crate::sys::tcp_receive::{Arrived, Window};
 /// Slots of a window, in use or waiting to be unmapped: the limit of mapped memory, 16 MiB.
 const SLOTS: usize = 8;
 
-/// Bytes after which the share of mapped ones is judged; and the smallest share worth continuing: one in this many.
+/// Bytes after which the share of mapped ones is judged; and the smallest share worth continuing: one in this
+/// many.
 const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
@@ -21,8 +22,8 @@ pub(super) enum Refused {
     Unavailable(io::Error),
 }
 
-/// Consecutive copying calls after which the window is released, with dropped pages that are still mapped; more than the policy makes to
-/// try a method.
+/// Consecutive copying calls after which the window is released, with dropped pages that are still mapped;
+/// more than the policy makes to try a method.
 const UNUSED_CALLS: u8 = 128;
 
 #[derive(Debug, Default)]
@@ -31,7 +32,8 @@ pub(super) struct Mapper {
     window: Option<Window>,
     /// Consecutive calls that did not map.
     unused_calls: u8,
-    /// The cost of unmapping a byte, smoothed: all of a slot is unmapped at once, in the call that finds it full.
+    /// The cost of unmapping a byte, smoothed: all of a slot is unmapped at once, in the call that finds it
+    /// full.
     unmapping_ns: f64,
     /// Bytes since the last judgement.
     mapped_bytes: u64,
@@ -87,7 +89,8 @@ impl Mapper {
         }
     }
 
-    /// Adds up the results of calls that tried to map; returns whether to give up for now, because almost nothing is mapped.
+    /// Adds up the results of calls that tried to map; returns whether to give up for now, because almost
+    /// nothing is mapped.
     pub(super) fn is_pointless(&mut self, mapped_bytes: usize, copied_bytes: usize) -> bool {
         self.mapped_bytes += mapped_bytes as u64;
         self.copied_bytes += copied_bytes as u64;

@@ -8,10 +8,11 @@ use std::fmt;
 pub enum Method {
     /// The kernel copies (`sendmsg`).
     Plain,
-    /// From the program's memory, which is held until the peer has acknowledged it (`MSG_ZEROCOPY`; Linux 4.14).
+    /// From the program's memory, which is held until the peer has acknowledged it (`MSG_ZEROCOPY`; Linux
+    /// 4.14).
     ZeroCopy,
-    /// The same by io_uring, from memory that is registered once (`IORING_OP_SENDMSG_ZC`; Linux 6.2, registered since 6.15). Completions
-    /// may interrupt other calls of the thread that flushed (`EINTR`).
+    /// The same by io_uring, from memory that is registered once (`IORING_OP_SENDMSG_ZC`; Linux 6.2,
+    /// registered since 6.15). Completions may interrupt other calls of the thread that flushed (`EINTR`).
     UringZeroCopy,
 }
 

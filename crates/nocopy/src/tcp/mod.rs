@@ -1,4 +1,5 @@
-//! TCP streams in owned buffers, without copies if that is faster on this machine, with evidence for every byte.
+//! TCP streams in owned buffers, without copies if that is faster on this machine, with evidence for every
+//! byte.
 //!
 //! ```
 //! use std::time::Duration;
@@ -140,8 +141,8 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// Sets whether [`accept`](Self::accept) fails with `WouldBlock` instead of waiting. The descriptor ([`AsFd`]) is readable when there is
-    /// a connection.
+    /// Sets whether [`accept`](Self::accept) fails with `WouldBlock` instead of waiting. The descriptor
+    /// ([`AsFd`]) is readable when there is a connection.
     ///
     /// ```
     /// use nocopy::tcp::{Listener, OpenError, Stream};

@@ -15,7 +15,8 @@ pub enum OpenError {
     #[error(
         "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
     Socket(#[source] io::Error),
-    /// No connection was accepted. The kind is `WouldBlock` if none is waiting and the listener is non-blocking.
+    /// No connection was accepted. The kind is `WouldBlock` if none is waiting and the listener is
+    /// non-blocking.
     #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = Why(.0))]
     Accept(#[source] io::Error),
     /// The address does not belong to this host, or is in use.

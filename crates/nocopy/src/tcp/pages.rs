@@ -20,9 +20,10 @@ const PAGES_MAX: usize = 1 << 16;
 
 /// Pipes for [`Pages`], shared by the threads of a program.
 ///
-/// Without privileges all programs of a user together may have a limited number of pages in pipes (`pipe-user-pages-soft`, pipe(7);
-/// usually 64 MiB). So a pool takes at most three quarters of them: half of these for pipes of 1 MiB (or `pipe-max-size`), the rest for
-/// pipes of 64 KiB. A forked child needs a pool of its own.
+/// Without privileges all programs of a user together may have a limited number of pages in pipes
+/// (`pipe-user-pages-soft`, pipe(7); usually 64 MiB). So a pool takes at most three quarters of them: half of
+/// these for pipes of 1 MiB (or `pipe-max-size`), the rest for pipes of 64 KiB. A forked child needs a pool
+/// of its own.
 #[derive(Debug, Clone)]
 pub struct PagePool(Arc<Pipes>);
 
@@ -62,7 +63,8 @@ impl PagePool {
         Self(Arc::new(Pipes { large_bytes, pages_max, count_max, generation, state }))
     }
 
-    /// An empty pipe, with room for that many bytes of whole pages if possible; `None` if none is free: then copy the bytes.
+    /// An empty pipe, with room for that many bytes of whole pages if possible; `None` if none is free: then
+    /// copy the bytes.
     pub fn take(&self, bytes: usize) -> Option<Pages> {
         let pipes = &*self.0;
         if pipes.generation.is_past() {
@@ -89,7 +91,8 @@ impl Pipes {
         if state.pages + bytes / PAGE_BYTES > pages_max || state.count == self.count_max {
             return None;
         }
-        // If other programs of the user have reached the limit, it has the kernel's minimum, perhaps two pages.
+        // If other programs of the user have reached the limit, it has the kernel's minimum, perhaps two
+        // pages.
         let pipe = Pipe::new(bytes).ok().filter(|pipe| pipe.bytes() >= SMALL_BYTES)?;
         state.pages += pipe.bytes() / PAGE_BYTES;
         state.count += 1;
@@ -101,14 +104,17 @@ impl Pipes {
     }
 }
 
-/// Bytes of files and sockets that are moved by reference to their pages (splice(2)), and do not enter the program.
+/// Bytes of files and sockets that are moved by reference to their pages (splice(2)), and do not enter the
+/// program.
 ///
-/// They are put into a pipe first: so it is known how many there are before a header that says so is sent, and a file that is shorter
-/// than expected does no harm. The pages of a file are its own: what is written to the file before the peer has read them changes what it
-/// receives. Whether the kernel copies bytes on the way is unknown ([`Evidence::Unknown`](crate::Evidence)).
+/// They are put into a pipe first: so it is known how many there are before a header that says so is sent,
+/// and a file that is shorter than expected does no harm. The pages of a file are its own: what is written to
+/// the file before the peer has read them changes what it receives. Whether the kernel copies bytes on the
+/// way is unknown ([`Evidence::Unknown`](crate::Evidence)).
 ///
-/// A forked child has the same pipe as its parent, and must not use it. No call waits for the pipe, and none raises `SIGPIPE`. Calls wait
-/// for a socket if it is blocking. When dropped, the pipe returns to its pool; bytes that are left in it are lost.
+/// A forked child has the same pipe as its parent, and must not use it. No call waits for the pipe, and none
+/// raises `SIGPIPE`. Calls wait for a socket if it is blocking. When dropped, the pipe returns to its pool;
+/// bytes that are left in it are lost.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -151,13 +157,15 @@ impl Pages {
         self.pipe.as_ref().expect("it is not dropped")
     }
 
-    /// Puts pages in, up to `bytes` bytes and to the room in the pipe: of a file from `offset` on, up to its end; or, without an offset,
-    /// received ones of a stream socket. Returns how many bytes; 0: the file ends there, or the stream has ended.
+    /// Puts pages in, up to `bytes` bytes and to the room in the pipe: of a file from `offset` on, up to its
+    /// end; or, without an offset, received ones of a stream socket. Returns how many bytes; 0: the file ends
+    /// there, or the stream has ended.
     ///
     /// # Errors
-    /// Nothing was put in: the file cannot be read, or its file system does not support splice(2) (`InvalidInput`); nothing has arrived at
-    /// a non-blocking socket, or the pipe is full (`WouldBlock`); the connection failed; or an urgent byte is next in a socket, which
-    /// splice(2) does not pass (`InvalidData`; if it is non-blocking, `WouldBlock`): recv(2) does.
+    /// Nothing was put in: the file cannot be read, or its file system does not support splice(2)
+    /// (`InvalidInput`); nothing has arrived at a non-blocking socket, or the pipe is full (`WouldBlock`);
+    /// the connection failed; or an urgent byte is next in a socket, which splice(2) does not pass
+    /// (`InvalidData`; if it is non-blocking, `WouldBlock`): recv(2) does.
     pub fn fill(&mut self, from: impl AsFd, offset: Option<u64>, bytes: usize) -> io::Result<usize> {
         match offset {
             Some(offset) => self.read(from, offset, bytes),
@@ -188,13 +196,14 @@ impl Pages {
         Ok(count)
     }
 
-    /// Moves what is in the pipe, as much as is accepted: into a file from `offset` on; or, without an offset, to a stream socket, where with
-    /// `more` others follow at once, and may share a segment with the last of these (`MSG_MORE`). Returns how many bytes.
+    /// Moves what is in the pipe, as much as is accepted: into a file from `offset` on; or, without an
+    /// offset, to a stream socket, where with `more` others follow at once, and may share a segment with the
+    /// last of these (`MSG_MORE`). Returns how many bytes.
     ///
     /// # Errors
-    /// The bytes stay in the pipe: a non-blocking socket accepts nothing now (`WouldBlock`); the connection failed; the file cannot be
-    /// written; its file system does not support splice(2), nor does a file opened for appending (`InvalidInput`); or a page can no longer be
-    /// read (`UnexpectedEof`).
+    /// The bytes stay in the pipe: a non-blocking socket accepts nothing now (`WouldBlock`); the connection
+    /// failed; the file cannot be written; its file system does not support splice(2), nor does a file opened
+    /// for appending (`InvalidInput`); or a page can no longer be read (`UnexpectedEof`).
     pub fn empty(&mut self, to: impl AsFd, offset: Option<u64>, more: bool) -> io::Result<usize> {
         let mut offset = offset;
         let count = self.pipe().empty(to, offset.as_mut(), self.bytes, more)?;

@@ -12,15 +12,17 @@ use rustix::fs::SealFlags;
 
 use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 
-/// Bytes that can never change again, not even by this process: they may be sent to any number of peers by reference to their pages.
+/// Bytes that can never change again, not even by this process: they may be sent to any number of peers by
+/// reference to their pages.
 ///
-/// The kernel never reports when it no longer reads pages that were sent by reference (vmsplice(2), sendfile(2)): it may send them again
-/// long after the call, even after the socket was closed. So they must never change, and here they cannot: the bytes are in a sealed file
-/// without a name (`F_SEAL_WRITE`, memfd_create(2)), which the kernel does not let anyone write. This type does not change them either.
+/// The kernel never reports when it no longer reads pages that were sent by reference (vmsplice(2),
+/// sendfile(2)): it may send them again long after the call, even after the socket was closed. So they must
+/// never change, and here they cannot: the bytes are in a sealed file without a name (`F_SEAL_WRITE`,
+/// memfd_create(2)), which the kernel does not let anyone write. This type does not change them either.
 /// Clones share the bytes and cost nothing.
 ///
-/// After the last clone was dropped and the kernel has sent its pages, the memory is free. A forked child shares the
-/// pages and can only read them.
+/// After the last clone was dropped and the kernel has sent its pages, the memory is free. A forked child
+/// shares the pages and can only read them.
 ///
 /// ```
 /// use nocopy::tcp::Published;
@@ -41,8 +43,9 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 pub struct Published(Arc<Sealed>);
 
 impl Published {
-    /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Use it for data that is large or sent more than once:
-    /// it takes 0.1 to some 10 ms, because the kernel first checks that the pages are not in use elsewhere.
+    /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Use it for data that is
+    /// large or sent more than once: it takes 0.1 to some 10 ms, because the kernel first checks that the
+    /// pages are not in use elsewhere.
     ///
     /// # Errors
     /// Not enough memory, or the kernel refuses to seal the file.
@@ -82,9 +85,9 @@ impl AsFd for Published {
 impl TryFrom<OwnedFd> for Published {
     type Error = PublishError;
 
-    /// All bytes of a sealed file (memfd_create(2)), which another process may have passed. A file without the seals `F_SEAL_WRITE` and
-    /// `F_SEAL_SHRINK` is refused, because it could still change; so is one with holes, because it may have any length, and reading it
-    /// would allocate that much memory in this process.
+    /// All bytes of a sealed file (memfd_create(2)), which another process may have passed. A file without
+    /// the seals `F_SEAL_WRITE` and `F_SEAL_SHRINK` is refused, because it could still change; so is one with
+    /// holes, because it may have any length, and reading it would allocate that much memory in this process.
     fn try_from(descriptor: OwnedFd) -> Result<Self, PublishError> {
         let file = File::from(descriptor);
         let seals = sealed::seals(&file).map_err(PublishError::TakesNoSeals)?;

@@ -40,20 +40,23 @@ const PACKET_BYTES: usize = 1448;
 
 /// The receiving half of a stream.
 ///
-/// It returns the stream in [`Chunk`]s as they arrive, each owned: in buffers of a pool, or on pages that the kernel mapped. How much is
-/// received at a time, and by which [`ReceiveMethod`], is measured while receiving, because the cost of a byte includes reading it
-/// afterwards. [`explain`](Self::explain) returns the result.
+/// It returns the stream in [`Chunk`]s as they arrive, each owned: in buffers of a pool, or on pages that the
+/// kernel mapped. How much is received at a time, and by which [`ReceiveMethod`], is measured while
+/// receiving, because the cost of a byte includes reading it afterwards. [`explain`](Self::explain) returns
+/// the result.
 ///
-/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the stream;
-/// [`is_finished`](Self::is_finished) distinguishes these. [`receive`](Self::receive) waits without limit, so its `None` is always the end.
-/// A broken connection is always an error, never `None`.
+/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the
+/// stream; [`is_finished`](Self::is_finished) distinguishes these. [`receive`](Self::receive) waits without
+/// limit, so its `None` is always the end. A broken connection is always an error, never `None`.
 ///
-/// **Memory**: a program that drops each chunk before it receives the next always gets the same memory, warm in the cache. A program that
-/// keeps chunks runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or, at 16 MiB, out
-/// of room to map pages; data that cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after some time
-/// without mapping.
+/// **Memory**: a program that drops each chunk before it receives the next always gets the same memory, warm
+/// in the cache. A program that keeps chunks runs out of buffers (an error of kind
+/// [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or, at 16 MiB, out of room to map pages;
+/// data that cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after some
+/// time without mapping.
 ///
-/// **Waiting** is done in the kernel's receiving call, because completions of the sending half would wake a poll.
+/// **Waiting** is done in the kernel's receiving call, because completions of the sending half would wake a
+/// poll.
 ///
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
@@ -94,8 +97,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The receiving half of a connected socket. To be called in the network namespace of the socket, whose own settings for waiting
-    /// (`O_NONBLOCK` and `SO_RCVTIMEO`) are cleared.
+    /// The receiving half of a connected socket. To be called in the network namespace of the socket, whose
+    /// own settings for waiting (`O_NONBLOCK` and `SO_RCVTIMEO`) are cleared.
     pub(super) fn new(
         socket: Arc<OwnedFd>,
         method: Option<ReceiveMethod>,
@@ -126,16 +129,18 @@ impl Receiver {
         })
     }
 
-    /// Changes how to wait, from the next wait on. [`Wait::Spin`] repeats a system call; [`Wait::Interrupt`] sleeps in the kernel;
-    /// [`Wait::Adaptive`] spins for some time, then sleeps. [`Wait::Coalesced`] sleeps until something arrives, and then until the given
-    /// number of full packets has arrived (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
-    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter answer is
-    /// delayed by `delay`.
+    /// Changes how to wait, from the next wait on. [`Wait::Spin`] repeats a system call; [`Wait::Interrupt`]
+    /// sleeps in the kernel; [`Wait::Adaptive`] spins for some time, then sleeps. [`Wait::Coalesced`] sleeps
+    /// until something arrives, and then until the given number of full packets has arrived (each counted as
+    /// 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the kernel's clock (1 to 10
+    /// ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter
+    /// answer is delayed by `delay`.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
     }
 
-    /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the stream.
+    /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the
+    /// stream.
     ///
     /// # Errors
     /// The connection broke: everything received before was returned, and the rest is lost. With kind
@@ -144,8 +149,9 @@ impl Receiver {
         returned(self.receive_within(None))
     }
 
-    /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did within `timeout`, which is rounded
-    /// up to ticks of the kernel's clock (1 to 10 ms) unless the half spins: see [`is_finished`](Self::is_finished).
+    /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did
+    /// within `timeout`, which is rounded up to ticks of the kernel's clock (1 to 10 ms) unless the half
+    /// spins: see [`is_finished`](Self::is_finished).
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -171,8 +177,8 @@ impl Receiver {
         self.is_finished
     }
 
-    /// Whether something can be received at once: bytes, the end of the stream, or an error that has not been returned. If not, the
-    /// descriptor ([`AsFd`]) becomes readable when something can be received.
+    /// Whether something can be received at once: bytes, the end of the stream, or an error that has not been
+    /// returned. If not, the descriptor ([`AsFd`]) becomes readable when something can be received.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -243,7 +249,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next chunk, or `None` at the end of the stream; if it `waits`, for as long as the socket's timeout allows.
+    /// The next chunk, or `None` at the end of the stream; if it `waits`, for as long as the socket's timeout
+    /// allows.
     fn next(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.begin();
         let received = self.gather(waits).and_then(|()| match way {
@@ -308,7 +315,8 @@ impl Receiver {
         self.patiently(|socket| tcp_receive::receive(socket, buffer, waits))
     }
 
-    /// Repeats a call that a signal interrupts; with a timeout, a signal ends the wait, because repeated waits might never end.
+    /// Repeats a call that a signal interrupts; with a timeout, a signal ends the wait, because repeated
+    /// waits might never end.
     fn patiently<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> Result<T, ReceiveError> {
         loop {
             match call(self.socket.as_fd()) {
@@ -342,8 +350,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of the stream, `None` if none
-    /// have arrived. The caller counts them.
+    /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of
+    /// the stream, `None` if none have arrived. The caller counts them.
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match tcp_receive::receive(self.socket.as_fd(), room, false) {
@@ -446,8 +454,8 @@ impl Receiver {
         Chunk::new(arrived.pages, copied, cause)
     }
 
-    /// Why pages were not mapped. It is looked up from time to time, because routes change, and the kernel's estimate of a full segment
-    /// grows.
+    /// Why pages were not mapped. It is looked up from time to time, because routes change, and the kernel's
+    /// estimate of a full segment grows.
     fn cause_of_not_mapping(&mut self) -> Cause {
         let (cause, chunks) = match self.cause {
             Some((cause, chunks @ 1..)) => (cause, chunks - 1),
@@ -475,8 +483,8 @@ impl Receiver {
         Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
     }
 
-    /// The method in use, and the methods it was compared with; if pages were to be mapped and some were not, also why: fact, cause, what
-    /// to do. Makes some system calls.
+    /// The method in use, and the methods it was compared with; if pages were to be mapped and some were not,
+    /// also why: fact, cause, what to do. Makes some system calls.
     pub fn explain(&self) -> Explanation {
         let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
         if diagnosis.mapped_fraction().is_none() {
@@ -501,7 +509,8 @@ fn returned(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<
     }
 }
 
-/// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated when used.
+/// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated
+/// when used.
 pub(super) fn own_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }
@@ -553,8 +562,8 @@ impl io::Read for Receiver {
 }
 
 impl AsFd for Receiver {
-    /// A descriptor that is readable while something can be received, or completions of the sending half wait to be read; nothing can be
-    /// sent on it.
+    /// A descriptor that is readable while something can be received, or completions of the sending half wait
+    /// to be read; nothing can be sent on it.
     ///
     /// # Panics
     /// At the first call, if the process has no descriptor left.

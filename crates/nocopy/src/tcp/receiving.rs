@@ -1,7 +1,8 @@
 //! The methods to receive, and the choice among them.
 //!
-//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from one call to the next, without
-//! the wait, so it includes the program's work on the bytes; the cost of unmapping is spread over the chunks.
+//! The length of chunks, and whether to map pages, are chosen by measurement. The measured time is that from
+//! one call to the next, without the wait, so it includes the program's work on the bytes; the cost of
+//! unmapping is spread over the chunks.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use crate::engine::policy::{self, Choice, Explanation, Matter, Policy, Reason, W
 use crate::facts::evidence::Cause;
 
 /// How bytes of a stream are received.
-// A third method would be io_uring's zero-copy receive (`IORING_OP_RECV_ZC`): a method of the policy, a function of the receiver that
-// makes a chunk, and a kind of piece that a chunk can have.
+// A third method would be io_uring's zero-copy receive (`IORING_OP_RECV_ZC`): a method of the policy, a
+// function of the receiver that makes a chunk, and a kind of piece that a chunk can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReceiveMethod {
@@ -20,7 +21,8 @@ pub enum ReceiveMethod {
         /// The most bytes of one call; at most a buffer of the pool.
         bytes: u32,
     },
-    /// The pages of the data are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); data that does not fill whole pages is copied.
+    /// The pages of the data are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); data that does not fill whole
+    /// pages is copied.
     Mapped,
 }
 
@@ -36,8 +38,8 @@ impl fmt::Display for ReceiveMethod {
     }
 }
 
-/// The lengths to choose from (mapping is tried after the first), in order. With shorter chunks the calls cost too much; longer ones leave
-/// the caches before they are read.
+/// The lengths to choose from (mapping is tried after the first), in order. With shorter chunks the calls
+/// cost too much; longer ones leave the caches before they are read.
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
     [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
@@ -47,14 +49,15 @@ pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
 
-/// The work that is announced for every chunk, so that all are compared; the true count is recorded with the cost.
+/// The work that is announced for every chunk, so that all are compared; the true count is recorded with the
+/// cost.
 const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 
 /// Shorter chunks that could have been longer show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
-/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the start of the
-/// next. So it includes a chunk's effect on the caches, and the cost of unmapping.
+/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the
+/// start of the next. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<ReceiveMethod>,
@@ -152,8 +155,8 @@ impl Chooser {
         }
     }
 
-    /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large chunk, so a chunk need not be
-    /// full, only long enough that its bytes dominate its cost.
+    /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large
+    /// chunk, so a chunk need not be full, only long enough that its bytes dominate its cost.
     #[inline]
     pub(super) fn received(&mut self, way: ReceiveMethod, bytes: usize) {
         let Some(sample) = &mut self.sample else { return };

@@ -35,15 +35,17 @@ const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool;
 
 /// The sending half of a stream.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel. A buffer sent without a copy returns when the peer
-/// has acknowledged it.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel. A buffer sent without a
+/// copy returns when the peer has acknowledged it.
 ///
-/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if something was still queued, a reset,
-/// so that it does not mistake a part for the whole. Memory that the kernel still reads is kept until the peer has acknowledged it; a peer
-/// that acknowledges nothing for two minutes is reset.
+/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if
+/// something was still queued, a reset, so that it does not mistake a part for the whole. Memory that the
+/// kernel still reads is kept until the peer has acknowledged it; a peer that acknowledges nothing for two
+/// minutes is reset.
 ///
-/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued, and [`take_unsent`](Self::take_unsent)
-/// returns it; how much of the data handed over before has arrived is unknown.
+/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued, and
+/// [`take_unsent`](Self::take_unsent) returns it; how much of the data handed over before has arrived is
+/// unknown.
 #[derive(Debug)]
 pub struct Sender {
     queue: SendQueue<Item, Call>,
@@ -88,10 +90,11 @@ impl Sender {
         }
     }
 
-    /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
+    /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and
+    /// [`reap`](Self::reap) free them.
     ///
-    /// If other streams that share the pool hold all of it, and this stream has no buffer in flight, it allocates memory outside the pool:
-    /// as many buffers as its share, at least one.
+    /// If other streams that share the pool hold all of it, and this stream has no buffer in flight, it
+    /// allocates memory outside the pool: as many buffers as its share, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
         self.queue.cache_mut().take().or_else(|| self.reserved_buffer())
@@ -103,12 +106,12 @@ impl Sender {
         if waits_for_own { None } else { self.queue.cache_mut().take_reserved() }
     }
 
-    /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has acknowledged data in flight.
-    /// `None` if no buffer returned.
+    /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has
+    /// acknowledged data in flight. `None` if no buffer returned.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). With kind [`WouldBlock`](io::ErrorKind::WouldBlock), waiting is useless because the program holds all
-    /// buffers, or in a shared pool this stream's share.
+    /// As [`flush`](Self::flush). With kind [`WouldBlock`](io::ErrorKind::WouldBlock), waiting is useless
+    /// because the program holds all buffers, or in a shared pool this stream's share.
     ///
     /// ```
     /// # use nocopy::{Pool, tcp::{Listener, Stream}};
@@ -155,7 +158,8 @@ impl Sender {
         self.queue.cache_mut().put(buffer);
     }
 
-    /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into a buffer; one call sends several without joining them.
+    /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into a buffer; one call sends
+    /// several without joining them.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -186,9 +190,10 @@ impl Sender {
         }
     }
 
-    /// Queues a range of published data, in bytes, which is sent by reference to its pages if that is faster. The same data may be sent to any
-    /// number of peers. No completion is reported, and none is needed, because the data never changes. A buffer of up to 1 KiB queued in
-    /// front of it, such as a header, shares its first segment.
+    /// Queues a range of published data, in bytes, which is sent by reference to its pages if that is faster.
+    /// The same data may be sent to any number of peers. No completion is reported, and none is needed,
+    /// because the data never changes. A buffer of up to 1 KiB queued in front of it, such as a header,
+    /// shares its first segment.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -210,11 +215,12 @@ impl Sender {
         self.refer(Transfer::published(data, range)?)
     }
 
-    /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)). A buffer of up to 1 KiB queued in
-    /// front of it, such as a header, shares its first segment.
+    /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)). A
+    /// buffer of up to 1 KiB queued in front of it, such as a header, shares its first segment.
     ///
-    /// The kernel never reports when it no longer reads the pages: a program that writes to the file in place changes the bytes that the
-    /// peer receives, until the peer has read them. ([`Published`] data never changes.)
+    /// The kernel never reports when it no longer reads the pages: a program that writes to the file in place
+    /// changes the bytes that the peer receives, until the peer has read them. ([`Published`] data never
+    /// changes.)
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -230,7 +236,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] if the kernel does not report the file's length.
+    /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] if the kernel does not report the
+    /// file's length.
     pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
         self.refer(Transfer::file(file, range)?)
     }
@@ -254,8 +261,8 @@ impl Sender {
         if bytes > 0 && is_full && self.queued() > 0 { Err(Reason::Full) } else { Ok(()) }
     }
 
-    /// Sends bytes now, after the queue: the kernel copies them, so the caller may reuse them at once. Waits while the socket's send buffer
-    /// is full.
+    /// Sends bytes now, after the queue: the kernel copies them, so the caller may reuse them at once. Waits
+    /// while the socket's send buffer is full.
     ///
     /// # Errors
     /// As [`flush`](Self::flush); part of the bytes may have been sent.
@@ -281,15 +288,18 @@ impl Sender {
         self.queue.in_flight()
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer does not read.
+    /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer
+    /// does not read.
     ///
     /// # Errors
-    /// The connection is closed, or a queued file has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
+    /// The connection is closed, or a queued file has ended (kind
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
     pub fn flush(&mut self) -> io::Result<()> {
         self.hand_over(true, usize::MAX).map(drop)
     }
 
-    /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm) prepares a wait for that.
+    /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm)
+    /// prepares a wait for that.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -324,7 +334,8 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    /// The next buffer that is free again, if the builder was set to [return them](super::Builder::return_buffers).
+    /// The next buffer that is free again, if the builder was set to [return
+    /// them](super::Builder::return_buffers).
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -344,8 +355,8 @@ impl Sender {
         Some(Completed { ticket, evidence, item })
     }
 
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory: for data sent without a
-    /// copy, until the peer has acknowledged it. Returns whether that is so.
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any
+    /// memory: for data sent without a copy, until the peer has acknowledged it. Returns whether that is so.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -361,8 +372,8 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or memory is free. Returns true if
-    /// it is readable already; free memory was then taken back.
+    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or
+    /// memory is free. Returns true if it is readable already; free memory was then taken back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -375,11 +386,13 @@ impl Sender {
         stream::would_go_on(self.queue.socket()).map_err(|error| self.error(error))
     }
 
-    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
+    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can
+    /// only be waited on.)
     ///
-    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a socket together, and reports
-    /// only numbers when memory is free. Plain calls and io_uring, whose completions name their call, are still used. Only this sender may
-    /// read the error queue: memory whose completion was read elsewhere returns only when the sender is dropped.
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a
+    /// socket together, and reports only numbers when memory is free. Plain calls and io_uring, whose
+    /// completions name their call, are still used. Only this sender may read the error queue: memory whose
+    /// completion was read elsewhere returns only when the sender is dropped.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -393,7 +406,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork, because the parent may continue such calls.
+    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork, because the
+    /// parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
         Ok(self.queue.socket())
@@ -411,8 +425,8 @@ impl Sender {
         self.ledger
     }
 
-    /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only [`close`](Self::close) drops
-    /// anything: otherwise unsent data stays queued.
+    /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only
+    /// [`close`](Self::close) drops anything: otherwise unsent data stays queued.
     ///
     /// # Errors
     /// None; other kinds of halves have some.
@@ -423,8 +437,9 @@ impl Sender {
         Ok(self.outcome.stats(self.queue.head().ticket, counters))
     }
 
-    /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they were compared with. Unless a
-    /// method was set, writes shorter than a page use a plain call, and count as [below threshold](crate::Cause::BelowThreshold).
+    /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they
+    /// were compared with. Unless a method was set, writes shorter than a page use a plain call, and count as
+    /// [below threshold](crate::Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.policy.explain();
         let published = self.by_reference.as_ref().map(ByReference::explain).map(|found| {
@@ -451,9 +466,9 @@ impl io::Write for Sender {
 }
 
 impl AsFd for Sender {
-    /// A descriptor that is readable when memory is free ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) or
-    /// [`arm`](Sender::arm) found something in the queue, when a flush can continue. Nothing can be sent on it: see
-    /// [`kernel_socket`](Sender::kernel_socket).
+    /// A descriptor that is readable when memory is free ([`reap`](Sender::reap)), and, after
+    /// [`try_flush`](Sender::try_flush) or [`arm`](Sender::arm) found something in the queue, when a flush
+    /// can continue. Nothing can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
     /// At the first call, if the process has no descriptor left.

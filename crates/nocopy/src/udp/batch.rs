@@ -12,7 +12,8 @@ use crate::sys::udp_receive::LocalAddress;
 
 /// Received datagrams: an iterator over [`Datagram`]s.
 ///
-/// The next call reuses their memory, unless they are [taken](Datagram::take). Datagrams not iterated over stay for the next batch.
+/// The next call reuses their memory, unless they are [taken](Datagram::take). Datagrams not iterated over
+/// stay for the next batch.
 ///
 /// ```
 /// use nocopy::udp::{OwnedDatagram, Socket};
@@ -86,7 +87,8 @@ impl<'half> Batch<'half> {
         Self(Source::Port(batch))
     }
 
-    /// The runs of datagrams that the kernel coalesced, except runs of which a datagram was returned already. A port coalesces none.
+    /// The runs of datagrams that the kernel coalesced, except runs of which a datagram was returned already.
+    /// A port coalesces none.
     #[doc(hidden)]
     pub fn into_runs(self) -> &'half [Run] {
         match self.0 {
@@ -180,7 +182,8 @@ impl Datagram<'_> {
         }
     }
 
-    /// The address to which it was sent, if [requested](super::Builder::local_addresses); always known over a port.
+    /// The address to which it was sent, if [requested](super::Builder::local_addresses); always known over a
+    /// port.
     #[inline]
     pub fn local(&self) -> Option<LocalAddress> {
         self.about().local

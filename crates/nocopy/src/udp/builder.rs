@@ -28,17 +28,18 @@ const BUFFERS: u32 = 64;
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`port`](Self::port): datagrams are received into the port's frames, so [`receive_pool`](Self::receive_pool) is not used, and groups
-///   are joined on its interface, so the interface of [`multicast`](Self::multicast) is not used. Only with a port is [`Method::Xdp`]
-///   available.
+/// * [`port`](Self::port): datagrams are received into the port's frames, so
+///   [`receive_pool`](Self::receive_pool) is not used, and groups are joined on its interface, so the
+///   interface of [`multicast`](Self::multicast) is not used. Only with a port is [`Method::Xdp`] available.
 /// * [`checksum`](Self::checksum): `Offloaded` needs a port with [`PortBuilder::send_metadata`].
-/// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel coalesces no datagrams, and a datagram longer than
-///   a buffer [is truncated](super::Datagram::is_truncated).
-/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) must hold what arrives during a sleep.
+/// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel coalesces no
+///   datagrams, and a datagram longer than a buffer [is truncated](super::Datagram::is_truncated).
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) must hold
+///   what arrives during a sleep.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
-/// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without them,
-///   [`is_congested`](super::Datagram::is_congested) is always `false`, and [`local`](super::Datagram::local) is `None` unless there is a
-///   port.
+/// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without
+///   them, [`is_congested`](super::Datagram::is_congested) is always `false`, and
+///   [`local`](super::Datagram::local) is `None` unless there is a port.
 ///
 /// ```
 /// use nocopy::{Pool, udp::Socket};
@@ -77,8 +78,8 @@ impl Builder {
         }
     }
 
-    /// Sends and receives over a port, bypassing the host's network stack; datagrams that the port cannot carry go through the kernel. See
-    /// the [module](super). The socket sets the port's filter.
+    /// Sends and receives over a port, bypassing the host's network stack; datagrams that the port cannot
+    /// carry go through the kernel. See the [module](super). The socket sets the port's filter.
     pub fn port(mut self, port: PortBuilder) -> Self {
         self.port = Some(port);
         self
@@ -105,20 +106,22 @@ impl Builder {
         self
     }
 
-    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several sockets may share one.
+    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several sockets may share
+    /// one.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
     }
 
-    /// Receives into buffers of this pool (default: its own, of 64 buffers of 64 KiB). A port receives into its frames instead.
+    /// Receives into buffers of this pool (default: its own, of 64 buffers of 64 KiB). A port receives into
+    /// its frames instead.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
     }
 
-    /// Keeps messages whose memory is free, for [`Sender::completed`], instead of returning their buffers to the pool. They accumulate
-    /// until they are taken. Frames sent by a port always return to their pool.
+    /// Keeps messages whose memory is free, for [`Sender::completed`], instead of returning their buffers to
+    /// the pool. They accumulate until they are taken. Frames sent by a port always return to their pool.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -130,8 +133,8 @@ impl Builder {
         self
     }
 
-    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); with CAP_NET_ADMIN beyond `net.core.rmem_max`. If
-    /// [`stats`](Receiver::stats) counts `sk_drops`, ask for more.
+    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); with CAP_NET_ADMIN beyond
+    /// `net.core.rmem_max`. If [`stats`](Receiver::stats) counts `sk_drops`, ask for more.
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.settings.receive_buffer_bytes = Some(bytes);
         self
@@ -143,15 +146,17 @@ impl Builder {
         self
     }
 
-    /// Shares the address with other sockets with this setting (`SO_REUSEADDR`): for several receivers of one multicast group.
+    /// Shares the address with other sockets with this setting (`SO_REUSEADDR`): for several receivers of one
+    /// multicast group.
     pub fn reuse_address(mut self, on: bool) -> Self {
         self.settings.reuse_address = on;
         self
     }
 
-    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or the port's setting). For a kernel socket, `Spin` repeats the
-    /// receiving call, `Interrupt` sleeps in it, `Adaptive` first spins and then sleeps, and `Coalesced` sleeps for a time that follows the
-    /// measured rate, up to its delay: choose a [receive buffer](Self::receive_buffer) that holds the datagrams arriving during the sleep.
+    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or the port's setting). For a kernel
+    /// socket, `Spin` repeats the receiving call, `Interrupt` sleeps in it, `Adaptive` first spins and then
+    /// sleeps, and `Coalesced` sleeps for a time that follows the measured rate, up to its delay: choose a
+    /// [receive buffer](Self::receive_buffer) that holds the datagrams arriving during the sleep.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
@@ -163,8 +168,9 @@ impl Builder {
         self
     }
 
-    /// Sends datagrams that routers may mark instead of dropping when their queues are long (ECT(0), RFC 3168), and requests
-    /// [marks](super::Datagram::is_congested) of received ones. Only for programs that react to a mark by sending less.
+    /// Sends datagrams that routers may mark instead of dropping when their queues are long (ECT(0), RFC
+    /// 3168), and requests [marks](super::Datagram::is_congested) of received ones. Only for programs that
+    /// react to a mark by sending less.
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -181,8 +187,9 @@ impl Builder {
         self
     }
 
-    /// How to set the UDP checksum of sent datagrams (default: it is computed). `Omitted` is for IPv4 only. `Offloaded` leaves it to the
-    /// card if the port supports that ([`PortBuilder::send_metadata`]); kernel sockets always do this if they can.
+    /// How to set the UDP checksum of sent datagrams (default: it is computed). `Omitted` is for IPv4 only.
+    /// `Offloaded` leaves it to the card if the port supports that ([`PortBuilder::send_metadata`]); kernel
+    /// sockets always do this if they can.
     pub fn checksum(mut self, checksum: UdpChecksum) -> Self {
         self.settings.checksum = Some(checksum);
         self
@@ -194,8 +201,9 @@ impl Builder {
         self
     }
 
-    /// Also receives from this multicast group, on the interface of [`multicast`](Self::multicast) or, without one, on the interface that
-    /// the routing table names; with a port, on its interface. May be called for several groups.
+    /// Also receives from this multicast group, on the interface of [`multicast`](Self::multicast) or,
+    /// without one, on the interface that the routing table names; with a port, on its interface. May be
+    /// called for several groups.
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -216,16 +224,17 @@ impl Builder {
         self
     }
 
-    /// The index of the interface for sending to multicast groups and joining them (default: 0, the one that the routing table names; a
-    /// port always uses its own), and the TTL or hop limit of datagrams to a group (the kernel's default is 1: this network only).
+    /// The index of the interface for sending to multicast groups and joining them (default: 0, the one that
+    /// the routing table names; a port always uses its own), and the TTL or hop limit of datagrams to a group
+    /// (the kernel's default is 1: this network only).
     pub fn multicast(mut self, interface: u32, hops: u8) -> Self {
         self.settings.multicast_interface = (interface != 0).then_some(interface);
         self.settings.multicast_hops = Some(hops);
         self
     }
 
-    /// Makes the socket, with this address; port 0 chooses a free one. `[::]` stands for all addresses of both families. Over a port it
-    /// must be an address of the port's interface.
+    /// Makes the socket, with this address; port 0 chooses a free one. `[::]` stands for all addresses of
+    /// both families. Over a port it must be an address of the port's interface.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -240,14 +249,16 @@ impl Builder {
         }
     }
 
-    /// Makes a socket for each queue of the port's interface, in order, over one area and with one address; without a port, a single
-    /// socket.
+    /// Makes a socket for each queue of the port's interface, in order, over one area and with one address;
+    /// without a port, a single socket.
     ///
-    /// The card decides on which queue a datagram arrives ([`Queues`](crate::port::Queues)), so a program must receive from all of them. It
-    /// may send by any of them, even frames that another one received. Any of the sockets may receive datagrams that arrive through the
-    /// kernel. Only the first sender uses `MSG_ZEROCOPY`, because the kernel numbers such calls of all senders together; it keeps this
-    /// right until all of its memory has returned. The others send without a copy by the port and by io_uring. The kernel's counts for the
-    /// address (`sk_drops`, `peer_errors`) are only in the stats of the first socket, so that a sum over all is right.
+    /// The card decides on which queue a datagram arrives ([`Queues`](crate::port::Queues)), so a program
+    /// must receive from all of them. It may send by any of them, even frames that another one received. Any
+    /// of the sockets may receive datagrams that arrive through the kernel. Only the first sender uses
+    /// `MSG_ZEROCOPY`, because the kernel numbers such calls of all senders together; it keeps this right
+    /// until all of its memory has returned. The others send without a copy by the port and by io_uring. The
+    /// kernel's counts for the address (`sk_drops`, `peer_errors`) are only in the stats of the first socket,
+    /// so that a sum over all is right.
     ///
     /// # Errors
     /// See [`OpenError`]; if one cannot be opened, all are closed.
@@ -258,7 +269,8 @@ impl Builder {
         under.into_iter().map(|under| self.over(under, &pool)).collect()
     }
 
-    /// Only the ports and kernel sockets below sockets over all queues: for the carrier of messages, which sends by the ports directly.
+    /// Only the ports and kernel sockets below sockets over all queues: for the carrier of messages, which
+    /// sends by the ports directly.
     pub(crate) fn open_queues(
         self,
         port: PortBuilder,
@@ -267,8 +279,8 @@ impl Builder {
         over_port::Socket::open_queues(port, address, &self.settings)
     }
 
-    /// Only the receiving half, for the carrier of messages, which makes its own sending calls; errors of the network are not reported. One
-    /// call receives into at most `batch` buffers.
+    /// Only the receiving half, for the carrier of messages, which makes its own sending calls; errors of the
+    /// network are not reported. One call receives into at most `batch` buffers.
     pub(crate) fn bind_receiver(
         self,
         address: SocketAddr,

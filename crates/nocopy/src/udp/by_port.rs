@@ -1,4 +1,5 @@
-//! Sending over an AF_XDP port as one of the methods: frames of its area without a copy, other memory copied into frames.
+//! Sending over an AF_XDP port as one of the methods: frames of its area without a copy, other memory copied
+//! into frames.
 
 use std::io;
 use std::net::SocketAddr;
@@ -53,7 +54,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent by a call.
+    /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent
+    /// by a call.
     pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
         let Some(port) = &mut self.port else { return Err(Reason::NotConnected) };
         let to = self.destinations.get(destination).to;
@@ -77,8 +79,8 @@ impl Sender {
         Reason::System(error)
     }
 
-    /// Whether no datagram sent by the port is in flight. Errors: the interface was removed, with its frames. An interface that is down may
-    /// come up again within `left`.
+    /// Whether no datagram sent by the port is in flight. Errors: the interface was removed, with its frames.
+    /// An interface that is down may come up again within `left`.
     pub(super) fn port_is_drained(&mut self, left: Duration) -> io::Result<bool> {
         match self.port.as_mut().map(|port| port.drain(left)) {
             None => Ok(true),
@@ -87,7 +89,8 @@ impl Sender {
         }
     }
 
-    /// For when all frames are in flight, the ring is full, or the kernel has no room for a datagram that the port cannot send.
+    /// For when all frames are in flight, the ring is full, or the kernel has no room for a datagram that the
+    /// port cannot send.
     fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.reap() > 0 {

@@ -10,19 +10,20 @@ const BATCHES: [Method; 5] =
 /// For one datagram, where calls for several gain nothing.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 
-/// A single datagram shorter than this is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
-/// kernel's documentation), and below a page pinning costs as much as copying. This is not measured, because that
-/// would cost more than it could gain.
+/// A single datagram shorter than this is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB"
+/// (networking/msg_zerocopy in the kernel's documentation), and below a page pinning costs as much as
+/// copying. This is not measured, because that would cost more than it could gain.
 const SINGLE_BYTES_MIN: u32 = 4096;
 
-/// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are measured, too.
+/// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are
+/// measured, too.
 pub(super) fn policy(pinned: Option<Method>, has_port: bool) -> Policy<Method> {
     let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
     policy.plain(Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
 }
 
-/// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy, and never report
-/// completion.)
+/// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy,
+/// and never report completion.)
 pub(super) fn without_zero_copy(policy: &mut Policy<Method>, why: &'static str) {
     let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
     by_flag.for_each(|method| policy.unavailable(method, why));

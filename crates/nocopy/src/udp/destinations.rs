@@ -33,8 +33,8 @@ impl Destinations {
         Self { all: Vec::new(), free: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
     }
 
-    /// Sets the peer. A different peer gets a different number, so that messages queued or in flight keep their destination. `names_it`:
-    /// the socket itself is not connected, so datagrams need the address.
+    /// Sets the peer. A different peer gets a different number, so that messages queued or in flight keep
+    /// their destination. `names_it`: the socket itself is not connected, so datagrams need the address.
     pub(super) fn connect(&mut self, to: SocketAddr, names_it: bool) {
         if let Some(before) = self.connected {
             let before = &mut self.all[before as usize];
@@ -90,7 +90,8 @@ impl Destinations {
         self.free.is_empty() && self.all.len() >= DESTINATIONS_MAX
     }
 
-    /// Forgets all destinations except the connected one and those `in_use` by messages queued or in flight. Their numbers are reused.
+    /// Forgets all destinations except the connected one and those `in_use` by messages queued or in flight.
+    /// Their numbers are reused.
     pub(super) fn forget(&mut self, in_use: impl Iterator<Item = u32>) {
         let mut stays = vec![false; self.all.len()];
         in_use.chain(self.connected).for_each(|number| stays[number as usize] = true);

@@ -15,10 +15,11 @@ pub(super) struct Drops(Mutex<u64>);
 impl Drops {
     /// The drops since the socket was made.
     ///
-    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next one
-    /// arrives. Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
+    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram,
+    /// but only when the next one arrives. Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
     pub(super) fn at(&self, socket: &impl AsFd) -> io::Result<u64> {
-        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
+        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow
+        // of the counter.
         let mut total = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *total = grown(*total, udp_receive::dropped_packets(socket)?);
         Ok(*total)

@@ -10,16 +10,20 @@ pub enum Method {
     Socket,
     /// Up to 64 datagrams per call (`sendmmsg`).
     SendMmsg,
-    /// Up to 64 KiB of datagrams of one length as one message, cut by the kernel or the card (`UDP_SEGMENT`; Linux 4.18).
+    /// Up to 64 KiB of datagrams of one length as one message, cut by the kernel or the card (`UDP_SEGMENT`;
+    /// Linux 4.18).
     Gso,
     /// One datagram per call, from the program's memory (`MSG_ZEROCOPY`; Linux 5.0).
     ZeroCopy,
-    /// [`Gso`](Self::Gso) with zero-copy: a long message from the program's memory, cut by the kernel or the card.
+    /// [`Gso`](Self::Gso) with zero-copy: a long message from the program's memory, cut by the kernel or the
+    /// card.
     ZeroCopyGso,
-    /// Zero-copy sends by io_uring, several per call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.2). Completions
-    /// may interrupt other calls of the thread that flushed (`EINTR`).
+    /// Zero-copy sends by io_uring, several per call, from memory that is registered once
+    /// (`IORING_OP_SEND_ZC`; Linux 6.2). Completions may interrupt other calls of the thread that flushed
+    /// (`EINTR`).
     UringZeroCopy,
-    /// [`Gso`](Self::Gso) by io_uring: long messages from registered memory, cut by the kernel or the card (registered since Linux 6.15).
+    /// [`Gso`](Self::Gso) by io_uring: long messages from registered memory, cut by the kernel or the card
+    /// (registered since Linux 6.15).
     UringZeroCopyGso,
     /// Whole frames, including headers, through an AF_XDP port.
     Xdp,
@@ -43,7 +47,8 @@ impl Method {
         self.is_by_flag() || self.is_by_ring()
     }
 
-    /// The fallback if the kernel refuses a send by this method that it may accept by another; `None` without a fallback.
+    /// The fallback if the kernel refuses a send by this method that it may accept by another; `None` without
+    /// a fallback.
     pub(crate) fn instead(self) -> Option<Self> {
         match self {
             Self::ZeroCopyGso | Self::UringZeroCopyGso => Some(Self::Gso),

@@ -16,10 +16,11 @@
 //! ```
 //!
 //! # Over a port
-//! Over a [`Port`](crate::Port) ([`Builder::port`]), the same socket writes the headers itself, in front of payloads in frames, and selects
-//! its own datagrams among the interface's packets by a filter: they bypass the host's network stack, packet filter (netfilter) and IPsec
-//! policies. The socket asks the host for routes, the next hop's hardware address and the MTU, and is notified of changes. Everything else
-//! goes through an ordinary socket with the same address:
+//! Over a [`Port`](crate::Port) ([`Builder::port`]), the same socket writes the headers itself, in front of
+//! payloads in frames, and selects its own datagrams among the interface's packets by a filter: they bypass
+//! the host's network stack, packet filter (netfilter) and IPsec policies. The socket asks the host for
+//! routes, the next hop's hardware address and the MTU, and is notified of changes. Everything else goes
+//! through an ordinary socket with the same address:
 //!
 //! | through the kernel, copied, and counted ([`Sender::stats`], [`Receiver::stats`]) | why |
 //! |---|---|
@@ -44,11 +45,12 @@
 //! # }
 //! ```
 //!
-//! A socket of the same machine, or of its VM host, can send several datagrams as one packet (`UDP_SEGMENT`), and a port in packet ring or
-//! generic mode receives that packet whole. If the packet is longer than the MTU, it is lost and counted; **otherwise it is received as one
-//! datagram**. With such senders, use native mode, in which veth cuts the packet, or turn this segmentation off at the sender's interface
-//! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that arrived in fragments but are no longer than the MTU are
-//! lost, counted in `sk_drops`.
+//! A socket of the same machine, or of its VM host, can send several datagrams as one packet (`UDP_SEGMENT`),
+//! and a port in packet ring or generic mode receives that packet whole. If the packet is longer than the
+//! MTU, it is lost and counted; **otherwise it is received as one datagram**. With such senders, use native
+//! mode, in which veth cuts the packet, or turn this segmentation off at the sender's interface
+//! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that arrived in fragments but
+//! are no longer than the MTU are lost, counted in `sk_drops`.
 
 mod batch;
 mod builder;

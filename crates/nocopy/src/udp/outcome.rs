@@ -19,7 +19,8 @@ counters! {
         strange_completions,
         /// Queued messages that close did not hand over in time.
         given_up,
-        /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the ledger.
+        /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the
+        /// ledger.
         abandoned_calls,
         /// Bytes of these calls that lie in memory not from a pool, which the program cannot use again.
         leaked_bytes,
@@ -65,8 +66,8 @@ impl Outcome {
     }
 }
 
-/// A datagram was refused for good, and removed from the queue; those after it were handed over. This is the inner error of errors of
-/// [`Sender::flush`](super::Sender::flush).
+/// A datagram was refused for good, and removed from the queue; those after it were handed over. This is the
+/// inner error of errors of [`Sender::flush`](super::Sender::flush).
 #[derive(Debug, thiserror::Error)]
 #[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = Why(.source))]
 pub struct SendError {

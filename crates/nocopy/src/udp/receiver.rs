@@ -19,15 +19,17 @@ use crate::stats::Stats;
 
 /// The receiving half of a socket.
 ///
-/// Datagrams of one sender that arrive together share a buffer, if the kernel coalesces them (`UDP_GRO`). That needs buffers of at least
-/// 64 KiB; with smaller ones each datagram has its own, and longer ones are truncated and
-/// [marked](super::Datagram::is_truncated). Over a port each datagram is in the frame that it arrived in.
+/// Datagrams of one sender that arrive together share a buffer, if the kernel coalesces them (`UDP_GRO`).
+/// That needs buffers of at least 64 KiB; with smaller ones each datagram has its own, and longer ones are
+/// truncated and [marked](super::Datagram::is_truncated). Over a port each datagram is in the frame that it
+/// arrived in.
 ///
-/// Errors that the network reports for sent datagrams do not end receiving: [`Sender::errors`](super::Sender::errors) returns them.
+/// Errors that the network reports for sent datagrams do not end receiving:
+/// [`Sender::errors`](super::Sender::errors) returns them.
 ///
-/// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on. It is also readable while the
-/// sending half has unread completions, so wait edge-triggered after [`arm`](Self::arm), or let [`receive_timeout`](Self::receive_timeout)
-/// wait.
+/// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on.
+/// It is also readable while the sending half has unread completions, so wait edge-triggered after
+/// [`arm`](Self::arm), or let [`receive_timeout`](Self::receive_timeout) wait.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,18 +60,18 @@ impl Receiver {
         Self(Right(Box::new(receiver)))
     }
 
-    /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may be empty: a signal ended the
-    /// wait, or the packets were not datagrams for this socket.
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may
+    /// be empty: a signal ended the wait, or the packets were not datagrams for this socket.
     ///
     /// # Errors
-    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns. Other errors come from the
-    /// kernel, or mean that the port's interface is down or was removed.
+    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns.
+    /// Other errors come from the kernel, or mean that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_within(None)
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel waits, the time is rounded up
-    /// to ticks of its clock (1 to 10 ms).
+    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel
+    /// waits, the time is rounded up to ticks of its clock (1 to 10 ms).
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -112,7 +114,8 @@ impl Receiver {
         for_both!(&mut self.0, half => half.set_wait(wait));
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already, so that no wait is needed.
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already,
+    /// so that no wait is needed.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -134,7 +137,8 @@ impl Receiver {
         for_both!(&mut self.0, half => half.arm())
     }
 
-    /// Takes memory back to receive into, more cheaply than dropping it: an [owned datagram](super::OwnedDatagram), or its buffer.
+    /// Takes memory back to receive into, more cheaply than dropping it: an [owned
+    /// datagram](super::OwnedDatagram), or its buffer.
     pub fn recycle(&mut self, memory: impl Into<Buffer>) {
         let memory = memory.into();
         match &mut self.0 {
@@ -147,17 +151,19 @@ impl Receiver {
         }
     }
 
-    /// The evidence for the received payloads. A kernel socket copies every byte ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a
-    /// port it is the port's evidence.
+    /// The evidence for the received payloads. A kernel socket copies every byte
+    /// ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a port it is the port's evidence.
     pub fn ledger(&self) -> Ledger {
         for_both!(&self.0, half => half.ledger())
     }
 
-    /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive buffer was full (receive more
-    /// often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum was wrong: each is a datagram, or several
-    /// coalesced ones. Over a port it counts drops of the kernel socket behind the port, which in packet ring mode also drops the datagrams
-    /// that the port receives; so it is not part of [`Stats::dropped`] there. Sockets over all queues share this kernel socket, and the
-    /// first reports its count.
+    /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive
+    /// buffer was full (receive more often, or see
+    /// [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum was wrong: each is a
+    /// datagram, or several coalesced ones. Over a port it counts drops of the kernel socket behind the port,
+    /// which in packet ring mode also drops the datagrams that the port receives; so it is not part of
+    /// [`Stats::dropped`] there. Sockets over all queues share this kernel socket, and the first reports its
+    /// count.
     ///
     /// # Errors
     /// The kernel does not report its drops; `Unsupported` before Linux 4.12.
@@ -165,7 +171,8 @@ impl Receiver {
         for_both!(&self.0, half => half.stats())
     }
 
-    /// How datagrams are received: by a kernel socket, which copies each, or over a port, with the port's explanation.
+    /// How datagrams are received: by a kernel socket, which copies each, or over a port, with the port's
+    /// explanation.
     ///
     /// ```
     /// use nocopy::{Cause, Evidence, udp::Socket};

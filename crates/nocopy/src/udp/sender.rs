@@ -39,13 +39,15 @@ use crate::sys::udp_send;
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)), or a queue stalls.
+/// How long the kernel may need for a dropped socket: longer than resolving a neighbour takes (3 s, arp(7)),
+/// or a queue stalls.
 const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10), cut_off: None };
 
 /// The sending half of a socket.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel, in as few calls as the method allows. When the sender
-/// is dropped, queued messages are not sent, and memory is kept while the kernel still reads it.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel, in as few calls as the
+/// method allows. When the sender is dropped, queued messages are not sent, and memory is kept while the
+/// kernel still reads it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -113,10 +115,11 @@ impl Sender {
         self.destinations.connect(to, self.port.is_some());
     }
 
-    /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
+    /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free
+    /// them.
     ///
-    /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as frames are free. Otherwise it is memory
-    /// of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] shows which.
+    /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as frames are
+    /// free. Otherwise it is memory of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] shows which.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
         if let Some(port) = &mut self.port
@@ -156,8 +159,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// The unchanged message: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP allows, or there is no
-    /// destination.
+    /// The unchanged message: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP
+    /// allows, or there is no destination.
     #[inline(always)]
     pub fn send(
         &mut self,
@@ -211,9 +214,9 @@ impl Sender {
         Err(Rejected { item: message, reason })
     }
 
-    /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the peer to which the socket is
-    /// connected. The caller may reuse the bytes at once. A kernel socket sends the datagram now; a port sends it at the next
-    /// [`flush`](Self::flush), together with others.
+    /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the
+    /// peer to which the socket is connected. The caller may reuse the bytes at once. A kernel socket sends
+    /// the datagram now; a port sends it at the next [`flush`](Self::flush), together with others.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -229,8 +232,9 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also errors of messages queued
-    /// before, as returned by [`flush`](Self::flush). On an error the datagram was not sent.
+    /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also
+    /// errors of messages queued before, as returned by [`flush`](Self::flush). On an error the datagram was
+    /// not sent.
     pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
         let destination = self.destination_for(to.into()).ok_or(Reason::NotConnected)?;
         if bytes.len() > DATAGRAM_BYTES_MAX {
@@ -248,7 +252,8 @@ impl Sender {
         self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
     }
 
-    /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to others: to be asked before it is sent.
+    /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to
+    /// others: to be asked before it is sent.
     #[doc(hidden)]
     pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
         self.strangers.may_send(self.queue.socket(), bytes, to)
@@ -268,15 +273,16 @@ impl Sender {
     /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
     ///
     /// # Errors
-    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`](super::SendError).
+    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner
+    /// error is a [`SendError`](super::SendError).
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         self.outcome.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
-    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
-    /// nothing.
+    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods.
+    /// Returns `false` if it did nothing.
     #[inline(always)]
     fn send_only(&mut self) -> bool {
         let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
@@ -335,8 +341,9 @@ impl Sender {
         self.queue.kernel_socket().network_errors()
     }
 
-    /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are counted (`peer_errors` of the
-    /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors; each error is returned once.
+    /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are
+    /// counted (`peer_errors` of the [stats](Self::stats)). Senders that share a socket (over ports on
+    /// several queues) share its errors; each error is returned once.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -360,7 +367,8 @@ impl Sender {
         self.queue.kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
-    /// The next message whose buffers are free again, if the builder was set to [return them](super::Builder::return_buffers).
+    /// The next message whose buffers are free again, if the builder was set to [return
+    /// them](super::Builder::return_buffers).
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -381,9 +389,9 @@ impl Sender {
         Some(Completed { ticket, evidence, item: item.message })
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and, if
-    /// [`try_flush`](Self::try_flush) left something, when there is room. Returns true if it is readable already; free memory was then
-    /// taken back.
+    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and,
+    /// if [`try_flush`](Self::try_flush) left something, when there is room. Returns true if it is readable
+    /// already; free memory was then taken back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -403,14 +411,15 @@ impl Sender {
         let socket = self.queue.socket();
         let events = ready_for(socket, PollFlags::OUT)?;
         if events.contains(PollFlags::ERR) {
-            // An error without a notice would make the descriptor readable for good; it concerns an earlier datagram.
+            // An error without a notice would make the descriptor readable for good; it concerns an earlier
+            // datagram.
             let _ = rustix::net::sockopt::socket_error(socket);
         }
         Ok(self.queue.wants_room() && events.contains(PollFlags::OUT))
     }
 
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory. Returns whether that is
-    /// so.
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any
+    /// memory. Returns whether that is so.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -445,7 +454,8 @@ impl Sender {
         let wait = |sender: &mut Self, timeout| {
             // If waiting fails, looking again finds the reason.
             if sender.queue.wait(timeout).is_ok() {
-                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
+                // An error without a notice would end every wait at once; it concerns an earlier datagram,
+                // and is reported only here.
                 let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
             }
             Ok(())
@@ -456,9 +466,10 @@ impl Sender {
         refused.or(late).map_or(Ok(is_drained), Err)
     }
 
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given up, which
-    /// [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good: pages of a pool are replaced, while the
-    /// kernel keeps the old ones; other memory is leaked. (Dropping the sender instead keeps all memory, for up to 10 s.)
+    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given
+    /// up, which [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good:
+    /// pages of a pool are replaced, while the kernel keeps the old ones; other memory is leaked. (Dropping
+    /// the sender instead keeps all memory, for up to 10 s.)
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -489,11 +500,13 @@ impl Sender {
         drained
     }
 
-    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can only be waited on.)
+    /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can
+    /// only be waited on.)
     ///
-    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a socket together, and reports only
-    /// numbers when memory is free. Plain calls and io_uring, whose completions name their call, are still used. Only this sender may read
-    /// the error queue: memory whose completion was read elsewhere returns only when the sender is dropped.
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a
+    /// socket together, and reports only numbers when memory is free. Plain calls and io_uring, whose
+    /// completions name their call, are still used. Only this sender may read the error queue: memory whose
+    /// completion was read elsewhere returns only when the sender is dropped.
     ///
     /// ```
     /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
@@ -505,9 +518,10 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or such a call failed, and the kernel
-    /// has not reported yet whether it was numbered; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its
-    /// parent asked for the socket before the fork, because the parent may continue such calls.
+    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or such
+    /// a call failed, and the kernel has not reported yet whether it was numbered; [`drain`](Self::drain),
+    /// and try again. `Unsupported` in a forked child, unless its parent asked for the socket before the
+    /// fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.queue.share_socket()?;
@@ -522,9 +536,10 @@ impl Sender {
         ledger
     }
 
-    /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there is a counter for each
-    /// path: `over_port`, and each reason to send through the kernel. Refused datagrams are also counted by the kernel's error:
-    /// `refused_ENETUNREACH`, and so on. With sockets over all queues, the first has the `peer_errors` of all.
+    /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port
+    /// there is a counter for each path: `over_port`, and each reason to send through the kernel. Refused
+    /// datagrams are also counted by the kernel's error: `refused_ENETUNREACH`, and so on. With sockets over
+    /// all queues, the first has the `peer_errors` of all.
     ///
     /// # Errors
     /// Never, in this version.
@@ -544,8 +559,9 @@ impl Sender {
         })
     }
 
-    /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call, and the ledger
-    /// has them as [below threshold](crate::Cause::BelowThreshold). Over a port, the port's explanation is included.
+    /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a
+    /// plain call, and the ledger has them as [below threshold](crate::Cause::BelowThreshold). Over a port,
+    /// the port's explanation is included.
     pub fn explain(&self) -> Explanation {
         let ways = self.policy.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
@@ -558,8 +574,9 @@ impl Sender {
 sender_half!(Sender, Buffer);
 
 impl AsFd for Sender {
-    /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) left
-    /// something in the queue, while there is room for more. Nothing can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
+    /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after
+    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing
+    /// can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
     /// At the first call, if the process has no descriptor left.

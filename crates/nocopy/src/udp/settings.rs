@@ -103,8 +103,8 @@ pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32
     if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
 }
 
-/// Joins a group on an interface, and excludes groups that other sockets on this host joined: by default, Linux delivers their datagrams,
-/// too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
+/// Joins a group on an interface, and excludes groups that other sockets on this host joined: by default,
+/// Linux delivers their datagrams, too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
 pub(super) fn join(socket: &socket2::Socket, group: IpAddr, interface: u32) -> Result<(), OpenError> {
     let joined = match group {
         IpAddr::V4(group) => socket

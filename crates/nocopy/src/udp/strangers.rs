@@ -1,5 +1,6 @@
-//! Datagrams to hosts that may not exist, since their address may be forged, or that are gone. The kernel keeps one whose next hop does not
-//! answer (ARP, neighbour discovery) for some seconds, in the socket's send buffer: they could fill it, and no other peer would be answered.
+//! Datagrams to hosts that may not exist, since their address may be forged, or that are gone. The kernel
+//! keeps one whose next hop does not answer (ARP, neighbour discovery) for some seconds, in the socket's send
+//! buffer: they could fill it, and no other peer would be answered.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -8,11 +9,13 @@ use crate::engine::route::{Kind, Routes};
 use crate::sys::option;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
-/// The eighths of the send buffer that are open to any address, and to peers that have answered nothing, or not what they were sent before.
+/// The eighths of the send buffer that are open to any address, and to peers that have answered nothing, or
+/// not what they were sent before.
 const STRANGERS: usize = 1;
 const SILENT_PEERS: usize = 4;
 
-/// After how many bytes the buffer is looked at again: less than the share of a usual one (208 KiB), and no system call for each datagram.
+/// After how many bytes the buffer is looked at again: less than the share of a usual one (208 KiB), and no
+/// system call for each datagram.
 const LOOK_BYTES: usize = 16 << 10;
 
 /// What a short datagram takes of the buffer.
@@ -29,14 +32,15 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share, only if its next hop is known.
+    /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share,
+    /// only if its next hop is known.
     pub(crate) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
         self.used_eighths(socket, bytes, 0, STRANGERS) < STRANGERS
             || self.routes(socket).and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
     }
 
-    /// The same for a peer that has answered nothing, or not what it was sent before, from one of this host's addresses. `waiting`
-    /// datagrams as long as this one go before it.
+    /// The same for a peer that has answered nothing, or not what it was sent before, from one of this host's
+    /// addresses. `waiting` datagrams as long as this one go before it.
     pub(crate) fn may_reach(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -48,8 +52,8 @@ impl Strangers {
             || self.are_absent(socket, std::iter::once(way)).next().is_none_or(|is_absent| !is_absent)
     }
 
-    /// For which peers the kernel would keep what is sent to them from these addresses of the host, because their next hops do not answer:
-    /// none if that cannot be looked up.
+    /// For which peers the kernel would keep what is sent to them from these addresses of the host, because
+    /// their next hops do not answer: none if that cannot be looked up.
     pub(crate) fn are_absent(
         &mut self,
         socket: BorrowedFd<'_>,

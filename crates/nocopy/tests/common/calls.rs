@@ -1,6 +1,6 @@
-//! Counts the system calls of a thread, and shows in which one it waits. Counts show whether a wait sleeps or calls without a pause,
-//! however slow the machine is; processor time does not. A loop without system calls is not noticed. (The library's own
-//! unit tests use this file, too.)
+//! Counts the system calls of a thread, and shows in which one it waits. Counts show whether a wait sleeps or
+//! calls without a pause, however slow the machine is; processor time does not. A loop without system calls
+//! is not noticed. (The library's own unit tests use this file, too.)
 #![allow(unsafe_code)]
 
 use std::io;
@@ -51,15 +51,16 @@ impl Calls {
         Self { counts: Arc::new(Counts { listener: AtomicI32::new(NOT_YET), by_number }) }
     }
 
-    /// Counts each system call of the calling thread from here on until the thread ends, and of the threads that it starts.
+    /// Counts each system call of the calling thread from here on until the thread ends, and of the threads
+    /// that it starts.
     ///
     /// A call that SIGSTOP and SIGCONT interrupt is repeated, and counted again.
     pub(crate) fn count_this_thread(&self) {
         let counts = Arc::clone(&self.counts);
         thread::spawn(move || counts.follow());
         let listener = report_calls();
-        // No system call may come before this, because nothing would answer it. Pairs with the Acquire in `Counts::follow`, which must see the
-        // descriptor open.
+        // No system call may come before this, because nothing would answer it. Pairs with the Acquire in
+        // `Counts::follow`, which must see the descriptor open.
         self.counts.listener.store(*listener.as_ref().unwrap_or(&REFUSED), Release);
         if let Err(error) = listener {
             let hint = match error.raw_os_error() {
@@ -82,8 +83,8 @@ impl Calls {
 }
 
 impl Counts {
-    /// Counts reported calls, and lets them continue, until no reporting thread is left. Allocates nothing: a thread that waits for the
-    /// answer may hold the allocator's lock.
+    /// Counts reported calls, and lets them continue, until no reporting thread is left. Allocates nothing: a
+    /// thread that waits for the answer may hold the allocator's lock.
     fn follow(&self) {
         let listener = loop {
             // Pairs with the Release in `Calls::count_this_thread`.
@@ -119,7 +120,8 @@ impl Counts {
         self.by_number[request.data.nr as usize % NUMBERS].fetch_add(1, Relaxed);
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let mut answer = libc::seccomp_notif_resp { id: request.id, val: 0, error: 0, flags };
-        // SAFETY: `answer` is such a structure. It is refused if the call is over by a signal, which is as well.
+        // SAFETY: `answer` is such a structure. It is refused if the call is over by a signal, which is as
+        // well.
         unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
     }
 }
@@ -160,8 +162,9 @@ pub(crate) fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Waits until a thread of this process sleeps in one of these calls, or is about to make it, if its calls are counted: the
-/// kernel also shows a call while it waits for the counting thread's answer. `false`: the thread has ended.
+/// Waits until a thread of this process sleeps in one of these calls, or is about to make it, if its calls
+/// are counted: the kernel also shows a call while it waits for the counting thread's answer. `false`: the
+/// thread has ended.
 pub(crate) fn wait_until_in(thread: i32, calls: &[c_long]) -> bool {
     let give_up = Instant::now() + PATIENCE;
     // After a stop of the process, waits with a timeout continue under another name (restart_syscall(2)).

@@ -13,8 +13,8 @@ impl ForkedChild {
     /// Starts a copy of this process, with this thread only, which does the work and ends.
     #[allow(unsafe_code)]
     pub(crate) fn start(work: impl FnOnce()) -> Self {
-        // SAFETY: the child works with what this thread has made, and ends. (Other threads may hold the allocator's locks, which the C
-        // library makes good.)
+        // SAFETY: the child works with what this thread has made, and ends. (Other threads may hold the
+        // allocator's locks, which the C library makes good.)
         match unsafe { libc::fork() } {
             0 => {
                 let done = catch_unwind(AssertUnwindSafe(work));

@@ -63,7 +63,8 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// A hundred packets of different lengths up to the MTU of 1500, other lengths in each round, numbered from 1.
+/// A hundred packets of different lengths up to the MTU of 1500, other lengths in each round, numbered
+/// from 1.
 pub(crate) fn packets_of_many_lengths(to: &End, round: usize) -> Vec<Vec<u8>> {
     (0..100).map(|i| packet(to, (round * 100 + i) as u32 + 1, 60 + (round * 37 + i * 101) % 1455)).collect()
 }
@@ -121,7 +122,8 @@ pub(crate) fn assert_settled(port: &mut Port) {
     assert_eq!(port.receiver().stats().unwrap().faults + port.sender().stats().unwrap().faults, 0);
 }
 
-/// The kernel's count of requests for promiscuous mode (`IFLA_PROMISCUITY`); the flag shows only what `ip link` set.
+/// The kernel's count of requests for promiscuous mode (`IFLA_PROMISCUITY`); the flag shows only what
+/// `ip link` set.
 pub(crate) fn is_promiscuous(end: &End) -> bool {
     use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
     use netlink_packet_route::RouteNetlinkMessage;

@@ -1,4 +1,5 @@
-//! Streams whose bytes depend on their position, from one end of a lab to the other, and a link that can lose everything.
+//! Streams whose bytes depend on their position, from one end of a lab to the other, and a link that can lose
+//! everything.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +26,8 @@ pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: impl std::fmt::Dis
     assert_eq!(wrong, None, "{what}: the first wrong byte");
 }
 
-/// Our socket at the left end, and an ordinary one at the right. The congestion control is one that every kernel has.
+/// Our socket at the left end, and an ordinary one at the right. The congestion control is one that every
+/// kernel has.
 pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Stream, TcpStream) {
     let listener = listener(lab);
     connected_to(lab, builder, &listener)

@@ -1,4 +1,5 @@
-//! Whether another thread waits, and what waits at a socket, read from the kernel instead of sleeping long enough.
+//! Whether another thread waits, and what waits at a socket, read from the kernel instead of sleeping long
+//! enough.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,7 +10,8 @@ use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Processor time after which a thread that never sleeps counts as spinning, in ticks of a hundredth of a second.
+/// Processor time after which a thread that never sleeps counts as spinning, in ticks of a hundredth of a
+/// second.
 const SPINNING_TICKS: u64 = 3;
 
 /// A thread that is about to wait, as seen by others.
@@ -53,7 +55,8 @@ fn ticks(fields: &[String]) -> u64 {
 pub(crate) struct Observed(OwnedFd);
 
 impl Observed {
-    /// The socket bound to an IPv4 or IPv6 address at one end. The port number stays in use while this exists.
+    /// The socket bound to an IPv4 or IPv6 address at one end. The port number stays in use while this
+    /// exists.
     pub(crate) fn udp_socket(end: &End, address: SocketAddr) -> Self {
         let table = if address.is_ipv4() { "udp" } else { "udp6" };
         let table = end.namespace().run(|| fs::read_to_string(format!("/proc/thread-self/net/{table}")));

@@ -1,5 +1,5 @@
-//! The methods of every half: this does not compile if a half lacks one, or has another type for it. Other crates
-//! with halves of their own include this file by its path.
+//! The methods of every half: this does not compile if a half lacks one, or has another type for it. Other
+//! crates with halves of their own include this file by its path.
 
 /// All methods of a receiving half. The traits are not imported, so these are inherent methods.
 macro_rules! receives {
@@ -22,7 +22,8 @@ macro_rules! receives {
     )+ };
 }
 
-/// All methods of a sending half; `send` and `send_copy` take the payload, and then the destination if there are several.
+/// All methods of a sending half; `send` and `send_copy` take the payload, and then the destination if there
+/// are several.
 #[allow(unused_macros, reason = "not every crate has halves that send")]
 macro_rules! sends {
     ($($name:ident: $half:ty $(, to $to:ident: $address:ty)?);+ $(;)?) => { $(

@@ -1,4 +1,5 @@
-//! Endpoints that are bound to all addresses of their host: peers get everything from the address that they asked.
+//! Endpoints that are bound to all addresses of their host: peers get everything from the address that they
+//! asked.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -43,7 +44,8 @@ fn exchange(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, to_left: 
     }
 }
 
-/// Two connections of one endpoint are two of the host that is asked, by datagrams and by streams, and each can be the only one in use.
+/// Two connections of one endpoint are two of the host that is asked, by datagrams and by streams, and each
+/// can be the only one in use.
 #[test]
 fn one_peer_may_ask_several_addresses() {
     for mut server in at_wildcards() {

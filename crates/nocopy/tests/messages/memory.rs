@@ -75,8 +75,8 @@ fn messages_flow_without_allocations() {
         .into_iter()
         .map(|bytes| pattern(bytes, bytes))
         .collect();
-    // Until every list has its final length. Growing lists double, so that ends; but after a stall of the machine one may
-    // grow late. The cost of a message would appear in every series.
+    // Until every list has its final length. Growing lists double, so that ends; but after a stall of the
+    // machine one may grow late. The cost of a message would appear in every series.
     let mut allocations = Vec::new();
     let series = std::iter::from_fn(|| {
         let before = ALLOCATIONS.get();
@@ -136,7 +136,8 @@ fn memory_stays_within_the_limit_if_a_receiver_reads_nothing() {
 fn who_acknowledges_nothing_leaves_packets_for_others() {
     let mut server = endpoint(|builder| builder);
     let (message, long) = (pattern(1, 1400), pattern(2, 100_000));
-    // Each may have a window of 1,024 packets in flight, of some 8,000 in all. They are not run once they are connected.
+    // Each may have a window of 1,024 packets in flight, of some 8,000 in all. They are not run once they are
+    // connected.
     let silent: Vec<_> = (0..8)
         .map(|_| {
             let mut client = endpoint(|builder| builder);
@@ -152,7 +153,8 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
     drop(silent);
 }
 
-/// Connections of one address that acknowledge nothing leave as many packets to other addresses as one connection does.
+/// Connections of one address that acknowledge nothing leave as many packets to other addresses as one
+/// connection does.
 #[test]
 fn an_address_that_acknowledges_nothing_leaves_packets_for_others() {
     const PACKETS: usize = 500;

@@ -1,4 +1,5 @@
-//! Messages in posted buffers, and bytes in registered ones, between two endpoints over lo; and a peer that puts nonsense.
+//! Messages in posted buffers, and bytes in registered ones, between two endpoints over lo; and a peer that
+//! puts nonsense.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -115,8 +116,8 @@ impl Raw {
     }
 }
 
-/// What is said on a connection for puts is looked at: nothing is written that is no put to that region, every put is answered, and the
-/// connections live on.
+/// What is said on a connection for puts is looked at: nothing is written that is no put to that region,
+/// every put is answered, and the connections live on.
 #[test]
 fn a_peer_that_puts_nonsense_writes_nothing() {
     let (mut raw, mut endpoint) = (Raw::new(), bind(true));

@@ -148,8 +148,8 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
                 server.send(buffers, peer).is_ok()
             }),
         };
-        // The memory holds little more than two windows, and each of three peers may have one window in flight (1,024 packets). They connect, and
-        // then do nothing.
+        // The memory holds little more than two windows, and each of three peers may have one window in
+        // flight (1,024 packets). They connect, and then do nothing.
         let silent: Vec<_> = (0..3)
             .map(|_| {
                 let mut client = endpoint(lab.left(), Way::Sockets, |builder| builder);
@@ -166,7 +166,8 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
     }
 }
 
-/// Acknowledgements through the kernel give their frames back, although nothing queued makes either end look for free frames.
+/// Acknowledgements through the kernel give their frames back, although nothing queued makes either end look
+/// for free frames.
 #[test]
 fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
     let lab = lab!();

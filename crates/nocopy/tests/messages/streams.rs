@@ -33,7 +33,8 @@ fn wait_on_descriptor(endpoint: &mut Endpoint) {
     }
 }
 
-/// An endpoint, which opens streams in the network namespace of the thread that calls it, and its end of the link.
+/// An endpoint, which opens streams in the network namespace of the thread that calls it, and its end of the
+/// link.
 type Side<'a> = (&'a End, &'a mut Endpoint);
 
 /// Sends messages of all lengths, and checks that they arrive once and in order.

@@ -1,4 +1,5 @@
-//! Mapped pages may change: they are no slice, and making them one needs `unsafe`. They cannot outlive their chunk.
+//! Mapped pages may change: they are no slice, and making them one needs `unsafe`. They cannot outlive their
+//! chunk.
 use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
 fn main() {

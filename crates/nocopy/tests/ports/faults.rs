@@ -165,11 +165,13 @@ fn the_capability_that_is_missing_is_named() {
     }
 }
 
-/// Signals of a profiler, or of stopping and continuing the process. The kernel's verifier gives up at a signal.
+/// Signals of a profiler, or of stopping and continuing the process. The kernel's verifier gives up at a
+/// signal.
 #[test]
 #[allow(unsafe_code)]
 fn signals_do_not_keep_a_port_from_opening() {
-    /// For each port: fewer than the attempts to load a program, so even if each signal interrupts one, the last succeeds.
+    /// For each port: fewer than the attempts to load a program, so even if each signal interrupts one, the
+    /// last succeeds.
     const SIGNALS_MAX: u32 = 90;
     /// Signals in a row. Pauses between bursts spread them over all steps of opening.
     const BURST: u32 = 20;

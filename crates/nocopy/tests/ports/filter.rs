@@ -1,4 +1,5 @@
-//! Filters of ports on real traffic: matching packets arrive, others stay with the host, wherever the filter runs.
+//! Filters of ports on real traffic: matching packets arrive, others stay with the host, wherever the filter
+//! runs.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,7 +41,8 @@ fn host(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(read_late())).expect("opened")
 }
 
-/// So many packets of each, read in turns: a ring that is read only later is full on a machine so slow that each packet takes a block.
+/// So many packets of each, read in turns: a ring that is read only later is full on a machine so slow that
+/// each packet takes a block.
 fn receive_beside(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Vec<u8>>; 2] {
     let mut received = [Vec::new(), Vec::new()];
     let give_up = Instant::now() + PATIENCE;
@@ -59,12 +61,14 @@ fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {
     packets.iter().map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())).collect()
 }
 
-/// To be called after the last packet was received by either: packets stay in order, so no other is under way.
+/// To be called after the last packet was received by either: packets stay in order, so no other is under
+/// way.
 fn has_no_more(port: &mut Port) -> bool {
     port.receiver().try_receive().unwrap().next().is_none()
 }
 
-/// A program with a jump longer than eBPF's can be. It returns `then`, or `otherwise` if the frame's byte 17 is even.
+/// A program with a jump longer than eBPF's can be. It returns `then`, or `otherwise` if the frame's byte 17
+/// is even.
 fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
@@ -167,7 +171,8 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
     assert_settled(&mut right);
 }
 
-/// Neither a batch with less than one packet, nor endless packets that do not match, keep the caller from returning.
+/// Neither a batch with less than one packet, nor endless packets that do not match, keep the caller from
+/// returning.
 #[test]
 fn a_filter_in_user_space_gives_the_caller_a_turn() {
     let memory = |batch| {
@@ -238,7 +243,8 @@ fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     while filter.instructions().len() < 4095 {
         filter = with(tag, &filter);
     }
-    // Enough, if the namespace has a limit of its own (Linux 6.8): only the check of the queue must exceed it.
+    // Enough, if the namespace has a limit of its own (Linux 6.8): only the check of the queue must exceed
+    // it.
     let _ = lab.right().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1000000"));
     let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
     assert!(matches!(right.explain().filter, Some(FilterPlace::UserSpace(_))), "{}", right.explain());

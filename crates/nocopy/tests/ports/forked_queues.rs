@@ -1,5 +1,5 @@
-//! Several queues used as one and inherited by a forked child, with all other descriptors of the process: `cargo xtask test` runs each
-//! test in a process of its own.
+//! Several queues used as one and inherited by a forked child, with all other descriptors of the process:
+//! `cargo xtask test` runs each test in a process of its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use nocopy::port::{PortBuilder, Queues};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::wait_until;
 
-/// Only one of these tests at a time: with `cargo test`, where they share a process, a child would keep the descriptors of all of them
-/// open.
+/// Only one of these tests at a time: with `cargo test`, where they share a process, a child would keep the
+/// descriptors of all of them open.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -31,8 +31,8 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
     assert!(program.is_some());
     send_on(lab.left(), 1, lab.right(), 0, 5);
     wait_until("packets", || queues.arm().unwrap());
-    // SAFETY: the child only closes what this thread has made, and ends. (Other tests' threads may hold the allocator's locks, which
-    // the C library makes good.)
+    // SAFETY: the child only closes what this thread has made, and ends. (Other tests' threads may hold the
+    // allocator's locks, which the C library makes good.)
     match unsafe { libc::fork() } {
         0 => {
             queues.leave();

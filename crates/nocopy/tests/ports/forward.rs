@@ -1,4 +1,5 @@
-//! Packets forwarded whose senders left the checksum to a device: on memory ports, and between hosts in a lab.
+//! Packets forwarded whose senders left the checksum to a device: on memory ports, and between hosts in a
+//! lab.
 
 use nocopy::integration::PortTuning;
 use nocopy::port::PortBuilder;
@@ -146,7 +147,8 @@ fn the_kernel_or_the_library_finishes_it() {
     }
 }
 
-/// What a host sends, with its checksum as the host leaves it: unfinished as its bytes and the packet ring say, or finished.
+/// What a host sends, with its checksum as the host leaves it: unfinished as its bytes and the packet ring
+/// say, or finished.
 #[test]
 fn what_a_host_leaves_to_a_device_is_recognised() {
     let lab = lab!();

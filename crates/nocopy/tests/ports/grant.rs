@@ -133,7 +133,8 @@ fn maps(process: &str) -> Vec<RawFd> {
     maps.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Puts every socket of this process into the place of a queue in every map that it has, as far as the kernel allows that.
+/// Puts every socket of this process into the place of a queue in every map that it has, as far as the kernel
+/// allows that.
 #[allow(unsafe_code)]
 fn put_sockets_into_maps(queue: u32) {
     const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -143,7 +144,8 @@ fn put_sockets_into_maps(queue: u32) {
     {
         let places = [(&raw const queue).addr(), (&raw const socket).addr()];
         let element = [map as u64, places[0] as u64, places[1] as u64, 0];
-        // SAFETY: the command's fields: a map, pointers to a key and a value of four bytes each, flags. The kernel checks the descriptors.
+        // SAFETY: the command's fields: a map, pointers to a key and a value of four bytes each, flags. The
+        // kernel checks the descriptors.
         unsafe {
             libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &raw const element, size_of_val(&element))
         };
@@ -166,7 +168,8 @@ fn served(lab: &Lab, role: &str) -> Client {
     client
 }
 
-/// Sends packets of different sizes to the right end, whose client sends them back, several times around its rings.
+/// Sends packets of different sizes to the right end, whose client sends them back, several times around its
+/// rings.
 fn exchange(lab: &Lab) {
     let mut port = open(lab.left());
     for round in 0..20_u32 {
@@ -235,7 +238,8 @@ fn a_sandbox_without_bpf_will_do() {
     wait_for_no_program(lab.right());
 }
 
-/// A client that may use bpf(2), as most may, and binds its socket to another queue takes nothing from the host.
+/// A client that may use bpf(2), as most may, and binds its socket to another queue takes nothing from the
+/// host.
 #[test]
 fn a_client_cannot_take_another_queue() {
     let lab = lab!(Lab::builder().queues(2));

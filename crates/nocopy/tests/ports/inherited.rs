@@ -6,7 +6,8 @@ use nocopy::Port;
 use nocopy::area::{Area, AreaConfig};
 use nocopy::integration::PortTuning;
 
-/// How many mappings of this process of at least so many bytes are kept out of forked children (`dc`, proc_pid_smaps(5)).
+/// How many mappings of this process of at least so many bytes are kept out of forked children (`dc`,
+/// proc_pid_smaps(5)).
 fn kept_out(bytes: u64) -> usize {
     let text = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut large = false;

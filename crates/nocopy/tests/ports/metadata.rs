@@ -64,8 +64,8 @@ fn integrity(flow: &UdpFrame, packet: &[u8]) -> Integrity {
     Datagram::parse(ip.payload()).unwrap().verify_checksum(&flow.addresses).expect("a right checksum")
 }
 
-/// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the kernel, which drops
-/// those with a wrong checksum.
+/// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the
+/// kernel, which drops those with a wrong checksum.
 fn send_all_lengths(lab: &Lab, port: &mut Port) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), PORT)).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -135,7 +135,8 @@ fn the_checksum_is_in_the_packet_when_it_arrives() {
     assert_settled(&mut left);
 }
 
-/// A frame keeps the bytes of a request in front of its packet; sent again without one, they must have no effect.
+/// A frame keeps the bytes of a request in front of its packet; sent again without one, they must have no
+/// effect.
 #[test]
 fn a_request_holds_for_one_time_only() {
     let lab = lab!();
@@ -208,7 +209,8 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
     let frame = frame_of(&mut left, &flow, b"as it was");
     let rejected = left.sender().send_with(frame, Request::default().checksum(outside)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
-    // The kernel needs room for a request in front of every packet, and would otherwise keep the frame for ever.
+    // The kernel needs room for a request in front of every packet, and would otherwise keep the frame for
+    // ever.
     let mut frame = rejected.item;
     frame.truncate(100);
     let room = frame.headroom_bytes() - 15;
@@ -351,8 +353,8 @@ fn the_first_port_of_an_interface_decides_what_its_program_asks() {
     drop(asking);
 }
 
-/// The bytes in front of a packet belong to the program while it owns the frame: what it writes there must neither be believed later,
-/// nor keep the XDP program from noting what is true.
+/// The bytes in front of a packet belong to the program while it owns the frame: what it writes there must
+/// neither be believed later, nor keep the XDP program from noting what is true.
 #[test]
 fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
     let lab = lab!();

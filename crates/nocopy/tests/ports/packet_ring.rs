@@ -18,7 +18,8 @@ fn open_ring(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing)).expect("opened")
 }
 
-/// A ring of 32 blocks, because a slow sender's packets may use one each: the kernel hands over a partly filled one after a millisecond.
+/// A ring of 32 blocks, because a slow sender's packets may use one each: the kernel hands over a partly
+/// filled one after a millisecond.
 fn open_long_ring(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing).ring_sizes(16_384, 256)).expect("opened")
 }

@@ -317,8 +317,8 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
     }
 }
 
-/// After taking stops, earlier packets can still be received, and each packet goes either to a port or to the host.
-/// The filter rejects the host's own packets.
+/// After taking stops, earlier packets can still be received, and each packet goes either to a port or to the
+/// host. The filter rejects the host's own packets.
 #[test]
 fn ports_that_stop_taking_leave_the_rest_to_the_host() {
     let of_the_test = nocopy::filter::compile("ether proto 0x88b5").unwrap();

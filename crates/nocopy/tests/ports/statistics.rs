@@ -17,7 +17,8 @@ fn open(end: &End) -> Port {
     end.namespace().run(set).unwrap()
 }
 
-/// Sends that many packets, and returns when the driver at the other end has passed all of them to its program.
+/// Sends that many packets, and returns when the driver at the other end has passed all of them to its
+/// program.
 fn send(port: &mut Port, to: &End, count: usize) {
     let before = packets_seen(to);
     common::queue_alike(port, to, count, 100);

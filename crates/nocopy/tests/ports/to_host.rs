@@ -92,7 +92,8 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
     })
 }
 
-/// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again and must let them pass.
+/// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again
+/// and must let them pass.
 #[test]
 fn the_host_receives_and_answers_what_a_port_hands_over() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
@@ -173,7 +174,8 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
     assert_settled(&mut right);
 }
 
-/// Both ends of a lab have the same index in their namespaces: without the check, the packet would go to the other host.
+/// Both ends of a lab have the same index in their namespaces: without the check, the packet would go to the
+/// other host.
 #[test]
 fn another_namespace_is_refused_instead_of_hit() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -195,12 +195,14 @@ fn driver_counter(end: &End, name: &str) -> u64 {
     counter.unwrap_or_else(|| panic!("no counter {name}: {:?}", snapshot.driver)).value
 }
 
-/// Frames redirected out of this end of a veth pair: those that the other end's ring accepted, and those it had no room for.
+/// Frames redirected out of this end of a veth pair: those that the other end's ring accepted, and those it
+/// had no room for.
 fn redirected(end: &End) -> [u64; 2] {
     ["tx_queue_0_xdp_xmit", "tx_queue_0_xdp_xmit_errors"].map(|name| driver_counter(end, name))
 }
 
-/// Sends that many frames, in several calls, and returns how many calls a signal ended early: those are repeated.
+/// Sends that many frames, in several calls, and returns how many calls a signal ended early: those are
+/// repeated.
 fn generate(interface: &str, frame: &[u8], count: u32) -> u32 {
     const CALLS: u32 = 20;
     let generator = Generator::new(interface).unwrap();
@@ -241,7 +243,8 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
                 last_came = Instant::now();
                 continue;
             }
-            // Counted by the socket; or, if veth's own ring was full before XDP saw the packet, by the driver.
+            // Counted by the socket; or, if veth's own ring was full before XDP saw the packet, by the
+            // driver.
             let lost = receiver.stats().unwrap().dropped;
             let now = redirected(left);
             let [taken, overflows] = [0, 1].map(|place| now[place] - before[place]);

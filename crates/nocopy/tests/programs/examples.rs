@@ -60,8 +60,8 @@ impl Drop for Example {
     }
 }
 
-/// An example's program. `cargo test` builds the examples, unless it runs only particular tests: then they are built here, as part of the
-/// workspace with all features, so that no library is compiled again for them.
+/// An example's program. `cargo test` builds the examples, unless it runs only particular tests: then they
+/// are built here, as part of the workspace with all features, so that no library is compiled again for them.
 fn built(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
     // Test binaries lie in target/PROFILE/deps, examples beside it.
@@ -330,8 +330,8 @@ fn tokio_receives_without_missing_a_wakeup() {
     example.succeeds();
 }
 
-/// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for. The hosts leave checksums to
-/// their devices, as they do unless told otherwise.
+/// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for.
+/// The hosts leave checksums to their devices, as they do unless told otherwise.
 ///
 /// ```text
 ///   left host ──── nc1 [bridge] nc2 ──── right host

@@ -1,12 +1,13 @@
-//! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those errors, and no others;
-//! a file without a mark compiles.
+//! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those
+//! errors, and no others; a file without a mark compiles.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Line and code of compiler errors (`rustc --explain`). Their texts are not compared, because they change with every version.
+/// Line and code of compiler errors (`rustc --explain`). Their texts are not compared, because they change
+/// with every version.
 type Errors = BTreeSet<(usize, String)>;
 
 fn expected(file: &Path) -> Errors {
@@ -43,7 +44,8 @@ fn reported(file: &Path) -> Errors {
     errors
 }
 
-/// The error in a line as `FILE:6:5: error[E0382]: borrow of moved value`. One without a code is called `none`.
+/// The error in a line as `FILE:6:5: error[E0382]: borrow of moved
+/// value`. One without a code is called `none`.
 fn error_of(line: &str) -> Option<(usize, String)> {
     let (place, message) = line.split_once(": error")?;
     let number = place.rsplit(':').nth(1)?.parse().ok()?;
@@ -69,8 +71,9 @@ fn library() -> PathBuf {
     newest.expect("the library was built for this test")
 }
 
-/// The directories of the library's dependencies: beside it, in `…/debug/deps`. If it was built with `--target`, that is
-/// `…/TARGET/debug/deps`, and macros, which run in the compiler, are built for the host, in `…/debug/deps`.
+/// The directories of the library's dependencies: beside it, in `…/debug/deps`. If it was built with
+/// `--target`, that is `…/TARGET/debug/deps`, and macros, which run in the compiler, are built for the host,
+/// in `…/debug/deps`.
 fn dependencies(library: &Path) -> Vec<PathBuf> {
     let beside = library.parent().unwrap();
     let profile = beside.parent().and_then(Path::file_name).unwrap();

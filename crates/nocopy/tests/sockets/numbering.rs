@@ -1,5 +1,5 @@
-//! The kernel numbers the zero-copy calls of a socket for all its senders together: memory returns when it is free, also with
-//! several senders, other descriptors, or calls that may not have been counted.
+//! The kernel numbers the zero-copy calls of a socket for all its senders together: memory returns when it is
+//! free, also with several senders, other descriptors, or calls that may not have been counted.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;

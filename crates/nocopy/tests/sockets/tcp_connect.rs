@@ -20,7 +20,8 @@ fn interrupts_calls(signal: i32) {
     extern "C" fn count(_: i32) {
         HANDLED.fetch_add(1, Relaxed);
     }
-    // SAFETY: all zeroes are a value of the type; the handler only adds to a number, so it may run at any time.
+    // SAFETY: all zeroes are a value of the type; the handler only adds to a number, so it may run at any
+    // time.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = count as extern "C" fn(i32) as libc::sighandler_t;

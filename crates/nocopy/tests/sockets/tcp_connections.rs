@@ -1,4 +1,5 @@
-//! Ten thousand connections at a time, which use most of a process's descriptors: `cargo xtask test` runs each test in a process of its own.
+//! Ten thousand connections at a time, which use most of a process's descriptors: `cargo xtask test` runs
+//! each test in a process of its own.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -25,7 +26,8 @@ fn message(number: usize, round: usize) -> Vec<u8> {
 
 /// Opens all connections, and then reads the message of each, in every round.
 fn clients(to: SocketAddr, connections: usize) {
-    // SAFETY: descriptors of its own from here on, so the limit holds for each end apart; none is shared with other threads.
+    // SAFETY: descriptors of its own from here on, so the limit holds for each end apart; none is shared with
+    // other threads.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
     let mut streams: Vec<TcpStream> =
         (0..connections).map(|_| TcpStream::connect(to).expect("connected")).collect();

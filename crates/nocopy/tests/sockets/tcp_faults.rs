@@ -137,7 +137,8 @@ fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
         // The window closes within milliseconds, and stays closed.
         assert!(wait_until_in(told.recv().unwrap(), &[POLL, SEND].concat()), "{}: it waits", name(method));
         thread::sleep(2 * SECOND);
-        // It looks ten times a second, with a few calls each time. A loop without a pause would make far more.
+        // It looks ten times a second, with a few calls each time. A loop without a pause would make far
+        // more.
         wait_until("waiting without spinning", || {
             let before = calls.total();
             thread::sleep(SECOND);
@@ -185,7 +186,8 @@ fn limit_memory(end: &End, bytes: u32) {
 fn without_memory_for_completions_tcp_sends_are_copied() {
     const PIECE_BYTES: usize = 500;
     let lab = lab!();
-    // For about three calls. Data waiting in the send buffer is recorded as one, so each must leave at once, and be lost.
+    // For about three calls. Data waiting in the send buffer is recorded as one, so each must leave at once,
+    // and be lost.
     limit_memory(lab.left(), 2000);
     // Repeated if it took so long that the kernel began to retransmit, and kept the rest.
     let give_up = Instant::now() + PATIENCE;
@@ -221,7 +223,8 @@ fn without_memory_for_completions_tcp_sends_are_copied() {
     assert!(why.contains("optmem_max"), "{why}");
 }
 
-/// Failed calls have no number: otherwise the kernel's ranges would name other calls, and some would never complete.
+/// Failed calls have no number: otherwise the kernel's ranges would name other calls, and some would never
+/// complete.
 #[test]
 fn calls_that_fail_or_take_a_part_shift_no_completion() {
     for method in available([Method::ZeroCopy, Method::UringZeroCopy]) {
@@ -262,8 +265,9 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
     }
 }
 
-/// Limits this thread's locked memory. (Capabilities belong to a thread; the limit belongs to the process, but applies only to threads
-/// without this capability.) What counts is locked by all processes of the real user, so this thread is one of its own.
+/// Limits this thread's locked memory. (Capabilities belong to a thread; the limit belongs to the process,
+/// but applies only to threads without this capability.) What counts is locked by all processes of the real
+/// user, so this thread is one of its own.
 fn limit_locked(bytes: u64) {
     let own = Uid::from_raw(60_000 + std::process::id() % 5_000);
     set_thread_res_uid(own, Uid::ROOT, Uid::ROOT).unwrap();

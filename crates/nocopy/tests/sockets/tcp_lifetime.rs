@@ -1,5 +1,5 @@
-//! Memory of streams that the kernel still reads when a stream is closed or dropped: its packets are lost, and retransmitted
-//! from that memory.
+//! Memory of streams that the kernel still reads when a stream is closed or dropped: its packets are lost,
+//! and retransmitted from that memory.
 
 use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
@@ -337,7 +337,8 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
     for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
-        // Some data is in flight as long as no one reads. (Losing packets would not end: the child has that descriptor, too.)
+        // Some data is in flight as long as no one reads. (Losing packets would not end: the child has that
+        // descriptor, too.)
         socket2::SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
         let sender = socket.sender();
         let sent = send_all(sender, &gone);

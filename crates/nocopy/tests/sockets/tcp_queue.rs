@@ -1,4 +1,5 @@
-//! A stream's queue holds several kinds of data, one after the other: none blocks another, and waiting costs nothing.
+//! A stream's queue holds several kinds of data, one after the other: none blocks another, and waiting costs
+//! nothing.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -61,7 +62,8 @@ fn nothing_is_kept_back_for_what_brings_no_bytes() {
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     for method in PublishedMethod::ALL {
         for behind in ["an empty buffer", "an empty range", "an empty buffer and range"] {
-            // A stall of the machine delays bytes, too: so there are several attempts. Held-back bytes are never sent sooner.
+            // A stall of the machine delays bytes, too: so there are several attempts. Held-back bytes are
+            // never sent sooner.
             let leaves = (0..5).any(|_| leaves_at_once(method, &data, behind));
             assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
         }

@@ -1,4 +1,5 @@
-//! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel no longer reads it.
+//! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the
+//! kernel no longer reads it.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! The halves of a stream in tokio programs: they resolve when something can continue, and cost nothing until then.
+//! The halves of a stream in tokio programs: they resolve when something can continue, and cost nothing until
+//! then.
 #![cfg(feature = "tokio")]
 
 use std::io::{ErrorKind, Read, Write};

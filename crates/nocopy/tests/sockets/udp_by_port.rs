@@ -1,4 +1,5 @@
-//! A UDP sender with a port as one more method: frames of the port, buffers of a pool and foreign memory arrive by every method.
+//! A UDP sender with a port as one more method: frames of the port, buffers of a pool and foreign memory
+//! arrive by every method.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -167,7 +168,8 @@ fn completions_and_errors_are_told_while_the_port_receives() {
     // One error for each datagram, however soon after another.
     lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
     let at_the_socket = Observed::udp_socket(end, local);
-    // Free buffers are left: without any, the sender would read completions with every call, before the half does.
+    // Free buffers are left: without any, the sender would read completions with every call, before the half
+    // does.
     let buffers: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     let nobody = SocketAddr::new(to.ip(), 9);

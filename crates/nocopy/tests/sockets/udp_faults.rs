@@ -129,7 +129,8 @@ fn each_datagram_of_a_refused_burst_is_counted_once() {
 
 #[test]
 fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
-    // Capabilities belong to a thread; the limit belongs to the process, but applies only to threads without this capability.
+    // Capabilities belong to a thread; the limit belongs to the process, but applies only to threads without
+    // this capability.
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).unwrap();

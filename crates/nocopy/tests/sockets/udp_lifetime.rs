@@ -1,4 +1,5 @@
-//! Memory that the kernel still reads when a socket is closed, dropped, or out of buffers: on an interface that delays packets.
+//! Memory that the kernel still reads when a socket is closed, dropped, or out of buffers: on an interface
+//! that delays packets.
 
 use std::io::ErrorKind;
 use std::mem::ManuallyDrop;
@@ -26,8 +27,8 @@ pub(crate) const FAST: &str = "8mbit";
 pub(crate) const DATAGRAM_BYTES: usize = 1000;
 pub(crate) const COUNT: usize = 40;
 
-/// Makes packets leave the left end so slowly that they are seen waiting even after a stall of minutes: one in eight
-/// seconds, the first two at once.
+/// Makes packets leave the left end so slowly that they are seen waiting even after a stall of minutes: one
+/// in eight seconds, the first two at once.
 pub(crate) fn hold_back(lab: &Lab) {
     shape(lab, "replace", SLOW, 10_000_000);
 }
@@ -38,15 +39,16 @@ pub(crate) fn let_go(lab: &Lab) {
     hurry(lab);
 }
 
-/// Makes the shaper use its new rate at once: by itself it waits until the next packet's time by the old rate. The packet sent
-/// for that reaches no socket.
+/// Makes the shaper use its new rate at once: by itself it waits until the next packet's time by the old
+/// rate. The packet sent for that reaches no socket.
 pub(crate) fn hurry(lab: &Lab) {
     let left = lab.left();
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
 }
 
-/// Limits the rate at which packets leave the left end; of waiting packets, `bytes` are kept, and others dropped.
+/// Limits the rate at which packets leave the left end; of waiting packets, `bytes` are kept, and others
+/// dropped.
 pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
     let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
@@ -334,8 +336,8 @@ fn without_memory_for_completions_datagrams_are_copied() {
     }
 }
 
-/// Keeps this thread, and those that it starts, on its present processor. Packets that two processors pass to a veth pair may
-/// overtake each other.
+/// Keeps this thread, and those that it starts, on its present processor. Packets that two processors pass to
+/// a veth pair may overtake each other.
 fn stay_on_this_processor() {
     let mut here = rustix::thread::CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
@@ -379,7 +381,8 @@ fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
         shape(&lab, "replace", FAST, 10_000);
-        // The other end waits this long for the missing fragments, and both ends are one machine: the memory is read until then.
+        // The other end waits this long for the missing fragments, and both ends are one machine: the memory
+        // is read until then.
         let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
         lab.right().namespace().run(waits).unwrap();
         let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
@@ -456,7 +459,8 @@ fn data_given_to_a_ring_arrives_after_a_forced_close() {
 fn through_veth_nobody_can_say() {
     let lab = lab!();
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-    // A receiver's socket gets a copy, so the kernel reports a copy; without one, the packet is dropped in the other namespace without one.
+    // A receiver's socket gets a copy, so the kernel reports a copy; without one, the packet is dropped in
+    // the other namespace without one.
     let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
     send_all(&mut socket);
     assert!(socket.sender().drain(PATIENCE).unwrap());

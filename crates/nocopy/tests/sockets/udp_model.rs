@@ -1,4 +1,5 @@
-//! Random messages by every method: each datagram arrives unchanged, each message returns once, and the ledger balances.
+//! Random messages by every method: each datagram arrives unchanged, each message returns once, and the
+//! ledger balances.
 
 use nocopy_lab::patience::PATIENCE;
 use std::collections::HashMap;
@@ -80,8 +81,8 @@ impl Model {
         };
         Self {
             random: Random(seed),
-            // Less than a huge page. For registered memory on huge pages the kernel charges each datagram of a ring with up to 2 MiB
-            // (`io_sg_from_iter`), and three would fill a receiver's buffer.
+            // Less than a huge page. For registered memory on huge pages the kernel charges each datagram of
+            // a ring with up to 2 MiB (`io_sg_from_iter`), and three would fill a receiver's buffer.
             pool: Pool::new(24, 64 << 10).unwrap(),
             receivers: (0..3).map(receiver).collect(),
             expected: vec![Vec::new(); 3],

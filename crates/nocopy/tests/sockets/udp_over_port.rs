@@ -21,8 +21,8 @@ use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab, has_ipv6_sockets, ipv6_sockets_or_skip, without_missing_ipv6_sockets};
 use nocopy_proto::UdpChecksum;
 
-/// Every pair of addresses has its own port numbers: a child forked by another test holds descriptors for a moment after
-/// they are closed here.
+/// Every pair of addresses has its own port numbers: a child forked by another test holds descriptors for a
+/// moment after they are closed here.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(7200);
 
 const LEFT_V6: &str = "fd77::1";
@@ -149,8 +149,9 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Waits so long that the next datagram checks for notified changes: a sender checks at most once in a millisecond. A longer
-/// wait does no harm: known routes expire within a second, but [`Noticed`] counts only notified changes.
+/// Waits so long that the next datagram checks for notified changes: a sender checks at most once in a
+/// millisecond. A longer wait does no harm: known routes expire within a second, but [`Noticed`] counts only
+/// notified changes.
 fn until_changes_are_asked_for() {
     std::thread::sleep(Duration::from_millis(2));
 }
@@ -179,7 +180,8 @@ fn modes_and_versions() -> impl Iterator<Item = (Mode, bool)> {
     without_missing_ipv6_sockets(all, |(_, ipv6)| *ipv6)
 }
 
-/// Every method, every length and each checksum setting arrives unchanged at an ordinary socket; and in the other direction.
+/// Every method, every length and each checksum setting arrives unchanged at an ordinary socket; and in the
+/// other direction.
 #[test]
 fn datagrams_go_both_ways_with_an_ordinary_socket() {
     let lab = lab!();
@@ -403,7 +405,8 @@ fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &st
     assert_eq!(socket.receiver().stats().unwrap()["strays"], before + 1, "{what}");
 }
 
-/// Sends numbered datagrams, each with its own flush, until one is sent by the port; returns how many there were.
+/// Sends numbered datagrams, each with its own flush, until one is sent by the port; returns how many there
+/// were.
 fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
     let first = *number;
     let before = socket.sender().stats().unwrap()["over_port"];
@@ -455,7 +458,8 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
         "the kernel kept what it could not send yet"
     );
 
-    // The peer gets another hardware address without an announcement: datagrams are lost until the host notices.
+    // The peer gets another hardware address without an announcement: datagrams are lost until the host
+    // notices.
     ip(right, "link set nc1 address 02:6e:63:00:00:99");
     ip(left, "neighbour flush all");
     let (first, mut noticed) = (number, Noticed::by(&mut socket));
@@ -513,7 +517,8 @@ fn a_stale_neighbour_is_confirmed() {
     close(left, socket);
 }
 
-/// The kernel fragments what is longer than the MTU, also after a change of the MTU, and joins received fragments.
+/// The kernel fragments what is longer than the MTU, also after a change of the MTU, and joins received
+/// fragments.
 #[test]
 fn fragments_are_the_kernels_business_both_ways() {
     let lab = lab!();
@@ -614,8 +619,8 @@ fn other_queues_are_the_kernels() {
             came.extend(receive(&mut socket, 3));
             peers.push(peer);
         }
-        // One more of each follows: a duplicate would arrive before it. One at a time: on a slow machine each takes a block of a packet ring,
-        // which has few.
+        // One more of each follows: a duplicate would arrive before it. One at a time: on a slow machine each
+        // takes a block of a packet ring, which has few.
         for (flow, peer) in (0..32_u16).zip(&peers) {
             peer.send_to(&flow.to_be_bytes(), local).unwrap();
             came.extend(receive(&mut socket, 1));
@@ -699,7 +704,8 @@ fn all_queues_have_one_address() {
     }
 }
 
-/// Sockets over all queues share the kernel's socket: its counts are in the stats of one of them, so that a sum is right.
+/// Sockets over all queues share the kernel's socket: its counts are in the stats of one of them, so that a
+/// sum is right.
 #[test]
 fn sockets_of_all_queues_count_the_kernels_socket_once() {
     let lab = lab!(Lab::builder().queues(2));

@@ -1,4 +1,5 @@
-//! Sockets in tokio programs: messages return when their memory is free, over the kernel's socket and over a port.
+//! Sockets in tokio programs: messages return when their memory is free, over the kernel's socket and over a
+//! port.
 #![cfg(feature = "tokio")]
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! The least that a program can do to read by NFS: calls that were made beforehand, and a loop of `recv()` that only counts how many bytes
-//! of replies came.
+//! The least that a program can do to read by NFS: calls that were made beforehand, and a loop of `recv()`
+//! that only counts how many bytes of replies came.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -112,7 +112,8 @@ impl Stream {
         Ok(Self { socket, reply_bytes: 0, begun: 0 })
     }
 
-    /// The number of replies that end with these bytes. All replies have the length of the first, which must have all requested bytes.
+    /// The number of replies that end with these bytes. All replies have the length of the first, which must
+    /// have all requested bytes.
     fn count(&mut self, received: &[u8], bytes: usize) -> io::Result<usize> {
         if self.reply_bytes == 0 {
             let mark = received.first_chunk().ok_or(io::ErrorKind::InvalidData)?;

@@ -1,5 +1,5 @@
-//! A program on libnfs, Debian's or another, compiled when it is needed: the programs that come with libnfs make only one call at a time,
-//! and libnfs-dev has all that a better one needs.
+//! A program on libnfs, Debian's or another, compiled when it is needed: the programs that come with libnfs
+//! make only one call at a time, and libnfs-dev has all that a better one needs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Programs that read by NFS, each in its own process: this library's client, one on libnfs, and loops of `recv()` without NFS.
+//! Programs that read by NFS, each in its own process: this library's client, one on libnfs, and loops of
+//! `recv()` without NFS.
 //!
 //! ```text
 //!   bench ── task (arguments) ──▶ nocopy bench-child read-nfs, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
@@ -35,7 +36,8 @@ pub(crate) struct Task {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// A file from start to end, repeatedly, by this library's client; its contents are as the bench wrote them.
+    /// A file from start to end, repeatedly, by this library's client; its contents are as the bench wrote
+    /// them.
     Post { url: String, bytes: usize, file_bytes: u64 },
     /// The same reads by prepared calls; only the length of replies is looked at.
     Ask { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },

@@ -1,4 +1,5 @@
-//! Two servers that know one file and one call: one copies through its own buffer, the other lets the kernel send the file.
+//! Two servers that know one file and one call: one copies through its own buffer, the other lets the kernel
+//! send the file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSlice, Write};
@@ -55,7 +56,8 @@ impl Server {
         loop {
             let (stream, _) = self.listener.accept()?;
             stream.set_nodelay(true)?;
-            // The client closes it when it is done, with replies in flight; a refused client sees the end of the connection.
+            // The client closes it when it is done, with replies in flight; a refused client sees the end of
+            // the connection.
             let _ = self.serve(&stream);
         }
     }

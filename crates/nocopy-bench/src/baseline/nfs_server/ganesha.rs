@@ -1,7 +1,8 @@
-//! Ganesha, from Debian: the common NFS server in user space. It registers with an rpcbind, which is started beside it.
+//! Ganesha, from Debian: the common NFS server in user space. It registers with an rpcbind, which is started
+//! beside it.
 //!
-//! Both keep files below `/run` and `/var/lib/nfs`. They get their own, in memory, in a mount namespace of this process, so that a server
-//! that runs on this machine is not disturbed, and nothing is left behind.
+//! Both keep files below `/run` and `/var/lib/nfs`. They get their own, in memory, in a mount namespace of
+//! this process, so that a server that runs on this machine is not disturbed, and nothing is left behind.
 
 use std::fs;
 use std::io;

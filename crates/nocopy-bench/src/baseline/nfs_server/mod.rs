@@ -1,10 +1,11 @@
-//! NFS servers to compare with, each in its own process: Ganesha, two hand-written ones that answer reads of one file, one that answers
-//! writes, and one that sends recorded replies.
+//! NFS servers to compare with, each in its own process: Ganesha, two hand-written ones that answer reads of
+//! one file, one that answers writes, and one that sends recorded replies.
 //!
 //! ```text
 //!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-child serve-nfs ── one word (stdout) ──▶ bench
 //! ```
-//! The process and its child processes end when its standard input ends, and so also with the bench, however that ends.
+//! The process and its child processes end when its standard input ends, and so also with the bench, however
+//! that ends.
 
 mod by_hand;
 mod ganesha;

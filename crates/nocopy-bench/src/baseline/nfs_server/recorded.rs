@@ -31,7 +31,8 @@ impl Server {
             stream.set_nodelay(true)?;
             let replies = Arc::clone(&self.replies);
             std::thread::Builder::new().name("replies".into()).spawn(move || {
-                // The client ends it when it has seen enough. The time of a thread that has ended would not be counted.
+                // The client ends it when it has seen enough. The time of a thread that has ended would not
+                // be counted.
                 let _ = send(stream, &replies);
                 loop {
                     std::thread::park();

@@ -1,8 +1,9 @@
 //! Packets addressed to another host, as on a mirror port, to a program that reads every byte.
 //!
-//! From the kernel generator, which makes them look like those of a card with XDP: at full rate, where packets per second
-//! count, and at a steady pace, where the receiver's processor time does ([`one`]), also for a few of many packets ([`filtered`]); on two queues for two threads ([`queues`]).
-//! From a packet socket of the other end, as veth sees packets of programs: short ones, and at an MTU of 9000 long ones.
+//! From the kernel generator, which makes them look like those of a card with XDP: at full rate, where
+//! packets per second count, and at a steady pace, where the receiver's processor time does ([`one`]), also
+//! for a few of many packets ([`filtered`]); on two queues for two threads ([`queues`]). From a packet socket
+//! of the other end, as veth sees packets of programs: short ones, and at an MTU of 9000 long ones.
 
 mod filtered;
 mod one;
@@ -30,8 +31,8 @@ const RING_CAUSE: &str = "packet ring: the kernel copies each socket buffer into
 const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 
 /// GRO is one of two things that make veth take redirected frames while no port is on the receiving end. The
-/// other, a program that passes everything, is a little slower for the packet ring (1.7 against 1.8 million/s).
-/// Packets from sockets arrive without GRO: there it is off, as on a new veth.
+/// other, a program that passes everything, is a little slower for the packet ring (1.7 against 1.8
+/// million/s). Packets from sockets arrive without GRO: there it is off, as on a new veth.
 pub(crate) const WITH_GRO: bool = true;
 
 pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
@@ -126,8 +127,8 @@ fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
     vec![one::series(stage, Source::Sockets, LONG_FRAME_BYTES)]
 }
 
-/// Makes the receiving end accept frames for sockets. On given interfaces by an XDP program that passes everything, because settings of
-/// such devices are not changed.
+/// Makes the receiving end accept frames for sockets. On given interfaces by an XDP program that passes
+/// everything, because settings of such devices are not changed.
 fn admit(stage: &Stage, source: Source) -> Result<Option<Attachment>, Failure> {
     if source == Source::Sockets || (stage.is_private() && WITH_GRO) {
         return Ok(None);

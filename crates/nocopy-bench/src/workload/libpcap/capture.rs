@@ -99,7 +99,8 @@ impl Take<'_> {
         ramp::take(self.stage, generator, rate, running)
     }
 
-    /// tcpdump as users run it, except `-Z root`: when it gives up root, it would give `/dev/null` to the other user.
+    /// tcpdump as users run it, except `-Z root`: when it gives up root, it would give `/dev/null` to the
+    /// other user.
     fn tcpdump(&self) -> Command {
         let mut command = Command::new(Recorder::Tcpdump.name());
         command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);
@@ -107,7 +108,8 @@ impl Take<'_> {
         command
     }
 
-    /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot take packets becomes passive.
+    /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot
+    /// take packets becomes passive.
     fn check(&self, running: &Running, by_packet_socket: bool) -> io::Result<()> {
         if let Some(library) = self.variant.library
             && !has_loaded(running.id(), library)?
@@ -122,7 +124,8 @@ impl Take<'_> {
     }
 }
 
-/// The number of packet sockets in this thread's network namespace that receive every protocol (`ETH_P_ALL`), as every passive capture does.
+/// The number of packet sockets in this thread's network namespace that receive every protocol (`ETH_P_ALL`),
+/// as every passive capture does.
 fn hearing() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())

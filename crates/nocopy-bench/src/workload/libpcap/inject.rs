@@ -1,6 +1,6 @@
-//! A program that injects frames at full rate, to sinks that drop them. On veth the sender's processor does the sink's work too: one sink
-//! is an unchanged peer, which drops frames not addressed to it; the other has an XDP program, for which the kernel copies each frame once
-//! more.
+//! A program that injects frames at full rate, to sinks that drop them. On veth the sender's processor does
+//! the sink's work too: one sink is an unchanged peer, which drops frames not addressed to it; the other has
+//! an XDP program, for which the kernel copies each frame once more.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Programs of libpcap's, as they are, with the system's library and with nocopy's: Debian's tcpdump receives ([`capture`]), a program
-//! injects ([`inject`]).
+//! Programs of libpcap's, as they are, with the system's library and with nocopy's: Debian's tcpdump receives
+//! ([`capture`]), a program injects ([`inject`]).
 
 mod capture;
 mod inject;

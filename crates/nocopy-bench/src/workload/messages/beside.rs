@@ -1,4 +1,5 @@
-//! Short messages there and back while 1 MiB ones flow to the same peer: behind them on one TCP connection, or beside puts.
+//! Short messages there and back while 1 MiB ones flow to the same peer: behind them on one TCP connection,
+//! or beside puts.
 
 use std::io;
 use std::sync::Arc;
@@ -91,7 +92,8 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     vec![of(Waiting::Blocking), of(Waiting::Spinning)]
 }
 
-/// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put is by its answer.
+/// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put
+/// is by its answer.
 struct Behind {
     tcp: Tcp,
     /// What is sent again and again, if this is the asking end.

@@ -11,7 +11,8 @@ use nocopy_report::result::Link;
 
 const PAIR: &str = "veth";
 
-/// Of all TCP connections, those beside datagrams too: what the kernel lets every network namespace choose as its default.
+/// Of all TCP connections, those beside datagrams too: what the kernel lets every network namespace choose as
+/// its default.
 const CONGESTION_CONTROL: &str = "reno";
 
 /// What the methods have in common.

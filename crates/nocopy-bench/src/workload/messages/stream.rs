@@ -49,7 +49,8 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Bytes of all posted buffers: as many messages as may come in one look.
 const POSTED_BYTES: usize = 4 << 20;
 
-/// How long the last messages may take to arrive, if lost ones are sent again; longer than any busy machine needs.
+/// How long the last messages may take to arrive, if lost ones are sent again; longer than any busy machine
+/// needs.
 const LAST_MAX: Duration = Duration::from_secs(60);
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";

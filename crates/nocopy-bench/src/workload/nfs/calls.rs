@@ -166,7 +166,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Lists on to the end of the directory, or until `go_on`, which gets the number of files, returns false. Returns whether the end was reached.
+    /// Lists on to the end of the directory, or until `go_on`, which gets the number of files, returns false.
+    /// Returns whether the end was reached.
     fn list_on(&mut self, position: &mut Position, mut go_on: impl FnMut(usize) -> bool) -> io::Result<bool> {
         loop {
             let asked = ReadDirPlusArguments {

@@ -264,7 +264,8 @@ impl Reads {
         self.under_way.len()
     }
 
-    /// Takes the next reply, which must be complete: its data is discarded, or stored in `content`. Returns its offset in the file.
+    /// Takes the next reply, which must be complete: its data is discarded, or stored in `content`. Returns
+    /// its offset in the file.
     pub(super) fn take(&mut self, is_discarded: bool) -> io::Result<u64> {
         let mut begin = [0; BEGIN_BYTES];
         self.receive(&mut begin)?;

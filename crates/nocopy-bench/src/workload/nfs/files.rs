@@ -113,15 +113,16 @@ fn write(path: &Path, bytes: u64) -> io::Result<()> {
 pub(super) struct Cold(File);
 
 impl Cold {
-    /// Drops the file's pages, and returns whether some page in this range is not in memory now: pages that are being read or sent
-    /// stay. If the kernel cannot report that, the answer is true.
+    /// Drops the file's pages, and returns whether some page in this range is not in memory now: pages that
+    /// are being read or sent stay. If the kernel cannot report that, the answer is true.
     pub(super) fn drop_pages(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         fadvise(&self.0, 0, None, Advice::DontNeed)?;
         Ok(nocopy::integration::is_cached(&self.0, offset, bytes) != Some(true))
     }
 }
 
-/// Until it is dropped, others can read the files that this process makes, whatever the user's umask: the server reads as another user.
+/// Until it is dropped, others can read the files that this process makes, whatever the user's umask: the
+/// server reads as another user.
 pub(super) struct ReadableByAll(Mode);
 
 impl ReadableByAll {

@@ -1,5 +1,5 @@
-//! Files of 4 KiB that are made, written and closed, several at a time, as the kernel's client does: a name is looked up, made, and its file
-//! written by one stable call.
+//! Files of 4 KiB that are made, written and closed, several at a time, as the kernel's client does: a name
+//! is looked up, made, and its file written by one stable call.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,8 @@
-//! Files served by NFS: cached reads, calls about files, writes, and the effect of a reader of a cold file on others.
+//! Files served by NFS: cached reads, calls about files, writes, and the effect of a reader of a cold file on
+//! others.
 //!
-//! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends of a veth pair.
+//! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends
+//! of a veth pair.
 
 mod beside;
 mod calls;
@@ -35,8 +37,8 @@ const NAME: &str = "nfs";
 /// More than any processor's own cache.
 const CACHED_BYTES: u64 = 64 << 20;
 
-/// Not the machine's own choice, since bbr, a common one, paces; every kernel allows this one in a namespace. Servers do not set it
-/// themselves.
+/// Not the machine's own choice, since bbr, a common one, paces; every kernel allows this one in a namespace.
+/// Servers do not set it themselves.
 const CONGESTION_CONTROL: &str = "reno";
 
 const SKIP_MEMORY: &str = "SKIP: nfs, writes: no directory in memory (tmpfs) with 1 GiB free was found.";

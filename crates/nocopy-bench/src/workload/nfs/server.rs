@@ -216,7 +216,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // When its input ends, the process ends its child processes; so a process that has ended already needs no kill.
+        // When its input ends, the process ends its child processes; so a process that has ended already
+        // needs no kill.
         if self.input.take().is_none() {
             let _ = self.child.kill();
         }

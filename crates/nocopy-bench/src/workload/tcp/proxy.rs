@@ -1,7 +1,8 @@
 //! A stream that a proxy passes on.
 //!
-//! Sender and receiver stand for other machines, so they are as cheap as possible and share a processor: pages of a file are sent by
-//! reference, and the kernel discards the received data. The proxy has the other processor, and limits the rate.
+//! Sender and receiver stand for other machines, so they are as cheap as possible and share a processor:
+//! pages of a file are sent by reference, and the kernel discards the received data. The proxy has the other
+//! processor, and limits the rate.
 
 use super::{BUFFER_BYTES, NOTE, Place, length_name};
 use crate::Failure;

@@ -14,7 +14,8 @@ const BASELINE: &str = "recv";
 /// From the buffer of a program that reads lines to that of a program that reads files.
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256 << 10, 1 << 20, 4 << 20];
 
-/// With 4148 and 8244 a segment has exactly one or two pages beside 52 bytes of headers; with the others it does not.
+/// With 4148 and 8244 a segment has exactly one or two pages beside 52 bytes of headers; with the others it
+/// does not.
 const MTUS_BYTES: [u32; 4] = [1500, 4148, 8244, 9000];
 
 pub(crate) const TCP_RECEIVE: Workload = Workload {

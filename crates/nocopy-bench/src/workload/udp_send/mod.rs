@@ -1,4 +1,5 @@
-//! Datagrams to one destination, into four sinks: the kernel's ways to send, used by hand, against the library's.
+//! Datagrams to one destination, into four sinks: the kernel's ways to send, used by hand, against the
+//! library's.
 
 mod reception;
 mod sink;
@@ -31,7 +32,8 @@ const NAME: &str = "udp-send";
 /// The baseline: one datagram per `send()`.
 const BASELINE: &str = "socket";
 
-/// Payload lengths: usual for games and name servers; nearly filling the usual MTU; nearly filling the long one.
+/// Payload lengths: usual for games and name servers; nearly filling the usual MTU; nearly filling the long
+/// one.
 const PAYLOAD_BYTES: [usize; 2] = [64, 1400];
 const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 
@@ -197,7 +199,8 @@ impl<'a> Context<'a> {
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
-    /// The sender, and the evidence if it is known in advance; otherwise the sender stores its evidence in `ledger`.
+    /// The sender, and the evidence if it is known in advance; otherwise the sender stores its evidence in
+    /// `ledger`.
     fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
         let Self { place, datagrams, way, .. } = self;
         let failed = || Failure::step(way.name(), "open a socket", "raise 'ulimit -n', or free memory");

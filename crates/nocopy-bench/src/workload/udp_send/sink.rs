@@ -1,4 +1,5 @@
-//! The sinks of datagrams. The cost of sending depends on the sink more than on anything else, so nothing is compared across sinks.
+//! The sinks of datagrams. The cost of sending depends on the sink more than on anything else, so nothing is
+//! compared across sinks.
 
 use std::io;
 

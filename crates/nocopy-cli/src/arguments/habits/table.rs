@@ -1,5 +1,5 @@
-//! What people type who come from other programs. The synonyms, the advice in errors, the manual pages and the completions are made from
-//! this table.
+//! What people type who come from other programs. The synonyms, the advice in errors, the manual pages and
+//! the completions are made from this table.
 
 use super::On::{Any, Host, Interface};
 use super::{Habit, Means, Meant, On};

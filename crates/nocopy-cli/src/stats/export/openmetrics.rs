@@ -20,8 +20,8 @@ struct Family {
     samples: Vec<(Labels, u64)>,
 }
 
-/// The one metric for all of a driver's own counters, with their names as a label: these are not names of metrics. Its type is unknown, since
-/// a driver's counters may decrease.
+/// The one metric for all of a driver's own counters, with their names as a label: these are not names of
+/// metrics. Its type is unknown, since a driver's counters may decrease.
 const DRIVER: &str = "nocopy_driver";
 const DRIVER_HELP: &str = "What the driver counts under a name of its own, as ethtool -S shows it.";
 

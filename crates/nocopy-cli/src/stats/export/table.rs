@@ -55,7 +55,8 @@ pub(in crate::stats) fn words(source: &Source) -> String {
     }
 }
 
-/// One line per counter: interface, source, counter, total, and the rate if there is one. An empty line ends a refresh.
+/// One line per counter: interface, source, counter, total, and the rate if there is one. An empty line ends
+/// a refresh.
 pub(in crate::stats) fn lines(reports: &[Report], all: bool) -> String {
     let mut text = String::new();
     let rows = reports.iter().flat_map(|report| shown(report, all).map(move |row| (report, row)));

@@ -1,4 +1,5 @@
-//! Signals, read between two drawings: none of them interrupts one, or ends the command before the terminal is as it was.
+//! Signals, read between two drawings: none of them interrupts one, or ends the command before the terminal
+//! is as it was.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -24,8 +25,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on signals wait until they are read. SIGHUP and SIGTSTP are left alone where this process was started to ignore them
-    /// (nohup(1), a shell without job control); the others are not, as for [`Interrupt`](nocopy_report::Interrupt).
+    /// From now on signals wait until they are read. SIGHUP and SIGTSTP are left alone where this process was
+    /// started to ignore them (nohup(1), a shell without job control); the others are not, as for
+    /// [`Interrupt`](nocopy_report::Interrupt).
     pub(super) fn block() -> Result<Self, Failure> {
         let others = [Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT];
         let is_left_alone =

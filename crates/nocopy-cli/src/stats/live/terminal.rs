@@ -59,8 +59,8 @@ struct Keyboard {
     before: Termios,
 }
 
-/// Whether the environment allows colours, by the rules of <https://no-color.org> and <https://bixense.com/clicolors>, as in clap. (The
-/// crate `console` treats an empty `NO_COLOR` as set.)
+/// Whether the environment allows colours, by the rules of <https://no-color.org> and
+/// <https://bixense.com/clicolors>, as in clap. (The crate `console` treats an empty `NO_COLOR` as set.)
 fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let value = |name| variable(name).filter(|value| !value.is_empty());
     match (value("NO_COLOR"), value("CLICOLOR_FORCE"), value("CLICOLOR")) {
@@ -71,7 +71,8 @@ fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
 }
 
 impl Terminal {
-    /// Standard output, with the keys of standard input if that is a terminal with this process in the foreground.
+    /// Standard output, with the keys of standard input if that is a terminal with this process in the
+    /// foreground.
     pub(super) fn standard() -> io::Result<Self> {
         let input = io::stdin();
         // A process in the background that reads keys, or sets how they are read, is stopped.
@@ -105,7 +106,8 @@ impl Terminal {
         self.state.enter()
     }
 
-    /// Gives the terminal back, and stops as Ctrl-Z stops any command. The signal that continues it asks to take the terminal again.
+    /// Gives the terminal back, and stops as Ctrl-Z stops any command. The signal that continues it asks to
+    /// take the terminal again.
     pub(super) fn suspend(&self) -> io::Result<()> {
         self.state.leave();
         Ok(kill_process(getpid(), Signal::STOP)?)

@@ -28,7 +28,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory for a server that reads as another user: what this process makes from now on can be read by all, whatever the umask was.
+/// A directory for a server that reads as another user: what this process makes from now on can be read by
+/// all, whatever the umask was.
 pub(crate) fn readable_directory() -> tempfile::TempDir {
     umask(Mode::WGRP | Mode::WOTH);
     tempfile::tempdir().unwrap()

@@ -36,7 +36,8 @@ pub(crate) fn send(scheme: &str, to: SocketAddr, arguments: &[&str]) -> Running 
     Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
 }
 
-/// Proves that the summaries of both ends have the same values in these fields, and returns both with the exit codes.
+/// Proves that the summaries of both ends have the same values in these fields, and returns both with the
+/// exit codes.
 pub(crate) fn agreed(fields: &[&str], sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
     for field in fields {
@@ -57,8 +58,8 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Proves that a sender with these options sends standard input as it comes, that a pause in it ends nothing, and that its end is
-/// known. Returns the sender's summary.
+/// Proves that a sender with these options sends standard input as it comes, that a pause in it ends nothing,
+/// and that its end is known. Returns the sender's summary.
 pub(crate) fn send_three_pieces(scheme: &str, sending: &[&str]) -> Value {
     with_enough_time(|seconds| {
         let (idle, mut overslept) = (Duration::from_secs(seconds), Duration::ZERO);

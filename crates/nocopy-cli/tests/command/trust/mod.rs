@@ -1,5 +1,5 @@
-//! Servers of the command while strangers do what they can: others are answered, and the servers' memory is bounded. Attacks take long,
-//! so they are ignored by the usual run: `cargo xtask nightly trust`.
+//! Servers of the command while strangers do what they can: others are answered, and the servers' memory is
+//! bounded. Attacks take long, so they are ignored by the usual run: `cargo xtask nightly trust`.
 
 mod memory;
 mod messages;

@@ -122,7 +122,8 @@ impl Scene {
         Self { around, server }
     }
 
-    /// All victims work beside the attack; each call of theirs is answered, and counted as theirs by the server.
+    /// All victims work beside the attack; each call of theirs is answered, and counted as theirs by the
+    /// server.
     fn attack(self, attack: impl Fn(usize, &Attack, SocketAddr) + Sync) -> (Value, TempDir) {
         let address = self.server.address;
         let mut victims: Vec<Client> =
@@ -229,7 +230,8 @@ fn floods_of_a_network_end_only_its_own_connections() {
     assert_eq!(summary["malformed"], 0, "half a call is no other message: {summary}");
 }
 
-/// Handles that the server did not make, and records that are no calls, lead nowhere and cost nobody else anything.
+/// Handles that the server did not make, and records that are no calls, lead nowhere and cost nobody else
+/// anything.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
 fn forged_handles_and_records_lead_nowhere() {

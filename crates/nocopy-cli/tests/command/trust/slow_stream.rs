@@ -1,4 +1,5 @@
-//! A peer of the message protocol that sends the units of its stream slowly, but not so slowly that it is cut (docs/protocol.md §16).
+//! A peer of the message protocol that sends the units of its stream slowly, but not so slowly that it is cut
+//! (docs/protocol.md §16).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -109,7 +110,8 @@ impl SlowStream {
         (self.sent, self.sequence) = (0, self.sequence.wrapping_add(span));
     }
 
-    /// Sends that much more of its unit, and begins the next one at its end; an error once the server has ended the stream.
+    /// Sends that much more of its unit, and begins the next one at its end; an error once the server has
+    /// ended the stream.
     pub(super) fn go_on(&mut self, bytes: usize) -> io::Result<()> {
         let end = self.unit.len().min(self.sent + bytes);
         match self.stream.write(&self.unit[self.sent..end]) {

@@ -7,8 +7,9 @@ pub(crate) use nocopy_lab::patience::{uninterrupted, wait_until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Attempts something that has to be done within a number of seconds, with more and more of them: the last is longer than any machine
-/// stands still. An attempt returns `None` only if it has seen that the time was over before it was done, and panics at any other failure.
+/// Attempts something that has to be done within a number of seconds, with more and more of them: the last is
+/// longer than any machine stands still. An attempt returns `None` only if it has seen that the time was over
+/// before it was done, and panics at any other failure.
 pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
     let seconds = [1, 4, 15, 60];
     seconds.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {seconds:?} seconds"))

@@ -126,7 +126,8 @@ impl Reading {
         self.filled == 0 && self.received == 0 && pool.contains(&self.buffer.as_ptr().addr())
     }
 
-    /// The buffer of this call that was posted last, if it was posted after `reading` and may be exchanged for its buffer.
+    /// The buffer of this call that was posted last, if it was posted after `reading` and may be exchanged
+    /// for its buffer.
     pub(super) fn latest_for(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
         let is_alike = |other: &Self| {
             other.is_exchangeable(pool)
@@ -145,8 +146,8 @@ impl Reading {
         Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_alone }
     }
 
-    /// Adds memory for the next `bytes` of the reply to `pieces`: its own buffer, then those of joined reads. Returns for how many bytes
-    /// there was room.
+    /// Adds memory for the next `bytes` of the reply to `pieces`: its own buffer, then those of joined reads.
+    /// Returns for how many bytes there was room.
     pub(super) fn space<'a>(&'a mut self, bytes: usize, pieces: &mut Pieces<'a>) -> usize {
         let start = self.filled + self.received;
         let (own, joined) = (&mut self.buffer, &mut self.joined);
@@ -161,7 +162,8 @@ impl Reading {
         bytes - left
     }
 
-    /// Counts `bytes` of the reply as received; `still` are to follow. Returns the reads that are complete, except the last of the reply.
+    /// Counts `bytes` of the reply as received; `still` are to follow. Returns the reads that are complete,
+    /// except the last of the reply.
     pub(super) fn advance(&mut self, mut bytes: usize, still: usize) -> Vec<Self> {
         let mut full = Vec::new();
         loop {
@@ -307,7 +309,8 @@ pub enum Done {
         ticket: Ticket,
         /// The bytes behind the header of the reply.
         results: Result<Vec<u8>, CallError>,
-        /// The call was sent again after a connection was lost. A server that had executed it and does not remember may now return an error.
+        /// The call was sent again after a connection was lost. A server that had executed it and does not
+        /// remember may now return an error.
         is_repeated: bool,
     },
     Filled {

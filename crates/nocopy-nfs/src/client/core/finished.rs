@@ -94,7 +94,8 @@ impl Core {
         }
     }
 
-    /// Handles a refusal by the server. If reads shared the call, one of them or the total length may be the reason: each gets its own call.
+    /// Handles a refusal by the server. If reads shared the call, one of them or the total length may be the
+    /// reason: each gets its own call.
     fn refuse(&mut self, call: Call, error: CallError) {
         match call.work {
             Work::Read(reading) if reading.is_joined() => {

@@ -8,8 +8,9 @@ use crate::wire::record::MARK_BYTES;
 use crate::wire::rpc::Reply;
 use crate::wire::xdr::{Reader, XdrError, padding};
 
-/// The usual length of a READ reply before its data (with attributes, and an empty verifier): so much is received at first. A longer
-/// header is received in two parts; with a shorter one, the first data is received too, and copied.
+/// The usual length of a READ reply before its data (with attributes, and an empty verifier): so much is
+/// received at first. A longer header is received in two parts; with a shorter one, the first data is
+/// received too, and copied.
 const HEAD_BYTES: usize = 132;
 
 /// Marks the last fragment of a record.

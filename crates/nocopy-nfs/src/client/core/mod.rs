@@ -1,15 +1,17 @@
 //! Encodes calls and interprets replies, without sockets, clock or randomness.
 //!
-//! All connections share one numbering of calls, so that a call can be repeated over another connection. For each connection the core says
-//! where to receive the next bytes ([`Space`]): into the posted buffer of the call that the reply names, then into memory for the next
-//! header. Lengths in a reply are compared with the call before any data is received, so a server decides neither how much memory is used
-//! nor which memory is written to.
+//! All connections share one numbering of calls, so that a call can be repeated over another connection. For
+//! each connection the core says where to receive the next bytes ([`Space`]): into the posted buffer of the
+//! call that the reply names, then into memory for the next header. Lengths in a reply are compared with the
+//! call before any data is received, so a server decides neither how much memory is used nor which memory is
+//! written to.
 //!
-//! **When a connection is lost**, its calls are sent again with the same numbers, by which a server can recognise calls that it has already
-//! executed.
+//! **When a connection is lost**, its calls are sent again with the same numbers, by which a server can
+//! recognise calls that it has already executed.
 //!
-//! **Writes** are sent as `UNSTABLE`, and kept until the reply to a COMMIT has the same verifier as their replies. Writes with another
-//! verifier were lost by a restart of the server, and are sent again. Writes to the same bytes between two commits have no order.
+//! **Writes** are sent as `UNSTABLE`, and kept until the reply to a COMMIT has the same verifier as their
+//! replies. Writes with another verifier were lost by a restart of the server, and are sent again. Writes to
+//! the same bytes between two commits have no order.
 
 mod bad_reply;
 mod call;
@@ -44,11 +46,12 @@ use crate::wire::{nfs3, record};
 /// Queued reads may wait while so many calls per queued read are in flight.
 const IN_FLIGHT_PER_QUEUED: usize = 3;
 
-/// The most bytes of consecutive reads that share a call. A server needs about as long for one call as to send 100 KiB; longer replies would
-/// leave the processor's cache before they are received.
+/// The most bytes of consecutive reads that share a call. A server needs about as long for one call as to
+/// send 100 KiB; longer replies would leave the processor's cache before they are received.
 const JOINED_BYTES_MAX: usize = 512 << 10;
 
-/// How many of the latest calls are searched for the buffer that was posted last; a few of them may be of other kinds.
+/// How many of the latest calls are searched for the buffer that was posted last; a few of them may be of
+/// other kinds.
 const LATEST_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +95,8 @@ pub struct Counts {
     pub reads: u64,
     /// Bytes of files that were received.
     pub read_bytes: u64,
-    /// Those of them that were received with a header, or in a record of several fragments, and copied a second time.
+    /// Those of them that were received with a header, or in a record of several fragments, and copied a
+    /// second time.
     pub moved_bytes: u64,
     /// Reads that shared the call of another one.
     pub joined: u64,
@@ -130,8 +134,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core for this number of connections. `xid`, the number of the first call, should be random, so that a server does not mistake the
-    /// calls for those of an earlier client.
+    /// A core for this number of connections. `xid`, the number of the first call, should be random, so that
+    /// a server does not mistake the calls for those of an earlier client.
     pub fn new(connections: usize, xid: u32, credential: Vec<u8>) -> Self {
         Self {
             credential,
@@ -151,8 +155,9 @@ impl Core {
         }
     }
 
-    /// Names the pool whose buffers may be exchanged among posted reads when a reply arrives. Other memory receives exactly the read that it
-    /// was posted for. Buffers of the pool in use now count as other memory.
+    /// Names the pool whose buffers may be exchanged among posted reads when a reply arrives. Other memory
+    /// receives exactly the read that it was posted for. Buffers of the pool in use now count as other
+    /// memory.
     pub fn set_pool(&mut self, pool: &Pool) {
         let buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
         let first = |buffer: &Buffer| buffer.as_ptr().addr();
@@ -172,7 +177,8 @@ impl Core {
         };
     }
 
-    /// Sets how often a read or write is [repeated](Self::resume) while the server is not ready (NFS3ERR_JUKEBOX), before it fails.
+    /// Sets how often a read or write is [repeated](Self::resume) while the server is not ready
+    /// (NFS3ERR_JUKEBOX), before it fails.
     pub fn set_delays_max(&mut self, times: u32) {
         self.delays_max = times;
     }
@@ -194,7 +200,8 @@ impl Core {
         ticket
     }
 
-    /// Starts a read of as many bytes as the buffer holds or, if it is empty, has room for. Fewer are read only at the end of the file.
+    /// Starts a read of as many bytes as the buffer holds or, if it is empty, has room for. Fewer are read
+    /// only at the end of the file.
     ///
     /// # Errors
     /// The buffer's memory is read-only, or it has none.
@@ -215,7 +222,8 @@ impl Core {
         Ok(ticket)
     }
 
-    /// Starts a write. The buffer is kept until a [`commit`](Self::commit) confirms that its bytes are on the server's disk.
+    /// Starts a write. The buffer is kept until a [`commit`](Self::commit) confirms that its bytes are on the
+    /// server's disk.
     ///
     /// # Errors
     /// The buffer is empty.
@@ -228,7 +236,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a commit of all earlier writes to the file. `None` while another commit of the file is in progress.
+    /// Starts a commit of all earlier writes to the file. `None` while another commit of the file is in
+    /// progress.
     pub fn commit(&mut self, file: FileHandle) -> Option<Ticket> {
         if self.uncommitted.is_committing(file) {
             return None;
@@ -358,14 +367,14 @@ impl Core {
         self.calls.insert(xid, call);
     }
 
-    /// The bytes of a call: the record up to its data, the data, the padding. `None` once it has its reply, which a correct server does not
-    /// send before it has received the whole call.
+    /// The bytes of a call: the record up to its data, the data, the padding. `None` once it has its reply,
+    /// which a correct server does not send before it has received the whole call.
     pub fn pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
         self.calls.get(&xid).map(|call| call.pieces())
     }
 
-    /// Handles the loss of a connection: its calls are queued again, before all others. Reads that shared a call get separate calls at the end
-    /// of the queue, since some of them may be complete.
+    /// Handles the loss of a connection: its calls are queued again, before all others. Reads that shared a
+    /// call get separate calls at the end of the queue, since some of them may be complete.
     pub fn lose(&mut self, connection: usize) {
         self.incoming[connection] = Incoming::default();
         let mut joined = Vec::new();
@@ -407,8 +416,8 @@ impl Core {
     /// Handles `bytes` bytes that were received into the [space](Self::space).
     ///
     /// # Errors
-    /// A reply is wrong. The caller must close the connection, which counts as [lost](Self::lose): the call of the wrong reply, if known, has
-    /// failed; the others are sent again.
+    /// A reply is wrong. The caller must close the connection, which counts as [lost](Self::lose): the call
+    /// of the wrong reply, if known, has failed; the others are sent again.
     ///
     /// # Panics
     /// `bytes` exceeds the room of the space.
@@ -508,8 +517,8 @@ impl Core {
         self.exchange(xid);
     }
 
-    /// Exchanges the buffer of this read for the one posted last, which is most likely still in the processor's cache. Used in turn, each
-    /// buffer would have left the cache.
+    /// Exchanges the buffer of this read for the one posted last, which is most likely still in the
+    /// processor's cache. Used in turn, each buffer would have left the cache.
     fn exchange(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
         if let Work::Read(reading) = &mut call.work
@@ -532,7 +541,8 @@ impl Core {
         self.done.pop_front()
     }
 
-    /// Fails all requests with this error, and resets all connections. The server may have executed calls that were sent.
+    /// Fails all requests with this error, and resets all connections. The server may have executed calls
+    /// that were sent.
     pub fn give_up(&mut self, error: CallError) {
         // A failure can begin a new call: a commit, after the writes before it.
         loop {
@@ -583,8 +593,8 @@ impl Core {
         self.queue.len()
     }
 
-    /// Whether queued calls may wait a little: all are reads that can share one call, which is not full yet, and the server has three times as
-    /// many calls to answer. A shared call costs both ends less.
+    /// Whether queued calls may wait a little: all are reads that can share one call, which is not full yet,
+    /// and the server has three times as many calls to answer. A shared call costs both ends less.
     pub fn can_wait(&self) -> bool {
         let most = self.joined_bytes_max.min(self.limits.read_bytes_max);
         let bytes = self.queue.iter().map(|xid| {

@@ -28,10 +28,12 @@ thread_local! {
     static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(BUFFERS, BUFFER_BYTES).expect("memory for a few buffers"));
 }
 
-/// Runs steps chosen by the input: requests, lost connections, and replies that are right, nearly right, or arbitrary.
+/// Runs steps chosen by the input: requests, lost connections, and replies that are right, nearly right, or
+/// arbitrary.
 ///
 /// # Panics
-/// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a buffer does not come back.
+/// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a
+/// buffer does not come back.
 pub fn check(input: &[u8]) {
     run(input);
 }

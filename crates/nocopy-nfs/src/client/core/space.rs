@@ -9,7 +9,8 @@ pub(super) const DATA_PIECES_MAX: usize = 16;
 
 pub(super) type Pieces<'a> = SmallVec<[IoSliceMut<'a>; DATA_PIECES_MAX + 1]>;
 
-/// Memory for the next bytes of a connection: the posted buffers for the rest of a reply's data, then memory for the next reply header.
+/// Memory for the next bytes of a connection: the posted buffers for the rest of a reply's data, then memory
+/// for the next reply header.
 #[derive(Debug)]
 pub struct Space<'a> {
     pub(super) pieces: Pieces<'a>,

@@ -173,7 +173,8 @@ fn replies_in_any_order_fill_their_buffers() {
     }
 }
 
-/// Proves that bytes of files are received where they stay, as long as heads are as long as servers make them.
+/// Proves that bytes of files are received where they stay, as long as heads are as long as servers make
+/// them.
 #[test]
 fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
     let mut core = core();
@@ -258,7 +259,8 @@ fn a_read_goes_on_until_the_buffer_or_the_file_ends() {
     assert_eq!(core.counts().calls, 4);
 }
 
-/// Each is refused before anything is written behind what was asked for; the others are sent again, and none is lost.
+/// Each is refused before anything is written behind what was asked for; the others are sent again, and none
+/// is lost.
 #[test]
 fn hostile_replies_fail_their_call_and_end_the_connection() {
     let xid = FIRST_XID;
@@ -369,7 +371,8 @@ fn refusals_are_told_apart() {
     }
 }
 
-/// Reads and writes for which the server is not ready are made again when it was given time, as calls of their own; not without end.
+/// Reads and writes for which the server is not ready are made again when it was given time, as calls of
+/// their own; not without end.
 #[test]
 fn a_server_that_is_not_ready_is_asked_again() {
     let mut core = core();
@@ -501,7 +504,8 @@ fn a_commit_waits_for_its_writes_and_releases_them() {
     assert_eq!((core.uncommitted_bytes(), pool.at_home(), core.counts().lost_bytes), (0, 1, 0));
 }
 
-/// Of what was written before and after the server was started again, only the first is sent again; and again until it stays.
+/// Of what was written before and after the server was started again, only the first is sent again; and again
+/// until it stays.
 #[test]
 fn what_a_server_lost_is_sent_again() {
     let mut core = core();
@@ -528,7 +532,8 @@ fn what_a_server_lost_is_sent_again() {
     assert_eq!((core.counts().lost_bytes, core.uncommitted_bytes()), (200, 0));
 }
 
-/// A server that writes little at a time decides neither how much is kept, nor how many calls are made to send it again.
+/// A server that writes little at a time decides neither how much is kept, nor how many calls are made to
+/// send it again.
 #[test]
 fn pieces_of_a_write_are_kept_together() {
     let mut core = core();

@@ -16,20 +16,23 @@ pub struct Reach {
     /// Connections to the server, among which reads and writes are distributed.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
-    /// How long to wait for a reply before the calls are sent again over a new connection; four times as long without a reply is an error.
+    /// How long to wait for a reply before the calls are sent again over a new connection; four times as long
+    /// without a reply is an error.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::duration)]
     pub timeout: Duration,
     /// Wait for the server forever.
     #[arg(long)]
     pub hard: bool,
-    /// Act as this user and group (default: those of this process). The server decides whether it accepts that.
+    /// Act as this user and group (default: those of this process). The server decides whether it accepts
+    /// that.
     #[arg(long, value_name = "UID:GID", value_parser = user)]
     pub user: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Args)]
 pub struct LsArguments {
-    /// Directories or files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
+    /// Directories or files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if
+    /// need be.
     #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
     pub urls: Vec<Url>,
     /// With type, permissions, owner, size and time.
@@ -54,14 +57,17 @@ pub struct CatArguments {
 #[derive(Debug, Args)]
 pub struct CpArguments {
     /// Sources, and as the last one the destination. Either the sources or the destination are at
-    /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be. A source that is a symbolic link is followed.
+    /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be. A source that
+    /// is a symbolic link is followed.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
-    /// Copy directories with everything in them: also symbolic links, FIFOs and sockets, and as root devices. What cannot be copied is named.
+    /// Copy directories with everything in them: also symbolic links, FIFOs and sockets, and as root devices.
+    /// What cannot be copied is named.
     #[arg(short, long)]
     pub recursive: bool,
-    /// Continue files that an earlier copy left unfinished, and skip those that have the same size and are not older. A file is continued
-    /// after the bytes that NAME.nocopy-done records as being on the disk; without that, or if the source has changed, it is copied anew.
+    /// Continue files that an earlier copy left unfinished, and skip those that have the same size and are
+    /// not older. A file is continued after the bytes that NAME.nocopy-done records as being on the disk;
+    /// without that, or if the source has changed, it is copied anew.
     #[arg(long)]
     pub resume: bool,
     /// Read everything again at the end, and compare it.

@@ -35,9 +35,9 @@ pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-/// Reads a file from an offset to its end, with several reads in flight; pieces are passed on in order. `range` ends at the probable
-/// end of the file: if the file has grown, reading continues. Returns the number of bytes from the offset on.
-/// Errors: reading or passing on failed. Reads in flight are then waited for.
+/// Reads a file from an offset to its end, with several reads in flight; pieces are passed on in order.
+/// `range` ends at the probable end of the file: if the file has grown, reading continues. Returns the number
+/// of bytes from the offset on. Errors: reading or passing on failed. Reads in flight are then waited for.
 pub(super) fn read(
     client: &mut Client,
     file: FileHandle,

@@ -102,7 +102,8 @@ fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
     Ok(Listed { url: url.to_string(), entries })
 }
 
-/// As `ls` does it, what a link to a directory leads to, unless its own attributes are wanted; of another link, itself.
+/// As `ls` does it, what a link to a directory leads to, unless its own attributes are wanted; of another
+/// link, itself.
 fn reached(url: &Url, arguments: &LsArguments) -> Result<Reached, Failure> {
     let itself = reach(url, &arguments.reach, None, Last::Keep)?;
     if itself.found.attributes.file_type == FileType::SymbolicLink

@@ -56,8 +56,8 @@ fn connect(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<(Client, s
     Ok(builder.connect(url)?)
 }
 
-/// Waits until no read is in flight, and drops their buffers: those behind the end of a file, or no longer needed. After an error, reads
-/// that were given up return, too, so the next file gets only its own.
+/// Waits until no read is in flight, and drops their buffers: those behind the end of a file, or no longer
+/// needed. After an error, reads that were given up return, too, so the next file gets only its own.
 fn drain(client: &mut Client) {
     while !matches!(client.receive(), Ok(None)) {}
 }

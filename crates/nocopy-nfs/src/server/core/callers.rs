@@ -16,8 +16,8 @@ pub enum Callers {
     Users {
         /// Whether root stays root instead of becoming nobody.
         is_root_trusted: bool,
-        /// Whether a call from any port is believed. Otherwise ports are believed that only root of the client can use, and calls from
-        /// others are made as [`User::UNTRUSTED`].
+        /// Whether a call from any port is believed. Otherwise ports are believed that only root of the
+        /// client can use, and calls from others are made as [`User::UNTRUSTED`].
         is_any_port_trusted: bool,
     },
 }

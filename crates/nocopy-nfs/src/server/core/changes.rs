@@ -16,7 +16,8 @@ use crate::wire::rpc::{Call, Reply};
 type Outcome<T> = NfsResult<T, WeakCacheConsistency>;
 
 impl Core {
-    /// Makes a change, and returns the reply. A call that a client repeats, because no reply arrived, is done once.
+    /// Makes a change, and returns the reply. A call that a client repeats, because no reply arrived, is done
+    /// once.
     pub(super) fn change(
         &self,
         call: &Call<'_>,
@@ -43,7 +44,8 @@ impl Core {
                 Ok(Answer::Reply(success(call.xid, &self.commit(caller, &arguments(call)?))))
             }
             _ => {
-                // The caller, too: another one's call with the same bytes, from a port that is not trusted, must not be the answer.
+                // The caller, too: another one's call with the same bytes, from a port that is not trusted,
+                // must not be the answer.
                 let asked = (procedure, caller, call.credential.body, call.arguments);
                 let is_untrusted = *caller == Caller::User(User::UNTRUSTED);
                 let client = Asking { address: from.address.ip(), is_untrusted };

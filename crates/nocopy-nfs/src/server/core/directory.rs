@@ -55,8 +55,8 @@ impl ListCall {
         }
     }
 
-    /// How many of the names fit into the reply. The first may exceed the limit of names: a client with a low limit
-    /// could not continue otherwise.
+    /// How many of the names fit into the reply. The first may exceed the limit of names: a client with a low
+    /// limit could not continue otherwise.
     fn fitting(&self, names: &[Name]) -> usize {
         let (mut names_bytes, mut bytes) = (0, PAGE_BYTES);
         let full_bytes = self.names_bytes_max.map_or(0, |_| FULL_BYTES);
@@ -107,7 +107,8 @@ impl Core {
     }
 }
 
-/// An entry with attributes and handle; without them, if the file no longer exists, or the look-up would be refused.
+/// An entry with attributes and handle; without them, if the file no longer exists, or the look-up would be
+/// refused.
 fn full_entry(name: &Name, found: Option<Found>) -> FullDirectoryEntry<'_> {
     FullDirectoryEntry {
         file_id: name.file_id,

@@ -40,8 +40,8 @@ pub enum Answer {
     Read(ReadCall),
     /// A directory is to be read, which can take long: see [`Core::list`].
     List(ListCall),
-    /// The call is being executed already, for another asker. Its reply will also be for the newest one that has repeated it, but not
-    /// for the one superseded.
+    /// The call is being executed already, for another asker. Its reply will also be for the newest one that
+    /// has repeated it, but not for the one superseded.
     InProgress {
         superseded: Option<Asker>,
     },
@@ -134,7 +134,8 @@ impl Core {
         self.unsaved.load(Ordering::Relaxed)
     }
 
-    /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads that serve others must not wait. A hint.
+    /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads
+    /// that serve others must not wait. A hint.
     pub fn is_quick(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
@@ -175,7 +176,8 @@ impl Core {
         Ok(self.dispatch(&call, from).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
     }
 
-    /// The reply of the portmapper to a datagram; `None` if it is no call, or one that is not answered when it is refused.
+    /// The reply of the portmapper to a datagram; `None` if it is no call, or one that is not answered when
+    /// it is refused.
     pub fn answer_datagram(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let call = Call::parse(datagram).ok()?;
         let is_indirect = (call.program, call.procedure) == (portmap::PROGRAM, portmap::CALL_INDIRECTLY);

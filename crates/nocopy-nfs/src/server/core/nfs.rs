@@ -1,4 +1,5 @@
-//! The procedures of NFS. Without `writable`, calls that change something are refused, with the present attributes.
+//! The procedures of NFS. Without `writable`, calls that change something are refused, with the present
+//! attributes.
 
 use std::sync::Arc;
 

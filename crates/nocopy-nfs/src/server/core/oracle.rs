@@ -15,8 +15,8 @@ const XID: u32 = 0x7e57;
 /// Longer than any reply without bytes of a file.
 const REPLY_BYTES_MAX: usize = 256 << 10;
 
-/// The first bytes of the input choose program, procedure, and whether the arguments begin with the root's handle; the rest are
-/// arguments. The whole input is also used as a record.
+/// The first bytes of the input choose program, procedure, and whether the arguments begin with the root's
+/// handle; the rest are arguments. The whole input is also used as a record.
 ///
 /// # Panics
 /// The call is not answered by one whole record.

@@ -1,4 +1,5 @@
-//! Replies to calls that must not be executed twice: a client without a reply repeats its call, possibly on another connection (RFC 1813, 4.5).
+//! Replies to calls that must not be executed twice: a client without a reply repeats its call, possibly on
+//! another connection (RFC 1813, 4.5).
 //!
 //! ```text
 //!   a new call ─▶ running ─▶ done: the same reply for each repetition
@@ -15,7 +16,8 @@ use nocopy_proto::message::network_of;
 
 use super::Refused;
 
-/// The most replies kept per client, and the most clients, both by recent use. Of the clients, one of the network with the most is forgotten.
+/// The most replies kept per client, and the most clients, both by recent use. Of the clients, one of the
+/// network with the most is forgotten.
 const CALLS_MAX: usize = 256;
 const CLIENTS_MAX: usize = 512;
 
@@ -32,7 +34,8 @@ pub(super) type Made = Result<Vec<u8>, Refused>;
 #[derive(Debug, Default)]
 pub(super) struct Replies(Mutex<VecDeque<Client>>);
 
-/// Who has made calls at an address: programs without privileges have replies of their own, so that they push out none of the host's mount.
+/// Who has made calls at an address: programs without privileges have replies of their own, so that they push
+/// out none of the host's mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asking {
     pub(super) address: IpAddr,
@@ -74,7 +77,8 @@ enum State {
 pub(super) enum Begun {
     /// It must be executed, and then be [finished](Replies::finish).
     New(Key),
-    /// It is being executed. Of the askers that have repeated it, the newest will get the reply; this one will get none.
+    /// It is being executed. Of the askers that have repeated it, the newest will get the reply; this one
+    /// will get none.
     Running(Option<Asker>),
     Done(Made),
 }
@@ -97,7 +101,8 @@ impl Replies {
         begun
     }
 
-    /// Keeps the reply of a call that was executed. Returns the asker that gets it, too, if the call was repeated meanwhile.
+    /// Keeps the reply of a call that was executed. Returns the asker that gets it, too, if the call was
+    /// repeated meanwhile.
     pub(super) fn finish(&self, who: Asking, key: Key, made: &Made) -> Option<Asker> {
         let mut clients = self.lock();
         let client = clients.iter_mut().rev().find(|client| client.who == who)?;

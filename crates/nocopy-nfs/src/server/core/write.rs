@@ -45,8 +45,8 @@ impl Write {
 }
 
 impl Core {
-    /// The write with which a long record of that many bytes begins, and where its data begin; `None` if the whole record is
-    /// needed for the answer.
+    /// The write with which a long record of that many bytes begins, and where its data begin; `None` if the
+    /// whole record is needed for the answer.
     pub fn parse_long_write(
         &self,
         begin: &[u8],
@@ -78,8 +78,8 @@ impl Core {
         Write { xid, head, verifier, writing }
     }
 
-    /// Writes the next bytes by calls of `put`, which gets an offset in the file and returns how many bytes it has written; not called if the
-    /// write is not [good](Write::is_good).
+    /// Writes the next bytes by calls of `put`, which gets an offset in the file and returns how many bytes
+    /// it has written; not called if the write is not [good](Write::is_good).
     pub fn write_on(
         &self,
         write: &mut Write,
@@ -109,7 +109,8 @@ impl Core {
             Err(status) => (Err(status), self.export.unchanged(&head.file)),
         };
         let written = match written {
-            // Data was lost meanwhile, possibly of this write: so it must be sent again, as an unstable one would be by the verifier.
+            // Data was lost meanwhile, possibly of this write: so it must be sent again, as an unstable one
+            // would be by the verifier.
             (Ok(_), changed) if stability != Stability::Unstable && self.export.verifier() != verifier => {
                 (Err(Status::Jukebox), changed)
             }

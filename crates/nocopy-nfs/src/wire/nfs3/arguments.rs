@@ -4,10 +4,12 @@ use super::FileHandle;
 use crate::wire::mount::Text;
 use crate::wire::xdr::xdr_struct;
 
-/// Longer than any call but a write may be: the RFC has no limit for names and paths, so they are refused by their own status.
+/// Longer than any call but a write may be: the RFC has no limit for names and paths, so they are refused by
+/// their own status.
 pub const ARGUMENT_BYTES_MAX: usize = 1 << 16;
 
-/// The name of a file in its directory. Longer ones than any file system has are decoded, so that they can be refused by their own status.
+/// The name of a file in its directory. Longer ones than any file system has are decoded, so that they can be
+/// refused by their own status.
 pub type Name<'a> = Text<'a, { ARGUMENT_BYTES_MAX }>;
 
 xdr_struct! {

@@ -195,8 +195,8 @@ xdr_struct! {
     }
 }
 
-/// A file that is none of bytes: mknoddata3 of the RFC. Types for which that has nothing are decoded, so that they can be refused by their own
-/// status.
+/// A file that is none of bytes: mknoddata3 of the RFC. Types for which that has nothing are decoded, so that
+/// they can be refused by their own status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewNode {
     pub file_type: FileType,

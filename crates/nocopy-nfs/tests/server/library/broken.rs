@@ -43,7 +43,8 @@ fn connections_that_are_cut_lose_nothing() {
     assert!(proxy.accepted() > 5);
 }
 
-/// The server ends between the writes and the commit: what it had and did not commit is sent again, and only then reported as written.
+/// The server ends between the writes and the commit: what it had and did not commit is sent again, and only
+/// then reported as written.
 #[test]
 fn a_server_that_is_started_again_gets_again_what_it_lost() {
     const BYTES: usize = 2 << 20;
@@ -115,7 +116,8 @@ fn replies_that_make_no_sense_end_with_an_error() {
     }
 }
 
-/// Soft: the calls are sent again by other connections, and then fail. (How long that takes is not looked at.)
+/// Soft: the calls are sent again by other connections, and then fail. (How long that takes is not looked
+/// at.)
 #[test]
 fn a_server_that_says_nothing_is_given_up() {
     let address = serve_nonsense(|_| None);

@@ -84,7 +84,8 @@ fn write_all(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8])
     assert_eq!((client.uncommitted_bytes(), pool.at_home()), (0, pool.total()));
 }
 
-/// Proves that every byte goes from the socket into its posted buffer, by one copy, whatever the number of connections.
+/// Proves that every byte goes from the socket into its posted buffer, by one copy, whatever the number of
+/// connections.
 #[test]
 fn posted_buffers_are_filled_from_the_socket() {
     let scene = Scene::new();

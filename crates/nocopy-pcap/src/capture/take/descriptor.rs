@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nocopy::integration::Waker;
 use nocopy::port::Queues;
 
-/// Readable when packets are in the rings, when the interface went down or was removed, and, once the program has asked for it, while
-/// claimed packets are left.
+/// Readable when packets are in the rings, when the interface went down or was removed, and, once the program
+/// has asked for it, while claimed packets are left.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     epoll: OwnedFd,
@@ -33,7 +33,8 @@ impl Descriptor {
     }
 
     pub(super) fn watch(&self) -> BorrowedFd<'_> {
-        // Here and below `SeqCst`: one of two threads, one of which asks while the other reads, sees the other's flag.
+        // Here and below `SeqCst`: one of two threads, one of which asks while the other reads, sees the
+        // other's flag.
         let is_first = !self.is_watched.swap(true, Ordering::SeqCst);
         if is_first && self.is_left.load(Ordering::SeqCst) {
             self.wake();
@@ -41,7 +42,8 @@ impl Descriptor {
         self.as_fd()
     }
 
-    /// Notes whether claimed packets are left. When none are, the descriptor is no longer readable because of them.
+    /// Notes whether claimed packets are left. When none are, the descriptor is no longer readable because of
+    /// them.
     pub(super) fn set_left(&self, is_left: bool) {
         self.is_left.store(is_left, Ordering::SeqCst);
         if is_left && self.is_watched.load(Ordering::SeqCst) {

@@ -1,8 +1,8 @@
 //! The filters that the reader runs itself until a new filter has taken effect.
 //!
-//! A filter applies from the next packet on. Claimed packets are compared with it one by one. The receivers filter packets in the rings,
-//! and return those that do not match to the host: permanently if the filter cannot run in the kernel, otherwise until the rings have been
-//! empty once.
+//! A filter applies from the next packet on. Claimed packets are compared with it one by one. The receivers
+//! filter packets in the rings, and return those that do not match to the host: permanently if the filter
+//! cannot run in the kernel, otherwise until the rings have been empty once.
 
 use nocopy::port::{Queues, ToHostError};
 use nocopy_proto::filter::{Ancillary, Program};

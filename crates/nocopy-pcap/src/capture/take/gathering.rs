@@ -1,20 +1,23 @@
 //! How long packets may accumulate before the program is woken for them.
 //!
-//! Once there is a packet, the program's thread sleeps in slices and checks the rings after each. It continues as long as the last slice
-//! brought more packets, there are too few to be worth a wake, and the handle's timeout is not over. A slice is long at a high rate, where
-//! the number of wakes matters, and short at a low one, which may be the pause before a burst. The cost is nothing on an idle interface,
-//! two wakes per packet at the lowest rates, and never more than about 500 wakes a second; above 40,000 packets a second the number falls.
+//! Once there is a packet, the program's thread sleeps in slices and checks the rings after each. It
+//! continues as long as the last slice brought more packets, there are too few to be worth a wake, and the
+//! handle's timeout is not over. A slice is long at a high rate, where the number of wakes matters, and short
+//! at a low one, which may be the pause before a burst. The cost is nothing on an idle interface, two wakes
+//! per packet at the lowest rates, and never more than about 500 wakes a second; above 40,000 packets a
+//! second the number falls.
 //!
-//! Packets arrive in bursts, even at a steady rate: cards moderate their interrupts, and programs send several in one call. So the packets
-//! of a single slice prove little, because it may have begun before or after a burst. The rate used is the highest of the last few
-//! milliseconds.
+//! Packets arrive in bursts, even at a steady rate: cards moderate their interrupts, and programs send
+//! several in one call. So the packets of a single slice prove little, because it may have begun before or
+//! after a burst. The rate used is the highest of the last few milliseconds.
 
 use std::time::{Duration, Instant};
 
 /// This many packets are worth waking up for.
 const PACKETS: u32 = 4096;
 
-/// Packets per second that may suddenly arrive on a quiet queue: a slice is as long as half of the ring's room lasts at this rate.
+/// Packets per second that may suddenly arrive on a quiet queue: a slice is as long as half of the ring's
+/// room lasts at this rate.
 const BURST_PER_S: f64 = 2e6;
 
 /// The longest slice at a low rate, however much room there is.
@@ -35,17 +38,20 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Decides how long to sleep while packets are there.
 #[derive(Debug)]
 pub(super) struct Gathering {
-    /// The number of packets to sleep for: less than a quarter of the room, so that a rate four times as high does not fill it.
+    /// The number of packets to sleep for: less than a quarter of the room, so that a rate four times as high
+    /// does not fill it.
     aim: f64,
     /// The longest slice at a low rate.
     short: Duration,
     /// The longest wait, over all slices.
     delay: Duration,
-    /// The longest slice now; at most doubles from check to check, so that a short burst is not mistaken for a rate.
+    /// The longest slice now; at most doubles from check to check, so that a short burst is not mistaken for
+    /// a rate.
     longest: Duration,
     until: Instant,
     rate: Rate,
-    /// The last look: when it was, how many packets had arrived in total, and how many were waiting, if that is known.
+    /// The last look: when it was, how many packets had arrived in total, and how many were waiting, if that
+    /// is known.
     looked: Instant,
     came: u64,
     waiting: Option<u32>,
@@ -117,8 +123,8 @@ impl Gathering {
         self.waiting = (!self.is_flowing(now)).then_some(0);
     }
 
-    /// How long to sleep until the next check, if `came` packets have arrived since the capture began, and `waiting` of them are in the
-    /// rings; `None`: no more sleep.
+    /// How long to sleep until the next check, if `came` packets have arrived since the capture began, and
+    /// `waiting` of them are in the rings; `None`: no more sleep.
     pub(super) fn slice(&mut self, now: Instant, (came, waiting): (u64, u32)) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.looked).max(MOMENT);
         let more = came.saturating_sub(self.came);

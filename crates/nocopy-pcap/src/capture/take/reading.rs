@@ -8,15 +8,15 @@ use nocopy::port::Queues;
 /// The most packets claimed at a time.
 pub(super) const CLAIMED_MAX: u32 = 64;
 
-/// How many frames ahead of the one being delivered are prefetched into this processor's cache. More would evict each other: the distances
-/// between frames are powers of two, so frames share few sets of a cache.
+/// How many frames ahead of the one being delivered are prefetched into this processor's cache. More would
+/// evict each other: the distances between frames are powers of two, so frames share few sets of a cache.
 const AHEAD: usize = 12;
 
 /// The queues of an interface, and the claimed packets.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Packets of `queues`. The field is declared before `queues`, so that packets are dropped first. Only [`Self::queues`] gives mutable access to
-    /// `queues`, and it puts the packets back before.
+    /// Packets of `queues`. The field is declared before `queues`, so that packets are dropped first. Only
+    /// [`Self::queues`] gives mutable access to `queues`, and it puts the packets back before.
     held: Vec<Packet<'static>>,
     /// The first packet that was not handed out.
     next: usize,
@@ -47,8 +47,8 @@ impl Reading {
             if self.held.len() < AHEAD {
                 packet.prefetch_arrival();
             }
-            // SAFETY: what a packet borrows is its half's pool, which lies on the heap behind `queues` and stays there until that is
-            // dropped or used mutably; both only after `held` was emptied.
+            // SAFETY: what a packet borrows is its half's pool, which lies on the heap behind `queues` and
+            // stays there until that is dropped or used mutably; both only after `held` was emptied.
             self.held.push(unsafe { std::mem::transmute::<Packet<'_>, Packet<'static>>(packet) });
         }
         Ok(self.held.len())

@@ -5,8 +5,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long the difference of the clocks counts as constant.
 const GOOD_FOR_NS: u64 = 100_000_000;
 
-/// Converts times of the monotonic clock to time of day. It adds the difference of the two clocks, which it reads again after a tenth of a
-/// second, so that a clock that is set or slewed is followed.
+/// Converts times of the monotonic clock to time of day. It adds the difference of the two clocks, which it
+/// reads again after a tenth of a second, so that a clock that is set or slewed is followed.
 #[derive(Debug)]
 pub(super) struct Realtime {
     /// Realtime less monotonic time, modulo 2^64.

@@ -1,4 +1,5 @@
-//! Watches the interface by a packet socket, because AF_XDP sockets raise no event when it is set down or removed.
+//! Watches the interface by a packet socket, because AF_XDP sockets raise no event when it is set down or
+//! removed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -13,7 +14,8 @@ use crate::{packet_socket, text};
 /// Makes a descriptor readable when the interface is set down or removed.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Has an error when the interface is set down or removed. It is bound to a protocol that no packet has; unbound it would get no error.
+    /// Has an error when the interface is set down or removed. It is bound to a protocol that no packet has;
+    /// unbound it would get no error.
     socket: OwnedFd,
     device: CString,
 }

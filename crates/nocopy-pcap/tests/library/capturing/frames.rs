@@ -1,4 +1,5 @@
-//! Frames of many kinds that no host answers, sent one after the other by one thread, so that every tap receives them in one order.
+//! Frames of many kinds that no host answers, sent one after the other by one thread, so that every tap
+//! receives them in one order.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

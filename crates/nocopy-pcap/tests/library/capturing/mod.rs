@@ -1,4 +1,5 @@
-//! Debian's own programs, run twice at once on the same traffic: with the system's libpcap, and with ours preloaded.
+//! Debian's own programs, run twice at once on the same traffic: with the system's libpcap, and with ours
+//! preloaded.
 //!
 //! ```text
 //!   left: raw sockets ── nc0 ═══ nc1 ──┬─▶ program, the system's libpcap ─▶ directory "system": stdout, stderr, what it wrote
@@ -48,7 +49,8 @@ pub(crate) enum End {
     /// As `Shown`, but Ctrl-C ends it.
     Interrupted(usize),
     Itself,
-    /// The program ends by itself after a number of packets; how many more it had received by then depends on timing.
+    /// The program ends by itself after a number of packets; how many more it had received by then depends on
+    /// timing.
     Enough,
 }
 
@@ -121,8 +123,8 @@ impl Scene {
         Program::start(self.lab.right(), self.scratch.directory(&name), self.scratch.library(), library, case)
     }
 
-    /// Runs it with one library and then with the other, each time on what `send` sends, and compares: for a library that leaves
-    /// nothing to the other one. Gives the account of the second.
+    /// Runs it with one library and then with the other, each time on what `send` sends, and compares: for a
+    /// library that leaves nothing to the other one. Gives the account of the second.
     pub(crate) fn compare_in_turn(&self, case: &Case, libraries: [Library; 2], send: impl Fn()) -> Account {
         let [system, ours] = libraries.map(|library| {
             let program = self.run(case, library);
@@ -162,8 +164,8 @@ impl Pair {
         }
     }
 
-    /// Waits until both programs have seen everything, ends them, and compares all that they printed and wrote; returns the account of the
-    /// one with this library.
+    /// Waits until both programs have seen everything, ends them, and compares all that they printed and
+    /// wrote; returns the account of the one with this library.
     pub(crate) fn compare(self) -> Account {
         let Self { case, system, ours } = self;
         // Wait for both before one of them ends, so that late packets reach both.

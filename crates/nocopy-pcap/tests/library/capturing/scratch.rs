@@ -21,7 +21,8 @@ impl Scratch {
         path
     }
 
-    /// A copy of the library that every user may read: the build directory may be in a private home directory.
+    /// A copy of the library that every user may read: the build directory may be in a private home
+    /// directory.
     pub(crate) fn library(&self) -> PathBuf {
         let copy = self.0.join("libpcap.so.0.8");
         if !copy.exists() {

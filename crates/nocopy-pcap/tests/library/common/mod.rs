@@ -19,8 +19,8 @@ pub(crate) fn our_library() -> PathBuf {
     library
 }
 
-/// The value of `LD_PRELOAD` that loads `library`; the sanitizer suite names the C compiler's run-time library, which an
-/// instrumented library needs before it.
+/// The value of `LD_PRELOAD` that loads `library`; the sanitizer suite names the C compiler's run-time
+/// library, which an instrumented library needs before it.
 pub(crate) fn preload(library: &Path) -> OsString {
     let runtime = std::env::var_os("NOCOPY_TEST_SANITIZER");
     let objects: Vec<_> =
@@ -93,7 +93,8 @@ pub(crate) struct Told {
     pub(crate) status: std::process::ExitStatus,
 }
 
-/// Runs a program on the right end of its own lab, and executes the requests in its output lines that begin with `?` (`program.h`).
+/// Runs a program on the right end of its own lab, and executes the requests in its output lines that begin
+/// with `?` (`program.h`).
 pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
     let right = lab.right();
     let wire = Wire::open(lab.left());

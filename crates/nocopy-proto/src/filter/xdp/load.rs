@@ -1,7 +1,7 @@
 //! Loads from the packet.
 //!
-//! By pointer only at constant offsets: a pointer that moves by X needs CAP_PERFMON (the verifier calls it "pointer arithmetic prohibited
-//! for !root"). So X-relative loads use `bpf_xdp_load_bytes`.
+//! By pointer only at constant offsets: a pointer that moves by X needs CAP_PERFMON (the verifier calls it
+//! "pointer arithmetic prohibited for !root"). So X-relative loads use `bpf_xdp_load_bytes`.
 
 use super::{A, CONTEXT, DATA, Translation, X};
 use crate::ebpf::{
@@ -17,7 +17,8 @@ use crate::filter::run::{ETHERNET_BYTES, TAG_BYTES, TYPE_OFFSET, VLAN_TYPES};
 pub(super) const DATA_BYTES: i16 = 0;
 const DATA_END_BYTES: i16 = 4;
 
-/// How far into a packet the verifier lets a pointer go (`MAX_PACKET_OFF`), and where `bpf_xdp_load_bytes` begins at most.
+/// How far into a packet the verifier lets a pointer go (`MAX_PACKET_OFF`), and where `bpf_xdp_load_bytes`
+/// begins at most.
 pub(super) const END_MAX: u32 = 0xffff;
 
 /// On the stack, below the scratch slots: the bytes that `bpf_xdp_load_bytes` loaded, and a saved offset.
@@ -89,8 +90,9 @@ impl Translation {
         self.code.place(done);
     }
 
-    /// Jumps to `beyond` if the linear part has less than `end` bytes; otherwise the returned register points to it. With fragments, the
-    /// pointer is made anew each time: facts about a lasting pointer would multiply the verifier's states for nothing.
+    /// Jumps to `beyond` if the linear part has less than `end` bytes; otherwise the returned register points
+    /// to it. With fragments, the pointer is made anew each time: facts about a lasting pointer would
+    /// multiply the verifier's states for nothing.
     fn compare_end(&mut self, end: u32, beyond: super::Label) -> Register {
         let data = if self.fragments { R3 } else { DATA };
         if self.fragments {

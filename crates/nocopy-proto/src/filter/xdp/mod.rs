@@ -57,18 +57,22 @@ pub enum Untranslatable {
 }
 
 impl Program {
-    /// Translates the filter to the beginning of an XDP program: it expects the context in R1; on a match it falls through, with
-    /// the context in R1 again, otherwise it returns `XDP_PASS`, so the packet goes to the host untouched.
+    /// Translates the filter to the beginning of an XDP program: it expects the context in R1; on a match it
+    /// falls through, with the context in R1 again, otherwise it returns `XDP_PASS`, so the packet goes to
+    /// the host untouched.
     ///
-    /// R6 to R9 and the uppermost 72 bytes of the stack are its own. With `fragments` it is for a program loaded with
-    /// `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. It needs `CAP_BPF` and `CAP_NET_ADMIN`, not `CAP_PERFMON`;
-    /// and Linux 5.18 if it asks for the length, loads relative to X (as for ports behind an IPv4 header), or has `fragments`.
+    /// R6 to R9 and the uppermost 72 bytes of the stack are its own. With `fragments` it is for a program
+    /// loaded with `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. It needs `CAP_BPF` and
+    /// `CAP_NET_ADMIN`, not `CAP_PERFMON`; and Linux 5.18 if it asks for the length, loads relative to X (as
+    /// for ports behind an IPv4 header), or has `fragments`.
     ///
-    /// The translation matches when [`Program::run`] returns more than 0, with these limits: an offset above 65,535 that is computed from X
-    /// counts as beyond the packet; a VLAN tag that the device has removed from the frame is not seen.
+    /// The translation matches when [`Program::run`] returns more than 0, with these limits: an offset above
+    /// 65,535 that is computed from X counts as beyond the packet; a VLAN tag that the device has removed
+    /// from the frame is not seen.
     ///
     /// # Errors
-    /// XDP does not know what the filter asks for, or the filter is too long. (The kernel's verifier may still find it too complex.)
+    /// XDP does not know what the filter asks for, or the filter is too long. (The kernel's verifier may
+    /// still find it too complex.)
     pub fn to_xdp(&self, fragments: bool) -> Result<Vec<Instruction>, Untranslatable> {
         self.check_answerable()?;
         let facts = Facts::of(&self.operations);
@@ -132,7 +136,8 @@ impl Translation {
         Self { code, fragments, labels, matched, no_match }
     }
 
-    /// A jump that is never taken, to what follows the filter: the verifier refuses instructions that no jump reaches.
+    /// A jump that is never taken, to what follows the filter: the verifier refuses instructions that no jump
+    /// reaches.
     fn pretend_to_match(&mut self) {
         self.code.branch(skip_if_u32(ebpf::Condition::NotEqual, A, 0, 0), self.matched);
     }

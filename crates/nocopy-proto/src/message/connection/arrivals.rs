@@ -38,7 +38,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.take_acknowledgement(now, header, ranges, counters, free);
     }
 
-    /// As [`handle_acknowledgement`](Self::handle_acknowledgement), for a datagram that does not prove that the peer is alive.
+    /// As [`handle_acknowledgement`](Self::handle_acknowledgement), for a datagram that does not prove that
+    /// the peer is alive.
     #[inline(always)] // as above
     pub(super) fn take_acknowledgement(
         &mut self,
@@ -85,7 +86,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let mut acknowledged = self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free);
         let is_impossible = acknowledged.is_none();
         if is_impossible && !ranges.is_empty() {
-            // A packet that the peer keeps by a damaged number would otherwise make all its acknowledgements useless.
+            // A packet that the peer keeps by a damaged number would otherwise make all its acknowledgements
+            // useless.
             let none = Ranges::default();
             acknowledged = self.send.acknowledge(expected, none.iter(expected), minimum, now, free);
         }
@@ -132,8 +134,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.find_losses(now, counters);
     }
 
-    /// Whether a long round trip is a sample. It is not if a probe would have been sent long before its end, had this end not been suspended
-    /// or busy: the acknowledgement may have waited here.
+    /// Whether a long round trip is a sample. It is not if a probe would have been sent long before its end,
+    /// had this end not been suspended or busy: the acknowledgement may have waited here.
     #[cold]
     fn is_sample(&self, round_trip: Span) -> bool {
         let had_no_turn = self.probes == 0 && round_trip > self.probe_timeout().times(4);
@@ -239,9 +241,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.acks.now |= self.acks.packets >= ACK_PACKETS;
     }
 
-    /// Keeps the packets of a run that follow one with this header, as [`handle_data`](Self::handle_data) would, as long as nothing needs a
-    /// decision: each is the next in order, a middle part of a message, and has no other news than the one before. Returns the first packet
-    /// that is different.
+    /// Keeps the packets of a run that follow one with this header, as [`handle_data`](Self::handle_data)
+    /// would, as long as nothing needs a decision: each is the next in order, a middle part of a message, and
+    /// has no other news than the one before. Returns the first packet that is different.
     #[inline]
     pub(in crate::message) fn handle_followers(
         &mut self,

@@ -1,4 +1,5 @@
-//! Acknowledgements that contradict what this end has sent or what the peer has acknowledged (docs/protocol.md §5.3).
+//! Acknowledgements that contradict what this end has sent or what the peer has acknowledged
+//! (docs/protocol.md §5.3).
 
 use super::Connection;
 use crate::message::time::Span;
@@ -22,8 +23,9 @@ pub(super) struct Contradictions {
 }
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
-    /// Notes an acknowledgement of packets that were never sent, of a part of a unit, or below an earlier acknowledgement. The last may be
-    /// old and overtaken: it counts only if its echo shows that the peer sent it after the first contradiction had arrived.
+    /// Notes an acknowledgement of packets that were never sent, of a part of a unit, or below an earlier
+    /// acknowledgement. The last may be old and overtaken: it counts only if its echo shows that the peer
+    /// sent it after the first contradiction had arrived.
     #[cold]
     pub(super) fn note_contradiction(&mut self, now: Time, header: &Header) {
         if header.flags.contains(Flags::ECHO) {
@@ -31,8 +33,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// Before a probe: notes whether ranges acknowledged the first packet that `expected` does not. An honest peer's never do: it
-    /// cannot both have the packet and wait for it.
+    /// Before a probe: notes whether ranges acknowledged the first packet that `expected` does not. An honest
+    /// peer's never do: it cannot both have the packet and wait for it.
     #[inline(never)]
     pub(super) fn note_acknowledged_first(&mut self, now: Time) {
         if self.send.has_acknowledged_first() {
@@ -47,7 +49,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
                 known.count = known.count.saturating_add(u32::from(counts(known.since)));
                 if known.count >= LASTING_COUNT && now.span_since(known.since) >= LASTING {
                     known.is_lasting = true;
-                    // The next alarm ends the connection. It is the one for losses, so that no other alarm has to check for this.
+                    // The next alarm ends the connection. It is the one for losses, so that no other alarm
+                    // has to check for this.
                     self.losses_look_again = Some(now);
                 }
             }

@@ -36,8 +36,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.send.has_nothing_to_send()
     }
 
-    /// Sets the alarm in the simple case that a packet has just arrived or was just sent, nothing was in flight before, and nothing waits
-    /// to be sent. Returns false if the case is not that simple.
+    /// Sets the alarm in the simple case that a packet has just arrived or was just sent, nothing was in
+    /// flight before, and nothing waits to be sent. Returns false if the case is not that simple.
     #[inline(always)] // for each packet
     pub(in crate::message) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
         let Some(alarm) = alarms.of(index).filter(|_| self.losses_look_again.is_none()) else { return false };
@@ -54,8 +54,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         true
     }
 
-    /// How long after sending a packet to check first, at the latest. If its answer has arrived by then, the alarm that is already set also
-    /// sends the acknowledgement.
+    /// How long after sending a packet to check first, at the latest. If its answer has arrived by then, the
+    /// alarm that is already set also sends the acknowledgement.
     #[inline]
     pub(super) fn look_delay(&self) -> Span {
         self.ack_delay.min(PROBE_FIRST)
@@ -75,8 +75,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         is_at_rest.then(|| self.quiet_until())
     }
 
-    /// When to set an alarm for the first check: a little earlier, so that the acknowledgement arrives before the check of the peer, whose
-    /// alarm is as old as this one if it answered at once.
+    /// When to set an alarm for the first check: a little earlier, so that the acknowledgement arrives before
+    /// the check of the peer, whose alarm is as old as this one if it answered at once.
     #[inline]
     fn before_look(&self, look: Time) -> Time {
         look - self.look_delay().eighth()
@@ -167,8 +167,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(())
     }
 
-    /// Notes that the peer must be asked whether it is alive, if that is due. If this happens so late that the next question is due as
-    /// well, this end did not work in between: its own silence does not count as the peer's.
+    /// Notes that the peer must be asked whether it is alive, if that is due. If this happens so late that
+    /// the next question is due as well, this end did not work in between: its own silence does not count as
+    /// the peer's.
     fn ask_when_due(&mut self, now: Time) -> bool {
         let due = self.heard + self.keep_alive.times(self.keep_alives + 1);
         if now < due {
@@ -189,15 +190,15 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         (self.keep_alives, self.confirmed) = (0, true);
     }
 
-    /// Sends a probe because packets in flight were not acknowledged, or needed credit did not arrive (RFC 9002 section 6.2, RFC 8985
-    /// section 7).
+    /// Sends a probe because packets in flight were not acknowledged, or needed credit did not arrive (RFC
+    /// 9002 section 6.2, RFC 8985 section 7).
     fn probe(&mut self, now: Time, counters: &mut Counters) {
         counters.probes += 1;
         self.note_acknowledged_first(now);
         self.probes += 1;
         (self.asked, self.is_answering) = (now, false);
-        // Also after later probes: then the first packet is sent again, the only one that a peer with little memory accepts
-        // (docs/protocol.md §8). A probe with the newest packet alone could fail for ever.
+        // Also after later probes: then the first packet is sent again, the only one that a peer with little
+        // memory accepts (docs/protocol.md §8). A probe with the newest packet alone could fail for ever.
         if self.probes >= PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
             counters.lost += self.send.lose_all().packets as u64;
             if self.probes == PROBES_TO_COLLAPSE {
@@ -213,7 +214,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         once.times(1 << self.probes.min(10)).min(PROBE_TIMEOUT_MAX.max(once))
     }
 
-    /// Begins the time in which the closed connection still answers, in case its last acknowledgement is lost.
+    /// Begins the time in which the closed connection still answers, in case its last acknowledgement is
+    /// lost.
     pub(in crate::message) fn linger(&mut self, now: Time) {
         // The probe timeout depends on times that the peer reports, so it is limited.
         let span = LINGER.max(self.probe_timeout().times(3).min(self.dead_after));

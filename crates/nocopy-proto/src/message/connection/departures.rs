@@ -45,13 +45,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             None => self.send.next_fresh()?,
         };
         self.pacer.sent(now);
-        // The last packet for now asks for an acknowledgement at once, because sending can only continue after it.
+        // The last packet for now asks for an acknowledgement at once, because sending can only continue
+        // after it.
         let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
     }
 
-    /// Sends up to `most` packets for the first time, as [`next`](Self::next) would, if nothing else is to be sent. Calls back with each
-    /// packet and its header; returns how many were sent.
+    /// Sends up to `most` packets for the first time, as [`next`](Self::next) would, if nothing else is to be
+    /// sent. Calls back with each packet and its header; returns how many were sent.
     #[inline]
     pub(in crate::message) fn send_fresh(
         &mut self,
@@ -73,8 +74,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         })
     }
 
-    /// Sends a packet that was not queued, as [`next`](Self::next) would if it were, if nothing else is to be sent. Calls back with the
-    /// packet and its header. Returns the packet if something else must be sent.
+    /// Sends a packet that was not queued, as [`next`](Self::next) would if it were, if nothing else is to be
+    /// sent. Calls back with the packet and its header. Returns the packet if something else must be sent.
     #[inline]
     pub(in crate::message) fn send_at_once(
         &mut self,
@@ -90,15 +91,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(())
     }
 
-    /// How many packets [`next`](Self::next) would send without a pause, if nothing is unacknowledged; otherwise 0.
+    /// How many packets [`next`](Self::next) would send without a pause, if nothing is unacknowledged;
+    /// otherwise 0.
     #[inline]
     pub(in crate::message) fn at_once(&self) -> usize {
         let by_credit = self.credit.saturating_sub(self.send.fresh()) as usize;
         if self.send.len() == 0 { by_credit.min(self.congestion.window()).saturating_sub(1) } else { 0 }
     }
 
-    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`: gives all of them and their headers to
-    /// `send`. False: something else must be sent, or they are too many to go now; then nothing has changed.
+    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`: gives
+    /// all of them and their headers to `send`. False: something else must be sent, or they are too many to
+    /// go now; then nothing has changed.
     #[inline]
     pub(in crate::message) fn send_run_at_once(
         &mut self,
@@ -122,13 +125,15 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         true
     }
 
-    /// The header of the acknowledgement that [`next`](Self::next) would return, if it has no ranges and nothing else is to be sent.
+    /// The header of the acknowledgement that [`next`](Self::next) would return, if it has no ranges and
+    /// nothing else is to be sent.
     #[inline]
     pub(in crate::message) fn plain_ack(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
         (self.acks.now && self.says_no_more()).then(|| self.emit_plain_ack(now))
     }
 
-    /// The same for an acknowledgement whose time has come, as after [`handle_timeout`](Self::handle_timeout), if nothing else is due.
+    /// The same for an acknowledgement whose time has come, as after
+    /// [`handle_timeout`](Self::handle_timeout), if nothing else is due.
     #[inline(always)] // where peers are many, for each message
     pub(in crate::message) fn plain_ack_when_due(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
         (self.owes_only_an_ack(now) && self.says_no_more()).then(|| self.emit_plain_ack(now))
@@ -153,8 +158,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         bytes
     }
 
-    /// The header of the next packet to be sent for the first time, if it may be sent now without further decisions; it then counts as
-    /// sent. The second value: whether no other may follow.
+    /// The header of the next packet to be sent for the first time, if it may be sent now without further
+    /// decisions; it then counts as sent. The second value: whether no other may follow.
     #[inline(always)] // for each packet
     fn fresh_header(&mut self, now: Time) -> Option<([u8; HEADER_BYTES], bool)> {
         let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
@@ -182,9 +187,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some((bytes, stops))
     }
 
-    /// Sends further packets for the first time, after one that was just sent, as long as [`next`](Self::next) would return them with the
-    /// same header except the number, and no more than `most`. Calls back with each packet and its sequence number; returns how many were
-    /// sent.
+    /// Sends further packets for the first time, after one that was just sent, as long as
+    /// [`next`](Self::next) would return them with the same header except the number, and no more than
+    /// `most`. Calls back with each packet and its sequence number; returns how many were sent.
     #[inline]
     pub(in crate::message) fn send_followers(
         &mut self,
@@ -204,7 +209,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if !is_plain {
             return 0;
         }
-        // The last packet that window or credit allow asks for an acknowledgement at once, so its header differs from the others.
+        // The last packet that window or credit allow asks for an acknowledgement at once, so its header
+        // differs from the others.
         let by_credit = self.credit.saturating_sub(fresh + 1);
         let by_window = self.congestion.window().saturating_sub(in_flight + 1) as u64;
         let most = by_credit.min(by_window).min(most.into()) as u32;

@@ -1,5 +1,5 @@
-//! The decisions of one connection: what to send next, when to acknowledge, when to give up. Other modules keep the windows, losses,
-//! times and rates that it decides by.
+//! The decisions of one connection: what to send next, when to acknowledge, when to give up. Other modules
+//! keep the windows, losses, times and rates that it decides by.
 
 mod arrivals;
 mod contradictions;
@@ -70,7 +70,8 @@ impl Agreed {
         self.credit > 1
     }
 
-    /// The longest message that may be sent: the peer accepts it, and has room for all of its packets at the same time.
+    /// The longest message that may be sent: the peer accepts it, and has room for all of its packets at the
+    /// same time.
     pub(super) fn message_bytes_max(&self) -> usize {
         self.message_bytes_max.min(framing::bytes_in(self.credit as usize, self.payload_bytes_max()))
     }
@@ -110,8 +111,8 @@ pub(super) struct Connection<S, R> {
     keep_alives: u32,
     /// The peer has sent something on the connection, so it knows that the connection exists.
     pub(super) confirmed: bool,
-    /// The peer has acknowledged something, and since then no packet needed a probe, and it was not asked for a sign of life. Only then the
-    /// short ways send to it, which do not check whether its host is there.
+    /// The peer has acknowledged something, and since then no packet needed a probe, and it was not asked for
+    /// a sign of life. Only then the short ways send to it, which do not check whether its host is there.
     is_answering: bool,
     /// The connection was reported to the caller.
     pub(super) announced: bool,
@@ -120,8 +121,8 @@ pub(super) struct Connection<S, R> {
     /// The number of places in the queue that were refused to the caller; 0: none.
     refused: usize,
     pub(super) finish_told: bool,
-    /// The peer has ended, but everything it sent has arrived. When that was read, the connection is reported as lost, with a reason, or as
-    /// closed. Nothing more is sent.
+    /// The peer has ended, but everything it sent has arrived. When that was read, the connection is reported
+    /// as lost, with a reason, or as closed. Nothing more is sent.
     pub(super) ended: Option<Option<LostReason>>,
     /// For clients: only the Accept has arrived from the peer so far.
     unheard: bool,
@@ -203,7 +204,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// For clients: confirms the Accept at once, since the server sends nothing until then (docs/protocol.md §3.4).
+    /// For clients: confirms the Accept at once, since the server sends nothing until then (docs/protocol.md
+    /// §3.4).
     pub(super) fn confirm(&mut self) {
         (self.confirmed, self.announced, self.acks.now, self.unheard) = (true, true, true, true);
     }
@@ -217,8 +219,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// For servers whose client has sent nothing yet: shortens the datagrams because the path takes no longer ones. They never get longer
-    /// again, since the client may have the answer that states the shorter length; nor shorter, once something is queued.
+    /// For servers whose client has sent nothing yet: shortens the datagrams because the path takes no longer
+    /// ones. They never get longer again, since the client may have the answer that states the shorter
+    /// length; nor shorter, once something is queued.
     pub(super) fn shorten(&mut self, datagram_bytes: usize) {
         if !self.confirmed && self.send.len() == 0 && datagram_bytes < self.agreed.datagram_bytes {
             self.agreed.datagram_bytes = datagram_bytes;
@@ -226,8 +229,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// How long the peer has acknowledged less than a quarter of what is kept for it, sent or not, by the clock of `shortage`. Measured only
-    /// when called, so to be called often.
+    /// How long the peer has acknowledged less than a quarter of what is kept for it, sent or not, by the
+    /// clock of `shortage`. Measured only when called, so to be called often.
     pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
         let (acknowledged, kept) = (self.send.first(), self.send.len());
         let goes_on = |slowness: &Slowness| self.send.packets() > 0 && acknowledged < slowness.enough;
@@ -244,7 +247,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.is_finished() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
     }
 
-    /// Notes that the caller was refused `packets` places in the queue; of several refusals the smallest counts.
+    /// Notes that the caller was refused `packets` places in the queue; of several refusals the smallest
+    /// counts.
     pub(super) fn refuse(&mut self, packets: usize) {
         let packets = packets.clamp(1, self.queue_max);
         self.refused = if self.refused == 0 { packets } else { self.refused.min(packets) };

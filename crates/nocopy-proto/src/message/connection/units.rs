@@ -10,7 +10,8 @@ use crate::message::{Counters, Time, Violation, sequence};
 /// The longest unit of several messages, with their headers.
 const UNIT_BYTES_MAX: usize = 262_112;
 
-/// After this time without a datagram, units do not count as having acknowledged: they are no signs of life, and no samples of the round trip.
+/// After this time without a datagram, units do not count as having acknowledged: they are no signs of life,
+/// and no samples of the round trip.
 const TELL_INTERVAL: Span = Span::from_millis(100);
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
@@ -28,7 +29,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let flags = Flags::NONE.with_if(stops, Flags::ANSWER);
         let acks = self.acks;
         let header = self.header(now, HeaderKind::Data, flags, place.sequence);
-        // Still due, if what precedes the unit in its stream may delay it, or if it is time for a sign of life.
+        // Still due, if what precedes the unit in its stream may delay it, or if it is time for a sign of
+        // life.
         if place.sequence != self.send.first() || now.span_since(acks.told) >= TELL_INTERVAL {
             self.acks = acks;
         }
@@ -37,8 +39,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(Unit { header, bytes: place.bytes, span: place.span })
     }
 
-    /// Queues a unit and gives it and its header to `send`, if it may be sent now and nothing else is to be sent.
-    /// Gives it back otherwise; then nothing has changed.
+    /// Queues a unit and gives it and its header to `send`, if it may be sent now and nothing else is to be
+    /// sent. Gives it back otherwise; then nothing has changed.
     #[inline]
     pub(in crate::message) fn send_unit_at_once(
         &mut self,
@@ -67,8 +69,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(())
     }
 
-    /// Handles the acknowledgement that a unit carries. It may be old, since units wait in their stream: it gives no round-trip sample and
-    /// no sign of life, and a probe that is due stays due.
+    /// Handles the acknowledgement that a unit carries. It may be old, since units wait in their stream: it
+    /// gives no round-trip sample and no sign of life, and a probe that is due stays due.
     pub(in crate::message) fn handle_word_of_unit(
         &mut self,
         now: Time,
@@ -82,11 +84,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.probe_due = probe_due;
     }
 
-    /// Whether a unit is valid: its bytes can be messages that need so many sequence numbers, none longer than this end accepts.
+    /// Whether a unit is valid: its bytes can be messages that need so many sequence numbers, none longer
+    /// than this end accepts.
     pub(in crate::message) fn may_be_unit(&self, unit: &Unit) -> bool {
         let payload_bytes_max = self.agreed.payload_bytes_max() as u64;
         let (bytes, span) = (u64::from(unit.bytes), u64::from(unit.span));
-        // Of two packets in a row at least one is full, but for the last of a message: the fuller they are, the more bytes.
+        // Of two packets in a row at least one is full, but for the last of a message: the fuller they are,
+        // the more bytes.
         let is_full = (span - 1) * (payload_bytes_max - 4) <= 2 * bytes;
         let longest = self.receive.longest_message().max(UNIT_BYTES_MAX);
         is_full && bytes <= span * payload_bytes_max && unit.bytes as usize <= longest

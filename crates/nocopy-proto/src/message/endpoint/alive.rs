@@ -1,7 +1,7 @@
 //! Signs of life for peers while the program does not call its endpoint (docs/protocol.md §10.1).
 //!
-//! The endpoint cannot send them, because nobody calls it then. It reports which connections exist; the caller lists them for a thread
-//! that sends instead.
+//! The endpoint cannot send them, because nobody calls it then. It reports which connections exist; the
+//! caller lists them for a thread that sends instead.
 
 use std::net::SocketAddr;
 
@@ -34,7 +34,8 @@ impl Changes {
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// From here on notes which connections begin and end, for [`Endpoint::poll_sign_of_life`]; ask for them after each call.
+    /// From here on notes which connections begin and end, for [`Endpoint::poll_sign_of_life`]; ask for them
+    /// after each call.
     pub fn note_signs_of_life(&mut self) {
         self.changes.is_noted = true;
         self.changes.places = self.all_peers().map(|peer| peer.index() as u32).collect();
@@ -46,7 +47,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         !self.changes.places.is_empty()
     }
 
-    /// A connection that began or ended: its [number](crate::message::Peer::index), and the sign of life that its peer is to get from now on, if any.
+    /// A connection that began or ended: its [number](crate::message::Peer::index), and the sign of life that
+    /// its peer is to get from now on, if any.
     pub fn poll_sign_of_life(&mut self) -> Option<(usize, Option<SignOfLife>)> {
         let index = self.changes.places.pop()? as usize;
         Some((index, self.sign_of_life_at(index)))

@@ -1,4 +1,5 @@
-//! Connections for puts, which exist beside those of the program's peers, and which the program does not see (docs/protocol.md §17.2).
+//! Connections for puts, which exist beside those of the program's peers, and which the program does not see
+//! (docs/protocol.md §17.2).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -91,8 +92,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(peer)
     }
 
-    /// A place for a connection for puts that a client asks for, with its id and first sequence number. Returns `None` unless the client has the
-    /// connection that it names, memory is registered for it, and a place is free.
+    /// A place for a connection for puts that a client asks for, with its id and first sequence number.
+    /// Returns `None` unless the client has the connection that it names, memory is registered for it, and a
+    /// place is free.
     pub(super) fn place_beside(&mut self, from: SocketAddr, placement: Placement) -> Option<(u32, u64, u32)> {
         let Placement::Beside(id) = placement else { return None };
         let main = index_of(id);

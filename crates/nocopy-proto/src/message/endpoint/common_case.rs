@@ -1,6 +1,7 @@
-//! The short way for the common case: it receives packets that are next in order, from a known peer, with whole messages, and sends
-//! packets to a peer for which nothing else is queued. It looks the connection up only once. A message that arrives alone is read in place,
-//! and never kept. All other datagrams go the general way; both ways have the same effect (`twins` tests this).
+//! The short way for the common case: it receives packets that are next in order, from a known peer, with
+//! whole messages, and sends packets to a peer for which nothing else is queued. It looks the connection up
+//! only once. A message that arrives alone is read in place, and never kept. All other datagrams go the
+//! general way; both ways have the same effect (`twins` tests this).
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -76,7 +77,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Handles a packet that is the next one of its connection and holds nothing but whole messages, as
-    /// [`handle_datagram`](Self::handle_datagram) does. Gives any other datagram back; then nothing has changed.
+    /// [`handle_datagram`](Self::handle_datagram) does. Gives any other datagram back; then nothing has
+    /// changed.
     pub(super) fn handle_next(
         &mut self,
         now: Time,
@@ -98,9 +100,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Err(datagram)
     }
 
-    /// Handles a common datagram in place, as [`handle_datagram`](Self::handle_datagram) does. For a packet with messages, `keep` makes
-    /// what is kept; without memory for that, the packet counts as not received. Returns false for any other datagram, and then has changed
-    /// nothing.
+    /// Handles a common datagram in place, as [`handle_datagram`](Self::handle_datagram) does. For a packet
+    /// with messages, `keep` makes what is kept; without memory for that, the packet counts as not received.
+    /// Returns false for any other datagram, and then has changed nothing.
     #[inline]
     pub fn handle_in_place(
         &mut self,
@@ -124,9 +126,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles a datagram that holds only one message, and reads that in place, as [`handle_datagram`](Self::handle_datagram) and
-    /// [`receive`](Self::receive) would, if no other message waits. Returns the message's peer, kind, and place in the datagram. Returns
-    /// `None` for any other datagram, and then has changed nothing.
+    /// Handles a datagram that holds only one message, and reads that in place, as
+    /// [`handle_datagram`](Self::handle_datagram) and [`receive`](Self::receive) would, if no other message
+    /// waits. Returns the message's peer, kind, and place in the datagram. Returns `None` for any other
+    /// datagram, and then has changed nothing.
     #[inline]
     pub fn receive_in_place(
         &mut self,
@@ -138,10 +141,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.receive_alone(now, from, congested, bytes, |receive, header| receive.lone_message(header, bytes))
     }
 
-    /// Handles datagrams that arrived together from one sender and hold one message and nothing else, and reads that in place, as
-    /// [`handle_run`](Self::handle_run) and [`receive`](Self::receive) would, if no other message waits. They lie one after another in
-    /// `run`, each of `packet_bytes` bytes, except that the last may be shorter. Returns the message's peer, kind, and place. Returns `None`
-    /// for any other datagrams, and then has changed nothing.
+    /// Handles datagrams that arrived together from one sender and hold one message and nothing else, and
+    /// reads that in place, as [`handle_run`](Self::handle_run) and [`receive`](Self::receive) would, if no
+    /// other message waits. They lie one after another in `run`, each of `packet_bytes` bytes, except that
+    /// the last may be shorter. Returns the message's peer, kind, and place. Returns `None` for any other
+    /// datagrams, and then has changed nothing.
     ///
     /// # Panics
     /// `packet_bytes` is 0.
@@ -205,9 +209,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, kind, place))
     }
 
-    /// Handles a unit that holds only one message, and reads that in place, as [`handle_unit`](Self::handle_unit) and
-    /// [`receive`](Self::receive) would, if no other message waits. Returns the message's kind and place in the unit. Returns `None` for any
-    /// other unit, and then has changed nothing.
+    /// Handles a unit that holds only one message, and reads that in place, as
+    /// [`handle_unit`](Self::handle_unit) and [`receive`](Self::receive) would, if no other message waits.
+    /// Returns the message's kind and place in the unit. Returns `None` for any other unit, and then has
+    /// changed nothing.
     #[inline]
     pub fn receive_unit_in_place(
         &mut self,
@@ -267,8 +272,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles a lone acknowledgement without questions and ranges in place, as [`handle_datagram`](Self::handle_datagram) does. Returns
-    /// false for any other datagram, and then has changed nothing.
+    /// Handles a lone acknowledgement without questions and ranges in place, as
+    /// [`handle_datagram`](Self::handle_datagram) does. Returns false for any other datagram, and then has
+    /// changed nothing.
     #[inline]
     fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> bool {
         let Some(header) = wire::plain_ack(datagram).filter(|_| self.takes_short_ways()) else {
@@ -295,9 +301,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// Queues a packet and sends it, as [`queue`](Self::queue) and [`poll_transmit`](Self::poll_transmit) would, if it is the only one to
-    /// be sent to any peer and nothing needs a decision. Calls back with the packet, its destination and header.
-    /// [`rest_after`](Self::rest_after) must follow.
+    /// Queues a packet and sends it, as [`queue`](Self::queue) and [`poll_transmit`](Self::poll_transmit)
+    /// would, if it is the only one to be sent to any peer and nothing needs a decision. Calls back with the
+    /// packet, its destination and header. [`rest_after`](Self::rest_after) must follow.
     ///
     /// # Errors
     /// Gives the packet back if it is not like that; then nothing has changed.
@@ -321,8 +327,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`, instead of
-    /// [`queue_all`](Self::queue_all). Gives all of them and their headers to `send`. False: it is not like that, and nothing has changed.
+    /// As [`send_at_once`](Self::send_at_once), for several packets, which are taken out of `packets`,
+    /// instead of [`queue_all`](Self::queue_all). Gives all of them and their headers to `send`. False: it is
+    /// not like that, and nothing has changed.
     #[inline]
     pub fn send_run_at_once(
         &mut self,
@@ -346,7 +353,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// As [`send_at_once`](Self::send_at_once), for a unit of so many numbers and bytes, instead of [`queue_unit`](Self::queue_unit).
+    /// As [`send_at_once`](Self::send_at_once), for a unit of so many numbers and bytes, instead of
+    /// [`queue_unit`](Self::queue_unit).
     ///
     /// # Errors
     /// Gives the unit back; then nothing has changed.
@@ -395,8 +403,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Sends the queued packets of the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would, as long as they are sent for
-    /// the first time and nothing needs a decision, and no more than `most`. Calls back with each packet, its destination and header.
+    /// Sends the queued packets of the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit)
+    /// would, as long as they are sent for the first time and nothing needs a decision, and no more than
+    /// `most`. Calls back with each packet, its destination and header.
     #[inline]
     pub fn transmit_fresh(
         &mut self,
@@ -421,8 +430,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would, if nothing else is to be
-    /// sent to it. Calls back with the datagram, its destination, and whether it is the last to any peer. Returns whether there was one.
+    /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit)
+    /// would, if nothing else is to be sent to it. Calls back with the datagram, its destination, and whether
+    /// it is the last to any peer. Returns whether there was one.
     #[inline]
     pub fn transmit_ack(&mut self, now: Time, each: impl FnOnce(&Path, &[u8; HEADER_BYTES], bool)) -> bool {
         let Some(&index) = self.sending.front() else { return false };
@@ -440,9 +450,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// If the first thing due is an acknowledgement, nothing else is to be sent to its peer, and nothing to others, passes it on with its
-    /// destination and whether nothing more is due. [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) would
-    /// have the same effect. Returns whether more is due, or may be.
+    /// If the first thing due is an acknowledgement, nothing else is to be sent to its peer, and nothing to
+    /// others, passes it on with its destination and whether nothing more is due.
+    /// [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) would have the
+    /// same effect. Returns whether more is due, or may be.
     #[inline]
     pub fn acknowledge_due(
         &mut self,
@@ -463,8 +474,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         more_is_due
     }
 
-    /// Puts a connection to rest that has nothing to send after an acknowledgement. Nearly always it only waits for the peer's silence, and
-    /// the alarm for that is set.
+    /// Puts a connection to rest that has nothing to send after an acknowledgement. Nearly always it only
+    /// waits for the peer's silence, and the alarm for that is set.
     #[inline(always)] // where peers are many, for each message
     fn rest_after_ack(&mut self, now: Time, index: u32) {
         let entry = &mut self.entries[index as usize];
@@ -478,8 +489,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// After [`Fresh::Last`], when its packets are on their way: what [`poll_transmit`](Self::poll_transmit) would do, which would give
-    /// nothing.
+    /// After [`Fresh::Last`], when its packets are on their way: what [`poll_transmit`](Self::poll_transmit)
+    /// would do, which would give nothing.
     #[inline]
     pub fn rest_after_last(&mut self, now: Time) {
         self.urgent = false;

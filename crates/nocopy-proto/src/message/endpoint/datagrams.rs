@@ -10,7 +10,8 @@ use crate::message::wire::{
 use crate::message::{Event, LostReason, Peer, Time};
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Handles a datagram from `from`; `congested`: it has ECN's CE mark (RFC 3168). If it is not kept, [`Endpoint::released`] returns it.
+    /// Handles a datagram from `from`; `congested`: it has ECN's CE mark (RFC 3168). If it is not kept,
+    /// [`Endpoint::released`] returns it.
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: R) {
         if !self.takes_short_ways() {
@@ -48,8 +49,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.released.extend(returned);
     }
 
-    /// Handles datagrams that arrived together from one sender, in order: as [`Endpoint::handle_datagram`] handles each, but at less cost
-    /// for those that continue a long message.
+    /// Handles datagrams that arrived together from one sender, in order: as [`Endpoint::handle_datagram`]
+    /// handles each, but at less cost for those that continue a long message.
     #[inline]
     pub fn handle_run(
         &mut self,
@@ -70,7 +71,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles the datagrams that only continue after one with this header, and returns the first that does not.
+    /// Handles the datagrams that only continue after one with this header, and returns the first that does
+    /// not.
     fn handle_followers(
         &mut self,
         now: Time,

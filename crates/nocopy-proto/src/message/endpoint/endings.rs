@@ -15,8 +15,9 @@ use crate::message::{Event, LostReason, Peer, Time};
 const SLOW: Span = Span::from_secs(10);
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// Reports that the caller has no memory for packets to send. While that lasts, peers that acknowledge nothing for a time are ended one
-    /// by one, the one that keeps most first, so that no more are ended than needed (docs/protocol.md §8.4).
+    /// Reports that the caller has no memory for packets to send. While that lasts, peers that acknowledge
+    /// nothing for a time are ended one by one, the one that keeps most first, so that no more are ended than
+    /// needed (docs/protocol.md §8.4).
     pub fn want_packets(&mut self, now: Time) {
         self.no_packets.go_on(now);
         if self.no_packets.looks()
@@ -26,7 +27,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Of the peers that acknowledge nothing: in the network for which the most packets are kept, the peer for which the most are.
+    /// Of the peers that acknowledge nothing: in the network for which the most packets are kept, the peer
+    /// for which the most are.
     fn slow_peer_that_keeps_most(&mut self) -> Option<u32> {
         let mut slow = Vec::new();
         let mut kept_of_network: HashMap<IpAddr, usize> = HashMap::new();
@@ -44,7 +46,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         most.map(|(.., index)| *index)
     }
 
-    /// Ends a connection at once, and discards everything queued, in flight or unread. There is no event for that.
+    /// Ends a connection at once, and discards everything queued, in flight or unread. There is no event for
+    /// that.
     pub fn abort(&mut self, peer: Peer) {
         self.end(peer, AbortReason::ABORTED);
     }
@@ -110,7 +113,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Ends connections that keep parts of messages without progress, and so keep memory from others (docs/protocol.md §8.2).
+    /// Ends connections that keep parts of messages without progress, and so keep memory from others
+    /// (docs/protocol.md §8.2).
     #[cold]
     pub(super) fn end_stalled(&mut self) {
         for index in self.admission.overdue() {
@@ -163,7 +167,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Handles an Unknown: the peer does not know the connection. Only the peer can know this end's id for it.
+    /// Handles an Unknown: the peer does not know the connection. Only the peer can know this end's id for
+    /// it.
     pub(super) fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
         match self.by_remote.get(&(from, unknown.to)) {
             Some(&index) if self.is_over_but_for_the_end(index) => self.close(index),
@@ -177,8 +182,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             if connection.linger.is_none() && connection.receive.is_finished() && connection.has_said_all())
     }
 
-    /// Closes a connection that the peer has closed and forgotten: the acknowledgement of this end's FIN was lost for as long as the peer
-    /// lingered.
+    /// Closes a connection that the peer has closed and forgotten: the acknowledgement of this end's FIN was
+    /// lost for as long as the peer lingered.
     fn close(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };

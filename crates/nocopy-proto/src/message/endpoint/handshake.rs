@@ -1,5 +1,5 @@
-//! How connections are set up (docs/protocol.md §3): the client keeps state, the server keeps nothing until the client has proved that it
-//! receives at its address.
+//! How connections are set up (docs/protocol.md §3): the client keeps state, the server keeps nothing until
+//! the client has proved that it receives at its address.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -17,7 +17,8 @@ use crate::message::{Event, LostReason, MESSAGE_BYTES_MAX, Path, Settings, Time}
 /// The first wait for an answer; each further one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// This many Connects have the length of the longest datagram; if none gets through, the path may not allow it.
+/// This many Connects have the length of the longest datagram; if none gets through, the path may not allow
+/// it.
 const LONG_TRIES: u32 = 3;
 /// A datagram length that nearly every path allows (as QUIC, RFC 9000 section 14).
 const SHORT_DATAGRAM_BYTES: u16 = 1200;
@@ -34,7 +35,8 @@ pub(super) struct Connecting {
     cookie: Option<[u8; COOKIE_BYTES]>,
     /// Datagrams sent since the last progress.
     tries: u32,
-    /// The length of the last Connect. Longer datagrams are not agreed to, since they may be known not to get through.
+    /// The length of the last Connect. Longer datagrams are not agreed to, since they may be known not to get
+    /// through.
     stated_bytes: u16,
     due: Time,
     give_up: Time,
@@ -73,7 +75,8 @@ impl Connecting {
         self.due.min(self.give_up)
     }
 
-    /// Errors: no answer has come. Only the time counts in which this end asked, as for a peer that falls silent (docs/protocol.md §10).
+    /// Errors: no answer has come. Only the time counts in which this end asked, as for a peer that falls
+    /// silent (docs/protocol.md §10).
     pub(super) fn handle_timeout(&mut self, now: Time) -> Result<(), LostReason> {
         let late = now.since(self.due);
         if late > ANSWER_TIMEOUT_MAX {
@@ -164,7 +167,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.reply(sort, from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
     }
 
-    /// Handles a Connect, whose client is proven to receive at its address. A repeated Connect gets the same answer.
+    /// Handles a Connect, whose client is proven to receive at its address. A repeated Connect gets the same
+    /// answer.
     pub(super) fn handle_connect(&mut self, now: Time, from: SocketAddr, connect: &Connect) {
         let Connect { client_id, cookie, parameters: theirs } = *connect;
         if !self.cookies.are_good(now, &self.path_of(from), client_id, &cookie) {

@@ -24,8 +24,8 @@ impl Next {
         self.complete.bytes as usize
     }
 
-    /// Whether its bytes were placed elsewhere ([`Endpoint::handle_unit`]): it has no pieces, and [`Message::take`] gives what is kept with
-    /// it.
+    /// Whether its bytes were placed elsewhere ([`Endpoint::handle_unit`]): it has no pieces, and
+    /// [`Message::take`] gives what is kept with it.
     #[inline]
     pub fn is_placed(&self) -> bool {
         self.complete.is_placed()
@@ -99,8 +99,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Reads the next messages, as far as they are whole and lie in one packet, and returns how many those are: none if the next one lies in
-    /// several.
+    /// Reads the next messages, as far as they are whole and lie in one packet, and returns how many those
+    /// are: none if the next one lies in several.
     #[inline]
     pub fn receive_whole(&mut self, mut each: impl FnMut(Peer, Kind, &[u8])) -> usize {
         let Some(&index) = self.readable.front() else { return 0 };

@@ -1,4 +1,5 @@
-//! All connections of one endpoint: finds the connection of a datagram, and the next one to send, to read, or to time out.
+//! All connections of one endpoint: finds the connection of a datagram, and the next one to send, to read, or
+//! to time out.
 
 mod alive;
 mod beside;
@@ -155,8 +156,8 @@ fn index_of(id: u64) -> u32 {
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
-    /// An endpoint without peers. `seed` must be random and secret: cookies, ids and first sequence numbers are derived from it. Settings
-    /// beyond the limits of docs/protocol.md §14 are reduced to these.
+    /// An endpoint without peers. `seed` must be random and secret: cookies, ids and first sequence numbers
+    /// are derived from it. Settings beyond the limits of docs/protocol.md §14 are reduced to these.
     pub fn new(mut settings: Settings, seed: [u8; 32]) -> Self {
         settings.window_packets = settings.window_packets.clamp(1, WINDOW_PACKETS_MAX);
         settings.datagram_bytes = settings.datagram_bytes.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
@@ -215,13 +216,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(peer)
     }
 
-    /// The key with which a stream to this end must begin for the connection with this id, if streams are allowed.
+    /// The key with which a stream to this end must begin for the connection with this id, if streams are
+    /// allowed.
     fn stream_key(&self, id: u64) -> Option<NonZeroU64> {
         let offers = self.settings.streams && !self.settings.crc;
         if offers { NonZeroU64::new(self.ids.key_of(id)) } else { None }
     }
 
-    /// A free index for one more connection, with a new id. If there is none, the connection that has been closed for longest is removed.
+    /// A free index for one more connection, with a new id. If there is none, the connection that has been
+    /// closed for longest is removed.
     fn vacancy(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
@@ -256,9 +259,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(index)
     }
 
-    /// Sets the address of this host to which the datagrams went that are handled from now on, if it has several and they can be told apart.
-    /// Answers to them go from there, and so does everything on the connections that they set up. Initially, and with `None`, the caller
-    /// is left to choose the address.
+    /// Sets the address of this host to which the datagrams went that are handled from now on, if it has
+    /// several and they can be told apart. Answers to them go from there, and so does everything on the
+    /// connections that they set up. Initially, and with `None`, the caller is left to choose the address.
     #[inline]
     pub fn set_asked(&mut self, local: Option<Local>) {
         self.asked = local;
@@ -299,8 +302,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.acknowledged.pop()
     }
 
-    /// Sets how many more datagrams the caller can hold. All peers share the memory beyond a window's reserve; one peer at a time has the
-    /// reserve, so that its message becomes complete (docs/protocol.md §8).
+    /// Sets how many more datagrams the caller can hold. All peers share the memory beyond a window's
+    /// reserve; one peer at a time has the reserve, so that its message becomes complete (docs/protocol.md
+    /// §8).
     #[inline]
     pub fn set_free(&mut self, packets: usize) {
         self.admission.set_free(packets);
@@ -385,8 +389,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         peer
     }
 
-    /// The id and index of the connection that this end is setting up to an address; of several the one with the greatest id, which the
-    /// other end chooses as well.
+    /// The id and index of the connection that this end is setting up to an address; of several the one with
+    /// the greatest id, which the other end chooses as well.
     fn attempt_to(&self, address: SocketAddr) -> Option<(u64, u32)> {
         let attempts = self.attempts.range((address, 0)..=(address, u64::MAX));
         attempts.last().map(|((_, id), index)| (*id, *index))
@@ -402,8 +406,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// The index, id and first sequence number for a client. If no place is free, an address with more connections loses one
-    /// (docs/protocol.md §8.3).
+    /// The index, id and first sequence number for a client. If no place is free, an address with more
+    /// connections loses one (docs/protocol.md §8.3).
     fn place_for_client(&mut self, from: SocketAddr) -> Option<(u32, u64, u32)> {
         if self.events.of_program.len() >= EVENTS_MAX {
             return None;
@@ -416,7 +420,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((index, self.entries[index as usize].id, self.ids.next() as u32))
     }
 
-    /// Makes the endpoint handle all datagrams the general way from now on, to compare the short ways with it.
+    /// Makes the endpoint handle all datagrams the general way from now on, to compare the short ways with
+    /// it.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
     pub fn go_the_general_way(&mut self) {
@@ -432,7 +437,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         true
     }
 
-    /// The allocated entries of everything that peers can make grow, which a simulation compares with a bound.
+    /// The allocated entries of everything that peers can make grow, which a simulation compares with a
+    /// bound.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
     pub fn capacity(&self) -> usize {

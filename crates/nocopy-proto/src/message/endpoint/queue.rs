@@ -61,8 +61,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }))
     }
 
-    /// As [`outlook`](Self::outlook), for a connected peer to which one packet may be queued, and a message that fits into it:
-    /// `message_bytes_max` is the peer's limit, whatever it has room for.
+    /// As [`outlook`](Self::outlook), for a connected peer to which one packet may be queued, and a message
+    /// that fits into it: `message_bytes_max` is the peer's limit, whatever it has room for.
     #[inline]
     pub fn outlook_of_short(&self, peer: Peer) -> Option<Outlook> {
         let connection = self.reading(peer)?;
@@ -117,7 +117,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.packets()))
     }
 
-    /// Whether the caller may keep so many packets more for a peer, if it has memory for `free` more, and for `all` (docs/protocol.md §8.4).
+    /// Whether the caller may keep so many packets more for a peer, if it has memory for `free` more, and for
+    /// `all` (docs/protocol.md §8.4).
     ///
     /// # Errors
     /// The peer is gone.
@@ -135,8 +136,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(kept <= free && packets <= free && is_within(&|connection| connection.send.packets()))
     }
 
-    /// As [`has_share_of_sent`](Self::has_share_of_sent) for units, if at most half of the memory for them is free; it has room for `free`
-    /// more numbers.
+    /// As [`has_share_of_sent`](Self::has_share_of_sent) for units, if at most half of the memory for them is
+    /// free; it has room for `free` more numbers.
     ///
     /// # Errors
     /// The peer is gone.
@@ -145,7 +146,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.open(peer).map(|_| numbers <= free && self.is_within_shares(peer, numbers, free, &of_units))
     }
 
-    /// Whether the address and the network of a peer keep no more than is left for others when `more` is added for it.
+    /// Whether the address and the network of a peer keep no more than is left for others when `more` is
+    /// added for it.
     fn is_within_shares(
         &self,
         peer: Peer,
@@ -172,7 +174,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 .is_none_or(|(count, mut made)| fit(count, &mut made, left.saturating_mul(NETWORK_SHARE)))
     }
 
-    /// Asks for an event when there is room for this many packets: [`Event::Writable`](crate::message::Event::Writable).
+    /// Asks for an event when there is room for this many packets:
+    /// [`Event::Writable`](crate::message::Event::Writable).
     ///
     /// # Errors
     /// The peer is gone.
@@ -183,7 +186,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Queues a packet: chunks of messages ([`framing`](crate::message::framing)), which stays with the endpoint until the peer has it.
+    /// Queues a packet: chunks of messages ([`framing`](crate::message::framing)), which stays with the
+    /// endpoint until the peer has it.
     ///
     /// # Errors
     /// Gives the packet back: no room, or no peer.
@@ -208,8 +212,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one. More than the window has places for are never
-    /// taken.
+    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one. More than the window
+    /// has places for are never taken.
     ///
     /// # Errors
     /// No room for all of them, or no peer: leaves them where they are.
@@ -218,7 +222,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Reserves places for this many packets to a peer, for packets that cannot be returned once they are made.
+    /// Reserves places for this many packets to a peer, for packets that cannot be returned once they are
+    /// made.
     ///
     /// # Errors
     /// No room for all of them, or no peer.
@@ -234,7 +239,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Ends this direction after everything queued, by an empty packet.
     ///
     /// # Errors
-    /// Gives the packet back: there is no such peer, it is not connected yet, or the direction was ended before.
+    /// Gives the packet back: there is no such peer, it is not connected yet, or the direction was ended
+    /// before.
     pub fn finish(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
         let connection = match self.open_to_send(peer) {
             Ok(connection) => connection,

@@ -6,8 +6,8 @@ use super::Endpoint;
 use crate::message::receive_window::{Complete, Taken};
 use crate::message::{Kind, Peer};
 
-/// A complete message, in the datagrams in which it arrived. Dropping it moves on to the next one, and frees datagrams that hold nothing
-/// else.
+/// A complete message, in the datagrams in which it arrived. Dropping it moves on to the next one, and frees
+/// datagrams that hold nothing else.
 #[derive(Debug)]
 pub struct Message<'a, S, R: AsRef<[u8]>> {
     endpoint: &'a mut Endpoint<S, R>,
@@ -76,8 +76,8 @@ impl<'a, S, R: AsRef<[u8]>> Message<'a, S, R> {
         self.endpoint.reading(self.peer)?.receive.whole(&self.complete)
     }
 
-    /// Takes the message out, and passes its pieces to `each` in order: a datagram that holds only this message is given away whole, other
-    /// bytes are copied.
+    /// Takes the message out, and passes its pieces to `each` in order: a datagram that holds only this
+    /// message is given away whole, other bytes are copied.
     pub fn take(self, mut each: impl FnMut(Piece<R>)) {
         if let Some(connection) = self.endpoint.reading_mut(self.peer) {
             connection.receive.take(&self.complete, |taken| {

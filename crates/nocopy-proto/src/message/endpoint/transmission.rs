@@ -56,8 +56,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         !self.sending.is_empty() || !self.answers.is_empty()
     }
 
-    /// Whether a datagram has arrived that wants an answer at once, or allows more to be sent: then [`Endpoint::poll_transmit`] should be
-    /// called before the received messages are read.
+    /// Whether a datagram has arrived that wants an answer at once, or allows more to be sent: then
+    /// [`Endpoint::poll_transmit`] should be called before the received messages are read.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         self.urgent || !self.answers.is_empty()
@@ -119,8 +119,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         })
     }
 
-    /// Sends the packets that follow one of `peer` which [`Endpoint::poll_transmit`] has just returned with this header, as long as nothing
-    /// needs a decision. Calls back with each packet and its header; nothing else changes.
+    /// Sends the packets that follow one of `peer` which [`Endpoint::poll_transmit`] has just returned with
+    /// this header, as long as nothing needs a decision. Calls back with each packet and its header; nothing
+    /// else changes.
     #[inline]
     pub fn transmit_followers(
         &mut self,
@@ -174,7 +175,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// When [`Endpoint::handle_timeout`] is due, if nothing happens before. Ask when [`Endpoint::poll_transmit`] has nothing more.
+    /// When [`Endpoint::handle_timeout`] is due, if nothing happens before. Ask when
+    /// [`Endpoint::poll_transmit`] has nothing more.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()

@@ -1,5 +1,5 @@
-//! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): the connection of a stream, and units that are sent,
-//! arrive, and become packets when their stream is cut.
+//! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): the connection of a
+//! stream, and units that are sent, arrive, and become packets when their stream is cut.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.open(peer).is_ok()
     }
 
-    /// Where a stream to a peer goes and what it begins with, if the peer takes one, and knows of the connection.
+    /// Where a stream to a peer goes and what it begins with, if the peer takes one, and knows of the
+    /// connection.
     ///
     /// # Errors
     /// The peer is gone.
@@ -54,10 +55,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
     }
 
-    /// The peer of a stream that came from this address and begins with these bytes, and the answer to send; `None`: the stream belongs to
-    /// no peer.
+    /// The peer of a stream that came from this address and begins with these bytes, and the answer to send;
+    /// `None`: the stream belongs to no peer.
     ///
-    /// A peer that sends the right key has received the Accept that contained it, so the connection counts as confirmed from then on.
+    /// A peer that sends the right key has received the Accept that contained it, so the connection counts as
+    /// confirmed from then on.
     pub fn attach(&mut self, from: IpAddr, attach: &Attach) -> Option<(Peer, Attached)> {
         let index = index_of(attach.to);
         let key = self.stream_key(attach.to);
@@ -80,8 +82,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, Attached { to: attach.from }))
     }
 
-    /// Whether units to a peer are to be sent by a stream that this end opened, if each end has opened one: where both directions have the
-    /// same, TCP acknowledges one by the other's data.
+    /// Whether units to a peer are to be sent by a stream that this end opened, if each end has opened one:
+    /// where both directions have the same, TCP acknowledges one by the other's data.
     pub fn prefers_own_stream(&self, peer: Peer) -> bool {
         let remote_id = self.open(peer).ok().flatten().map(|connection| connection.agreed.remote_id);
         remote_id.is_none_or(|remote_id| self.entries[peer.index()].id < remote_id)
@@ -103,8 +105,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Reports that a peer has no stream any more. Units wait until there is another stream; units that were sent already must become
-    /// packets in any case: [`next_cut`](Self::next_cut).
+    /// Reports that a peer has no stream any more. Units wait until there is another stream; units that were
+    /// sent already must become packets in any case: [`next_cut`](Self::next_cut).
     pub fn stream_cut(&mut self, peer: Peer) {
         if let Ok(Some(connection)) = self.open_mut(peer) {
             connection.has_stream = false;
@@ -117,12 +119,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         matches!(self.open(peer), Ok(Some(connection)) if connection.has_stream)
     }
 
-    /// Queues a unit: whole messages with their headers, `bytes` in total, that take `span` sequence numbers, as many as packets
-    /// ([`Laid`](crate::message::framing::Laid)). The endpoint keeps it until the peer has acknowledged it, or it becomes packets.
+    /// Queues a unit: whole messages with their headers, `bytes` in total, that take `span` sequence numbers,
+    /// as many as packets ([`Laid`](crate::message::framing::Laid)). The endpoint keeps it until the peer has
+    /// acknowledged it, or it becomes packets.
     ///
     /// # Errors
-    /// Gives the unit back: no room, no peer, or one that does not know of the connection yet, or never has room for so many packets
-    /// ([`Outlook::window`](super::Outlook::window)).
+    /// Gives the unit back: no room, no peer, or one that does not know of the connection yet, or never has
+    /// room for so many packets ([`Outlook::window`](super::Outlook::window)).
     pub fn queue_unit(&mut self, peer: Peer, unit: S, span: u32, bytes: u32) -> Result<(), (S, QueueError)> {
         let connection = match self.open_to_send(peer) {
             Ok(connection) => connection,
@@ -138,7 +141,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// The first unit to a peer that has no stream any more; it becomes packets by [`replace_cut`](Self::replace_cut).
+    /// The first unit to a peer that has no stream any more; it becomes packets by
+    /// [`replace_cut`](Self::replace_cut).
     pub fn next_cut(&mut self, peer: Peer) -> Option<Cut<'_, S>> {
         let connection = self.open_mut(peer).ok().flatten().filter(|connection| !connection.has_stream)?;
         let payload_bytes_max = connection.agreed.payload_bytes_max();
@@ -146,7 +150,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })
     }
 
-    /// Puts packets in the place of the unit that [`next_cut`](Self::next_cut) has just returned, and returns that unit.
+    /// Puts packets in the place of the unit that [`next_cut`](Self::next_cut) has just returned, and returns
+    /// that unit.
     ///
     /// # Panics
     /// No unit was waiting, or the number of packets is not [`Cut::packets`].
@@ -180,16 +185,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Reports that there is no memory for a unit that arrives over a stream. While that lasts, connections that keep parts of messages
-    /// without progress are ended (docs/protocol.md §8.2). Returns the time for which there was a lack so far.
+    /// Reports that there is no memory for a unit that arrives over a stream. While that lasts, connections
+    /// that keep parts of messages without progress are ended (docs/protocol.md §8.2). Returns the time for
+    /// which there was a lack so far.
     pub fn refuse_unit(&mut self, now: Time) -> Time {
         let lacked = self.admission.refuse_unit(now);
         self.end_stalled();
         lacked
     }
 
-    /// Reports that a peer's next unit in order waits for memory of the caller's, and not by its peer's fault. Returns whether it may have the
-    /// reserve, which is free or not: networks take turns (docs/protocol.md §16.3).
+    /// Reports that a peer's next unit in order waits for memory of the caller's, and not by its peer's
+    /// fault. Returns whether it may have the reserve, which is free or not: networks take turns
+    /// (docs/protocol.md §16.3).
     pub fn unit_waits(&mut self, peer: Peer, reserve_is_free: bool) -> bool {
         self.has_peer(peer) && self.admission.unit_waits(peer.index, reserve_is_free)
     }
@@ -201,15 +208,16 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Notes that a part of a unit with this header has arrived: if the unit is next in order, its peer makes progress (docs/protocol.md
-    /// §8.2).
+    /// Notes that a part of a unit with this header has arrived: if the unit is next in order, its peer makes
+    /// progress (docs/protocol.md §8.2).
     pub fn unit_goes_on(&mut self, peer: Peer, unit: &Unit) {
         if self.arriving(peer, unit) == Arriving::Next {
             self.admission.note_progress(peer.index);
         }
     }
 
-    /// Handles a complete unit from the stream of a peer, with its header. If it is not kept, [`released`](Self::released) returns it.
+    /// Handles a complete unit from the stream of a peer, with its header. If it is not kept,
+    /// [`released`](Self::released) returns it.
     pub fn handle_unit(&mut self, now: Time, peer: Peer, received: R) {
         let whole = received.as_ref().split_first_chunk::<HEADER_BYTES>().and_then(|(header, messages)| {
             Unit::parse(header).ok().filter(|unit| unit.bytes as usize == messages.len())
@@ -217,8 +225,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.take_unit(now, peer, whole, received);
     }
 
-    /// Handles a unit of one message whose bytes were placed elsewhere, where the caller keeps them with `received`: that is nothing but
-    /// what precedes them, the header of the unit and that of the message, with or without bytes that follow.
+    /// Handles a unit of one message whose bytes were placed elsewhere, where the caller keeps them with
+    /// `received`: that is nothing but what precedes them, the header of the unit and that of the message,
+    /// with or without bytes that follow.
     pub fn handle_placed_unit(&mut self, now: Time, peer: Peer, received: R) {
         let bytes = received.as_ref();
         let header = bytes.first_chunk().filter(|_| placed(bytes).is_some());

@@ -1,4 +1,5 @@
-//! Properties that must hold for any payload and any messages; the property tests here and the fuzz targets in `fuzz/` check them.
+//! Properties that must hold for any payload and any messages; the property tests here and the fuzz targets
+//! in `fuzz/` check them.
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
@@ -50,8 +51,8 @@ pub fn check_messages(messages: &[(Kind, &[u8])], payload_bytes_max: usize) {
     assert!(read == messages, "what was read is not what was written");
 }
 
-/// Reads `bytes` as the messages of a unit, and lays them into packets of `payload_bytes_max`: as many as are counted, with the same
-/// messages.
+/// Reads `bytes` as the messages of a unit, and lays them into packets of `payload_bytes_max`: as many as are
+/// counted, with the same messages.
 ///
 /// # Panics
 /// They are not, or what looks only for whole messages finds others.

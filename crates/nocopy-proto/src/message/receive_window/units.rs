@@ -1,4 +1,5 @@
-//! Units in the window (docs/protocol.md §16): each was received over the stream, and takes the place of its first sequence number.
+//! Units in the window (docs/protocol.md §16): each was received over the stream, and takes the place of its
+//! first sequence number.
 
 use std::ops::Range;
 
@@ -11,8 +12,8 @@ use crate::message::{Kind, Violation, sequence};
 const WHOLE_HEADER_BYTES_MAX: usize = 8;
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
-    /// How the numbers of a unit relate to the window. If one of them has arrived already, the sender is replacing the unit by packets
-    /// because its stream was cut, and the others arrive as packets.
+    /// How the numbers of a unit relate to the window. If one of them has arrived already, the sender is
+    /// replacing the unit by packets because its stream was cut, and the others arrive as packets.
     pub(in crate::message) fn arrival_of_unit(&self, sequence: u64, span: u64) -> Arrival {
         let end = sequence + span;
         if sequence < self.expected || self.ahead.overlaps(sequence..end) {
@@ -29,8 +30,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.message_bytes_max + WHOLE_HEADER_BYTES_MAX
     }
 
-    /// The message that the unit is, and where in it that lies, if the unit is the next in order, there is nothing else in it or to find out
-    /// about it, and nothing waits to be read.
+    /// The message that the unit is, and where in it that lies, if the unit is the next in order, there is
+    /// nothing else in it or to find out about it, and nothing waits to be read.
     #[inline]
     pub(in crate::message) fn lone_of_unit(&self, unit: &Unit, bytes: &[u8]) -> Option<(Kind, Range<usize>)> {
         let end = self.expected + u64::from(unit.span);
@@ -90,8 +91,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    /// Checks the messages of a unit, and returns their number: all must be whole, none longer than this end accepts, and as packets they
-    /// must take as many numbers as the unit.
+    /// Checks the messages of a unit, and returns their number: all must be whole, none longer than this end
+    /// accepts, and as packets they must take as many numbers as the unit.
     pub(super) fn check_unit(&self, payload: &[u8], span: u64) -> Result<usize, Violation> {
         let (mut laid, mut messages) = (Laid::default(), 0);
         for chunk in parse(payload) {
@@ -132,8 +133,8 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 }
 
-/// The kind and length of a message whose bytes were placed elsewhere: then `received` ends before them. A unit that was kept whole has all
-/// its bytes, which was checked when it arrived.
+/// The kind and length of a message whose bytes were placed elsewhere: then `received` ends before them. A
+/// unit that was kept whole has all its bytes, which was checked when it arrived.
 pub(in crate::message) fn placed(received: &[u8]) -> Option<(Kind, usize)> {
     let (header, rest) = received.split_first_chunk::<HEADER_BYTES>()?;
     let unit = Unit::parse(header).ok()?;

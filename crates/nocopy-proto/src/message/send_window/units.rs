@@ -1,5 +1,5 @@
-//! Units among the packets: messages that go by the stream (docs/protocol.md §16). A unit takes the sequence numbers that its messages would
-//! take as packets, so that it can still become these packets.
+//! Units among the packets: messages that go by the stream (docs/protocol.md §16). A unit takes the sequence
+//! numbers that its messages would take as packets, so that it can still become these packets.
 
 use std::ops::Range;
 
@@ -50,7 +50,8 @@ impl<S> SendWindow<S> {
         }
     }
 
-    /// Books the unit behind all slots, which begins with this number and is acknowledged; returns how many numbers it has.
+    /// Books the unit behind all slots, which begins with this number and is acknowledged; returns how many
+    /// numbers it has.
     pub(super) fn pass_tail_unit(&mut self, sequence: u64, all: &mut Acknowledged, free: &mut Vec<S>) -> u64 {
         let place = self.unit_at(sequence).expect("a whole unit is acknowledged");
         free.extend(self.tail.pop_front());
@@ -122,9 +123,9 @@ impl<S> SendWindow<S> {
         Some((place, self.unit(first)?))
     }
 
-    /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was sent they count as lost,
-    /// otherwise they are sent in their turn.
-    /// Panics if there is no unit, or if it has another number of packets than sequence numbers.
+    /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was
+    /// sent they count as lost, otherwise they are sent in their turn. Panics if there is no unit, or if it
+    /// has another number of packets than sequence numbers.
     pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
         self.give_slots();
         let (place, _) = self.first_unit().expect("a unit to replace");

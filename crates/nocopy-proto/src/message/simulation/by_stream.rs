@@ -12,7 +12,8 @@ fn streams(from_bytes: usize) -> StreamSettings {
     StreamSettings { from_bytes, memory_units: 16, cut_after: None, stall: Duration::ZERO }
 }
 
-/// Sends much in both directions, longer messages by streams with these settings; returns the units sent, and those that became packets.
+/// Sends much in both directions, longer messages by streams with these settings; returns the units sent, and
+/// those that became packets.
 fn both_ways(seed: u64, link: &LinkSettings, streams: [Option<StreamSettings>; 2]) -> (u64, u64) {
     let [to_client, to_server] = streams;
     let client = HostSettings { streams: to_client, ..on(link.clone()) };

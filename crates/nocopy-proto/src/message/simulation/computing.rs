@@ -11,7 +11,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Seconds: longer than the limit for a silent peer, and much longer.
 const ABSENCES: [u32; 3] = [31, 45, 600];
 
-/// Two hosts that both send. After some messages the server computes for `absence` without calling its endpoint.
+/// Two hosts that both send. After some messages the server computes for `absence` without calling its
+/// endpoint.
 fn server_computes(seed: u64, absence: Duration, loss: f64, has_thread: bool) -> (World, HostId, HostId) {
     let says = Traffic::of(2_000, Sizes::UpTo(2_000));
     let host = HostSettings { says: Some(says), ..on(LinkSettings { loss, ..LinkSettings::gigabit() }) };
@@ -56,7 +57,8 @@ fn without_a_thread_a_computing_program_is_lost() {
     }
 }
 
-/// An end that was stopped with packets in flight finds their acknowledgements waiting: they say nothing about the path.
+/// An end that was stopped with packets in flight finds their acknowledgements waiting: they say nothing
+/// about the path.
 #[test]
 fn an_absence_is_no_round_trip() {
     for (seed, absence) in (0..).zip([1, 10, 29]) {

@@ -102,8 +102,8 @@ fn all_heard(world: &World) -> bool {
     world.flows().all(|flow: &Flow| flow.finished)
 }
 
-/// Peers that fill the memory with parts of messages and send signs of life do not stop others: from one address or many, and while
-/// datagrams are forged.
+/// Peers that fill the memory with parts of messages and send signs of life do not stop others: from one
+/// address or many, and while datagrams are forged.
 #[test]
 fn parts_of_messages_stop_no_other_peer() {
     for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 2, 8].map(|count| (memory, count)))
@@ -153,7 +153,8 @@ fn who_comes_again_stops_no_other_peer() {
     }
 }
 
-/// No correct peer is ended when memory is short only because all send much at the same time, even if the program reads slowly.
+/// No correct peer is ended when memory is short only because all send much at the same time, even if the
+/// program reads slowly.
 #[test]
 fn who_goes_on_is_not_sent_away() {
     for (memory_packets, reading) in [(300, None), (600, None), (600, Some((3, 400 * MS)))] {
@@ -196,7 +197,8 @@ fn assert_heard_from(world: &mut World, server: HostId, says: Traffic, link: Lin
     assert!(world.faults().is_empty(), "{:?}", world.faults());
 }
 
-/// Two peers that send without end do not pass the memory to each other while a third waits that asks less often.
+/// Two peers that send without end do not pass the memory to each other while a third waits that asks less
+/// often.
 #[test]
 fn two_that_flood_leave_turns_to_a_third() {
     const BYTES: usize = Hostile::PAYLOAD_BYTES;
@@ -235,7 +237,8 @@ fn two_that_flood_leave_turns_to_a_third() {
     assert!(all_heard(&world), "{:?}", world.flows().collect::<Vec<_>>());
 }
 
-/// A message that takes longer than ten seconds arrives, since it makes progress, although others wait for the end of its turn.
+/// A message that takes longer than ten seconds arrives, since it makes progress, although others wait for
+/// the end of its turn.
 #[test]
 fn a_message_on_a_slow_path_is_not_sent_away() {
     for seed in 0..5 {
@@ -246,7 +249,8 @@ fn a_message_on_a_slow_path_is_not_sent_away() {
     }
 }
 
-/// An address that takes all places leaves one to each other address that wants one, and peers that were there before stay.
+/// An address that takes all places leaves one to each other address that wants one, and peers that were
+/// there before stay.
 #[test]
 fn one_address_cannot_have_all_places() {
     const PLACES: usize = 20;

@@ -1,4 +1,5 @@
-//! Fuzzes one endpoint: bytes describe the units that arrive over its peer's stream. Used by the fuzzer and by proptest.
+//! Fuzzes one endpoint: bytes describe the units that arrive over its peer's stream. Used by the fuzzer and
+//! by proptest.
 
 use std::net::SocketAddr;
 
@@ -47,11 +48,12 @@ fn connected() -> (Host, Host, Peer) {
     (one, other, peer)
 }
 
-/// Gives an endpoint the units that `schedule` describes: each with its place in the window, its numbers and its messages, some of them
-/// valid.
+/// Gives an endpoint the units that `schedule` describes: each with its place in the window, its numbers and
+/// its messages, some of them valid.
 ///
 /// # Panics
-/// When the endpoint keeps more than its settings allow, gives back more than it got, or gives a message twice.
+/// When the endpoint keeps more than its settings allow, gives back more than it got, or gives a message
+/// twice.
 pub fn run(schedule: &[u8]) {
     let (_, mut host, peer) = connected();
     let (mut rest, mut kept, mut now) = (schedule, 0_usize, Time::from_ns(2_000_000));

@@ -365,7 +365,8 @@ impl Host {
         self.endpoint.set_free(self.settings.memory_packets - (self.kept - self.inbox.kept));
     }
 
-    /// Sends by the short way as much as that allows and the interface takes; returns whether anything was sent.
+    /// Sends by the short way as much as that allows and the interface takes; returns whether anything was
+    /// sent.
     fn transmit_fresh(&mut self, now: Time, departures: &mut Vec<Departure>) -> bool {
         let Self { endpoint, counts, settings, interface_free, .. } = self;
         let packet = settings.link.transmission(settings.endpoint.datagram_bytes.into());

@@ -1,4 +1,5 @@
-//! A hostile peer: it sets up a connection correctly and then violates every rule, with datagrams made by hand, without an endpoint.
+//! A hostile peer: it sets up a connection correctly and then violates every rule, with datagrams made by
+//! hand, without an endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -9,7 +9,8 @@ use fastrand::Rng;
 use crate::message::Time;
 use crate::wire::checksum::Sum;
 
-/// Bytes of a datagram on the wire in addition to its payload: UDP (8), IPv4 (20), Ethernet with its checksum (18), preamble and gap (20).
+/// Bytes of a datagram on the wire in addition to its payload: UDP (8), IPv4 (20), Ethernet with its checksum
+/// (18), preamble and gap (20).
 pub const OVERHEAD_BYTES: usize = 66;
 
 /// How a link is and what it does to datagrams. Fractions are of datagrams, from 0 to 1.
@@ -128,7 +129,8 @@ impl Link {
             self.counts.overflowed += 1;
             return [None, None];
         };
-        // Rolled also for what does not arrive anyway, so that one disturbance does not shift the dice of another.
+        // Rolled also for what does not arrive anyway, so that one disturbance does not shift the dice of
+        // another.
         let [lost, reordered, duplicated, corrupted] = [
             self.settings.loss,
             self.settings.reordering,
@@ -157,7 +159,8 @@ impl Link {
         [Some(Arrival { at, datagram, congested }), again]
     }
 
-    /// Queues a datagram. Returns when it will have been sent and whether it is marked, or `None` if there is no room.
+    /// Queues a datagram. Returns when it will have been sent and whether it is marked, or `None` if there is
+    /// no room.
     fn enqueue(&mut self, now: Time, bytes: usize) -> Option<(Time, bool)> {
         while self.departures.front().is_some_and(|&sent| sent <= now) {
             self.departures.pop_front();

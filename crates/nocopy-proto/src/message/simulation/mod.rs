@@ -1,8 +1,8 @@
-//! The message protocol in a simulated network: hosts with programs that talk and check what they hear, links that lose, repeat,
-//! overtake and damage, and a clock that only the simulation moves.
+//! The message protocol in a simulated network: hosts with programs that talk and check what they hear, links
+//! that lose, repeat, overtake and damage, and a clock that only the simulation moves.
 //!
-//! Not part of the interface: for the tests here and the fuzz targets in `fuzz/`. Everything follows from one seed, so a run that fails
-//! can be repeated from its number alone.
+//! Not part of the interface: for the tests here and the fuzz targets in `fuzz/`. Everything follows from one
+//! seed, so a run that fails can be repeated from its number alone.
 
 mod conversation;
 pub mod forged_units;

@@ -1,4 +1,5 @@
-//! Simulations of puts: they are done in order, and only where they may be, whatever happens to datagrams and streams.
+//! Simulations of puts: they are done in order, and only where they may be, whatever happens to datagrams and
+//! streams.
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ fn run_until_answered(world: &mut World, host: HostId, count: usize) {
     assert!(done, "{} of {count} are answered: {:?}", world.puts(host).results.len(), world.counts(host));
 }
 
-/// Ends the connection from one side, and checks that neither side keeps anything of it or of its connection for puts.
+/// Ends the connection from one side, and checks that neither side keeps anything of it or of its connection
+/// for puts.
 #[track_caller]
 fn assert_leaves_nothing(world: &mut World, [client, server]: [HostId; 2], peer: Peer) {
     world.abort(client, peer);
@@ -69,8 +71,8 @@ fn assert_leaves_nothing(world: &mut World, [client, server]: [HostId; 2], peer:
     }
 }
 
-/// Proves that puts are done in their order, each once and whole, over datagrams and over streams that stall and are cut, while messages
-/// go both ways.
+/// Proves that puts are done in their order, each once and whole, over datagrams and over streams that stall
+/// and are cut, while messages go both ways.
 #[test]
 fn puts_are_done_in_order() {
     let (mut straight, mut placed, mut cut) = (0, 0, 0);
@@ -145,7 +147,8 @@ fn a_withdrawn_region_refuses_what_comes() {
     assert!(refused > 100, "{refused}");
 }
 
-/// Proves that a put outside its region, to the region of another peer, or to a withdrawn region is refused, and the next one is done.
+/// Proves that a put outside its region, to the region of another peer, or to a withdrawn region is refused,
+/// and the next one is done.
 #[test]
 fn puts_elsewhere_are_refused() {
     for ways in [None, Some(streams(None, Duration::ZERO))] {
@@ -208,7 +211,8 @@ fn a_message_does_not_wait_for_puts() {
     }
 }
 
-/// Proves that no put is sent to a peer that does not know puts or has registered no memory, and that only this is reported.
+/// Proves that no put is sent to a peer that does not know puts or has registered no memory, and that only
+/// this is reported.
 #[test]
 fn puts_need_a_peer_that_takes_them() {
     let link = LinkSettings::gigabit();

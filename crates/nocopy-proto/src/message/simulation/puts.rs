@@ -33,7 +33,8 @@ pub(super) struct Puts {
 }
 
 impl Puts {
-    /// Writes a put to its place on arrival, if none before it waits to be written; returns the part of its unit that is kept.
+    /// Writes a put to its place on arrival, if none before it waits to be written; returns the part of its
+    /// unit that is kept.
     pub(super) fn place_straight(
         &mut self,
         endpoint: &Endpoint<Vec<u8>, Vec<u8>>,
@@ -68,7 +69,8 @@ impl Puts {
 }
 
 impl Host {
-    /// Writes and answers arrived puts, records arrived answers, and sends puts while there is room. Whether anything was done.
+    /// Writes and answers arrived puts, records arrived answers, and sends puts while there is room. Whether
+    /// anything was done.
     pub(super) fn see_to_puts(&mut self, now: Time, truth: &mut Truth) -> bool {
         let mut news = false;
         while let Some(event) = self.endpoint.poll_event_beside() {

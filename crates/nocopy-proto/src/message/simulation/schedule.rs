@@ -1,7 +1,7 @@
 //! Fuzzes two endpoints: a list of bytes decides what happens to them. Used by the fuzzer and by proptest.
 //!
-//! Unlike in a [`World`](super::World), anything may happen at any time: datagrams arrive in any order, never, or repeatedly, changed or
-//! made up, even with a right checksum; time stands still or jumps.
+//! Unlike in a [`World`](super::World), anything may happen at any time: datagrams arrive in any order,
+//! never, or repeatedly, changed or made up, even with a right checksum; time stands still or jumps.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -13,12 +13,13 @@ use crate::message::{Endpoint, Event, Fresh, Kind, Peer, Settings, Time, Transmi
 
 /// The most datagrams in flight in one direction; more displace the oldest.
 const ON_WIRE_MAX: usize = 512;
-/// The most datagrams that an endpoint may send while nothing arrives and no time passes: windows of all its peers, probes, answers.
+/// The most datagrams that an endpoint may send while nothing arrives and no time passes: windows of all its
+/// peers, probes, answers.
 const BURST_MAX: usize = 4_096;
 const PEERS_MAX: usize = 4;
 const WINDOW_PACKETS: usize = 32;
-/// Entries of all tables and queues of an endpoint, most of them of windows: they grow by doubling, and some keep the room for
-/// [`IDLE_SLOTS`] entries.
+/// Entries of all tables and queues of an endpoint, most of them of windows: they grow by doubling, and some
+/// keep the room for [`IDLE_SLOTS`] entries.
 const CAPACITY_MAX: usize = PEERS_MAX * (16 * WINDOW_PACKETS + 8 * IDLE_SLOTS);
 /// Random steps after which the network is cut.
 const STEPS_TO_CUT: u32 = 5_000;
@@ -30,8 +31,8 @@ const STRANGER: ([u8; 4], u16) = ([10, 0, 0, 3], 3);
 /// Performs the operations of `schedule`.
 ///
 /// # Panics
-/// A message arrives that was not sent, or twice, or out of order, although no datagram was forged; or an endpoint keeps more than its
-/// settings allow, gives back more than it got, or sends without end.
+/// A message arrives that was not sent, or twice, or out of order, although no datagram was forged; or an
+/// endpoint keeps more than its settings allow, gives back more than it got, or sends without end.
 pub fn run(schedule: &[u8]) {
     let mut bytes = Bytes(schedule);
     let crc = bytes.next() % 2 == 1;
@@ -42,12 +43,13 @@ pub fn run(schedule: &[u8]) {
     }
 }
 
-/// Performs this many random operations on the same endpoints: they are killed and restarted, connect, send, and get forged, changed,
-/// repeated and delayed datagrams.
+/// Performs this many random operations on the same endpoints: they are killed and restarted, connect, send,
+/// and get forged, changed, repeated and delayed datagrams.
 ///
 /// # Panics
-/// As [`run`]; and when the memory of an endpoint is not bounded by its settings at every step, or an endpoint has not forgotten
-/// everything once the network was cut for long enough, or is of no use afterwards.
+/// As [`run`]; and when the memory of an endpoint is not bounded by its settings at every step, or an
+/// endpoint has not forgotten everything once the network was cut for long enough, or is of no use
+/// afterwards.
 ///
 /// Returns how many messages arrived.
 pub fn run_random(seed: u64, steps: u32) -> u64 {
@@ -220,7 +222,8 @@ impl Pair {
         }
     }
 
-    /// Delivers to both sides what is in flight, and lets them read, that many times, at the speed of a network.
+    /// Delivers to both sides what is in flight, and lets them read, that many times, at the speed of a
+    /// network.
     fn exchange(&mut self, times: usize) {
         for _ in 0..times {
             for side in 0..2 {
@@ -313,7 +316,8 @@ impl Pair {
     }
 
     fn deliver(&mut self, side: usize, datagram: Datagram) {
-        // Only packets and acknowledgements have a CRC of their connection's. What is set up by others is another connection.
+        // Only packets and acknowledgements have a CRC of their connection's. What is set up by others is
+        // another connection.
         let is_packet =
             matches!(datagram.bytes.first(), Some(1 | 2)) && datagram.bytes.len() > wire::HEADER_BYTES;
         self.forged |= datagram.changed && !(self.crc && is_packet);

@@ -1,5 +1,5 @@
-//! Simulated streams beside the datagrams of connections: they keep the order and lose nothing, but may stall, and lose what is in flight
-//! when they are cut.
+//! Simulated streams beside the datagrams of connections: they keep the order and lose nothing, but may
+//! stall, and lose what is in flight when they are cut.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -57,7 +57,8 @@ impl Streams {
         self.all[stream].until = Some(until);
     }
 
-    /// When and where a unit arrives that a host sends to a peer, and over which stream; `None` if that was cut.
+    /// When and where a unit arrives that a host sends to a peer, and over which stream; `None` if that was
+    /// cut.
     pub(super) fn carry(
         &mut self,
         from: (usize, Peer),

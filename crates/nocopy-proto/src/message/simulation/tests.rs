@@ -143,7 +143,8 @@ fn corruption_is_found() {
     assert!((unseen - unseen / 4..=unseen).contains(&bad_crc), "{bad_crc} of {unseen}");
 }
 
-/// Without a CRC, damage that the Internet checksum misses affects messages or the connection, but causes no panic and no endless wait.
+/// Without a CRC, damage that the Internet checksum misses affects messages or the connection, but causes no
+/// panic and no endless wait.
 #[test]
 fn corruption_that_no_checksum_finds_does_bounded_harm() {
     let link = LinkSettings { corruption: 0.1, ..LinkSettings::gigabit() };
@@ -369,7 +370,8 @@ fn an_abort_is_told() {
     }
 }
 
-/// Many peers that send long messages to a host with little memory all succeed: one at a time has the reserve.
+/// Many peers that send long messages to a host with little memory all succeed: one at a time has the
+/// reserve.
 #[test]
 fn many_peers_share_little_memory() {
     for (peers, loss) in [(30, 0.0), (30, 0.02), (60, 0.0)] {
@@ -460,7 +462,8 @@ fn strangers_get_no_more_than_they_send() {
     }
 }
 
-/// A stranger that never proves that it receives at its address cannot connect, whatever it sends of other clients' datagrams.
+/// A stranger that never proves that it receives at its address cannot connect, whatever it sends of other
+/// clients' datagrams.
 #[test]
 fn a_cookie_is_good_for_one_address_only() {
     let (mut world, _, server) = both_ways(13, &LinkSettings::gigabit());
@@ -477,7 +480,8 @@ fn a_cookie_is_good_for_one_address_only() {
     assert!(world.mail.is_empty());
 }
 
-/// Datagrams that are repeated later from the same address, in any order, change nothing, during the connection or after it.
+/// Datagrams that are repeated later from the same address, in any order, change nothing, during the
+/// connection or after it.
 #[test]
 fn replays_change_nothing() {
     for seed in 0..5 {
@@ -505,8 +509,8 @@ fn replays_change_nothing() {
     }
 }
 
-/// Endpoints stay within their limits of memory, however long kills, new connections and forged datagrams go on. A nightly run takes a
-/// million steps with a new seed.
+/// Endpoints stay within their limits of memory, however long kills, new connections and forged datagrams go
+/// on. A nightly run takes a million steps with a new seed.
 #[test]
 fn memory_stays_bounded_through_kills_and_forgeries() {
     let is_nightly = std::env::var_os("NOCOPY_TEST_SEED").is_some();
@@ -518,8 +522,8 @@ fn memory_stays_bounded_through_kills_and_forgeries() {
     }
 }
 
-/// A million messages of all sizes arrive over a path that loses one datagram in a hundred, handled by the general way and by the short
-/// ones.
+/// A million messages of all sizes arrive over a path that loses one datagram in a hundred, handled by the
+/// general way and by the short ones.
 #[test]
 fn a_million_messages_arrive() {
     for is_general in [true, false] {

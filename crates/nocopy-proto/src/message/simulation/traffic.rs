@@ -1,4 +1,5 @@
-//! What hosts send to each other: numbered messages, whose lengths and bytes depend on a seed, so that the other end knows them too.
+//! What hosts send to each other: numbered messages, whose lengths and bytes depend on a seed, so that the
+//! other end knows them too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +35,8 @@ pub enum Sizes {
     Bytes(usize),
     /// Every length up to this many bytes with equal probability.
     UpTo(usize),
-    /// Nearly all up to 256 bytes; one of 1,000 up to 64 KiB, one of 10,000 up to 1 MiB, and the one of that number 16 MiB.
+    /// Nearly all up to 256 bytes; one of 1,000 up to 64 KiB, one of 10,000 up to 1 MiB, and the one of that
+    /// number 16 MiB.
     Mixed {
         /// The number of the one of 16 MiB.
         longest: u64,

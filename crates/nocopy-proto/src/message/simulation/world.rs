@@ -159,8 +159,8 @@ impl World {
         self.drive(host.0);
     }
 
-    /// Makes the host's program compute for this time without calling its endpoint; arriving datagrams wait in the kernel. A thread, if
-    /// there is one, sends signs of life.
+    /// Makes the host's program compute for this time without calling its endpoint; arriving datagrams wait
+    /// in the kernel. A thread, if there is one, sends signs of life.
     pub fn compute(&mut self, host: HostId, duration: Duration, has_thread: bool) {
         let until = self.now + duration;
         let HostId(host) = host;
@@ -217,7 +217,8 @@ impl World {
         true
     }
 
-    /// Runs until `done`, which is checked after every step, or until `most` has passed; returns whether it is done.
+    /// Runs until `done`, which is checked after every step, or until `most` has passed; returns whether it
+    /// is done.
     pub fn run_until(&mut self, most: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let until = self.now + most;
         while !done(self) {
@@ -342,8 +343,8 @@ impl World {
         self.drive(other);
     }
 
-    /// Cuts a stream: units in flight may still arrive for a time, and the ends learn of it one after the other. Then another stream is
-    /// opened.
+    /// Cuts a stream: units in flight may still arrive for a time, and the ends learn of it one after the
+    /// other. Then another stream is opened.
     fn cut_stream(&mut self, stream: usize) {
         let ends = self.streams.ends(stream);
         let mut soon = || self.now + Duration::from_micros(self.random.u64(..3_000));

@@ -54,7 +54,8 @@ fn assert_ends_whether_more_is_sent(contradict: impl Fn(&mut Table, Peer)) {
     }
 }
 
-/// The receiver keeps a packet by a number that was not sent yet, and reports that number with each acknowledgement.
+/// The receiver keeps a packet by a number that was not sent yet, and reports that number with each
+/// acknowledgement.
 #[test]
 fn a_damaged_sequence_number_does_not_stop_the_sender() {
     let (mut table, client, server) = Table::connected(&Settings::default());
@@ -83,7 +84,8 @@ fn lasting_acknowledgements_of_unsent_packets_end_it() {
     assert_ends_in_time(&mut table, client, server);
 }
 
-/// The sender no longer has a packet that the receiver waits for: a damaged acknowledgement was of packets that had not arrived.
+/// The sender no longer has a packet that the receiver waits for: a damaged acknowledgement was of packets
+/// that had not arrived.
 #[test]
 fn lasting_acknowledgements_below_earlier_ones_end_it() {
     assert_ends_whether_more_is_sent(|table, client| {
@@ -97,7 +99,8 @@ fn lasting_acknowledgements_below_earlier_ones_end_it() {
     });
 }
 
-/// The sender no longer has a packet that the receiver waits for: a damaged range was of a packet that had not arrived.
+/// The sender no longer has a packet that the receiver waits for: a damaged range was of a packet that had
+/// not arrived.
 #[test]
 fn ranges_that_later_ones_contradict_end_it() {
     assert_ends_whether_more_is_sent(|table, client| {

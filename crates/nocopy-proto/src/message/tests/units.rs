@@ -29,7 +29,8 @@ fn shorter(connect: &[u8], datagram_bytes: u16) -> Vec<u8> {
     datagram
 }
 
-/// Both ends have connected, and one has answered: which one, the Connect that it answered, and its answer, which was lost.
+/// Both ends have connected, and one has answered: which one, the Connect that it answered, and its answer,
+/// which was lost.
 fn answered(settings: &Settings) -> (Table, Peer, usize, Vec<u8>, wire::Accept) {
     let mut table = Table::new(settings);
     let peers = [0, 1].map(|host| table.hosts[host].connect(table.now, address(1 - host)).unwrap());
@@ -268,7 +269,8 @@ fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
     }
 }
 
-/// A peer whose next unit has come and waits for memory here is not ended, although what it sent behind that unit is kept.
+/// A peer whose next unit has come and waits for memory here is not ended, although what it sent behind that
+/// unit is kept.
 #[test]
 fn a_unit_that_waits_for_memory_is_no_stall() {
     for waits in [false, true] {
@@ -295,8 +297,9 @@ fn a_unit_that_waits_for_memory_is_no_stall() {
     }
 }
 
-/// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too, if something precedes the unit in its
-/// stream. If nothing does, the unit suffices, and a probe asks for another one where it is delayed nevertheless.
+/// An acknowledgement is sent by a datagram, although a unit sent at the same time carries it, too, if
+/// something precedes the unit in its stream. If nothing does, the unit suffices, and a probe asks for
+/// another one where it is delayed nevertheless.
 #[test]
 fn an_acknowledgement_does_not_wait_in_a_stream() {
     for (is_behind, arrives) in [(true, false), (false, true), (false, false)] {
@@ -456,7 +459,8 @@ fn front(host: &Host, peer: Peer, behind: u32, bytes: u32, span: u32) -> Vec<u8>
     front
 }
 
-/// Proves that messages whose bytes were placed elsewhere keep their order among others, and that they are what is taken.
+/// Proves that messages whose bytes were placed elsewhere keep their order among others, and that they are
+/// what is taken.
 #[test]
 fn placed_messages_keep_their_order() {
     let (mut table, [client, peer]) = with_stream(&settings());

@@ -12,9 +12,11 @@ const BODY_BYTES: usize = 12;
 type Reserved = Field<2, 2>;
 type To = Field<4, 8>;
 
-/// States that the sender's process runs, although its program does not call the endpoint. An Alive is not answered.
+/// States that the sender's process runs, although its program does not call the endpoint. An Alive is not
+/// answered.
 ///
-/// Unlike an acknowledgement it holds nothing that changes, so it can be sent by a thread that knows nothing of the connection but its id.
+/// Unlike an acknowledgement it holds nothing that changes, so it can be sent by a thread that knows nothing
+/// of the connection but its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Alive {
     /// The receiver's connection id.

@@ -4,7 +4,8 @@ use super::{ABORT, Malformed, UNKNOWN, begin, exactly, finish};
 use crate::message::crc::CRC_BYTES;
 use crate::wire::field::Field;
 
-/// Bytes of an Abort and of an Unknown with their checksum: half of the shortest datagram that an Unknown answers.
+/// Bytes of an Abort and of an Unknown with their checksum: half of the shortest datagram that an Unknown
+/// answers.
 pub const ENDING_BYTES: usize = BODY_BYTES + CRC_BYTES;
 
 const BODY_BYTES: usize = 12;
@@ -27,7 +28,8 @@ impl AbortReason {
     pub const VIOLATION: Self = Self(3);
     /// The endpoint has no place for one more peer.
     pub const FULL: Self = Self(4);
-    /// The peer made no progress with a message that it had begun, or acknowledged nothing, while others needed the memory.
+    /// The peer made no progress with a message that it had begun, or acknowledged nothing, while others
+    /// needed the memory.
     pub const STALLED: Self = Self(5);
 }
 
@@ -55,7 +57,8 @@ impl Abort {
     }
 }
 
-/// States that a Data or Ack was for a connection that its receiver does not know. An Unknown is not answered.
+/// States that a Data or Ack was for a connection that its receiver does not know. An Unknown is not
+/// answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unknown {
     /// The `to` of the datagram that this answers: the id that is known no longer.

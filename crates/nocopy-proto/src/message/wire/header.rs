@@ -91,7 +91,8 @@ pub struct Header {
     pub credit: u32,
     /// The sender's clock, in ticks of 64 ns (§6).
     pub sent: u32,
-    /// The `sent` of the newest packet that arrived, plus the time it was held. Valid only with [`Flags::ECHO`] (§6).
+    /// The `sent` of the newest packet that arrived, plus the time it was held. Valid only with
+    /// [`Flags::ECHO`] (§6).
     pub echo: u32,
 }
 
@@ -162,7 +163,8 @@ pub(in crate::message) fn plain_ack(datagram: &[u8]) -> Option<Header> {
     is_plain.then(|| Header::read(HeaderKind::Ack, header))
 }
 
-/// The `sent` field of the packet with that sequence number, if its header otherwise equals that of the packet before.
+/// The `sent` field of the packet with that sequence number, if its header otherwise equals that of the
+/// packet before.
 #[inline]
 pub(in crate::message) fn follows(
     datagram: &[u8],

@@ -1,7 +1,7 @@
 //! Datagrams of the message protocol (docs/protocol.md §2): read in place, written in place.
 //!
-//! [`Datagram::parse`] checks all of a datagram, and its checksum, so its result can be read without further checks. Only the connection
-//! can tell whether it makes sense there.
+//! [`Datagram::parse`] checks all of a datagram, and its checksum, so its result can be read without further
+//! checks. Only the connection can tell whether it makes sense there.
 //!
 //! ```
 //! use nocopy_proto::message::wire::{Datagram, Flags, HEADER_BYTES, Header, HeaderKind};
@@ -59,7 +59,8 @@ const ABORT: u8 = 8;
 const UNKNOWN: u8 = 9;
 const ALIVE: u8 = 10;
 
-/// Whether a datagram is of the kinds that answer any address, also a forged one: it proves nothing of the address that it is for.
+/// Whether a datagram is of the kinds that answer any address, also a forged one: it proves nothing of the
+/// address that it is for.
 pub fn answers_anybody(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(&(COOKIE | REFUSED | ABORT | UNKNOWN)))
 }
@@ -236,8 +237,9 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// Writes an Ack in place of what `datagram` holds: the header, ranges, which are ascending and lie apart beyond `expected`, and the
-/// checksum if the header has its flag. Gives the number of ranges written: [`Ranges::emit`].
+/// Writes an Ack in place of what `datagram` holds: the header, ranges, which are ascending and lie apart
+/// beyond `expected`, and the checksum if the header has its flag. Gives the number of ranges written:
+/// [`Ranges::emit`].
 pub fn emit_ack(
     header: &Header,
     expected: u64,

@@ -1,10 +1,12 @@
-//! Properties that must hold for any datagram; the property tests here and the fuzz targets in `fuzz/` check them.
+//! Properties that must hold for any datagram; the property tests here and the fuzz targets in `fuzz/` check
+//! them.
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
 use super::*;
 
-/// Reads `bytes`, as they are and again with a correct checksum appended, and writes what was read: the same bytes, except for padding.
+/// Reads `bytes`, as they are and again with a correct checksum appended, and writes what was read: the same
+/// bytes, except for padding.
 ///
 /// # Panics
 /// When they are not, or when what was written reads differently.
@@ -35,8 +37,8 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// Reads `bytes` as what precedes a unit, and as the first bytes of a stream, those also with a correct checksum, and writes what was read:
-/// the same bytes.
+/// Reads `bytes` as what precedes a unit, and as the first bytes of a stream, those also with a correct
+/// checksum, and writes what was read: the same bytes.
 ///
 /// # Panics
 /// When they are not.

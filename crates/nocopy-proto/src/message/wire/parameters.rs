@@ -5,11 +5,12 @@ use std::num::NonZeroU64;
 use super::Malformed;
 use crate::wire::field::Field;
 
-/// Bytes of the parameters. To ends that know nothing of placement the last eight are padding, and the eight before to those that know
-/// nothing of streams.
+/// Bytes of the parameters. To ends that know nothing of placement the last eight are padding, and the eight
+/// before to those that know nothing of streams.
 pub(super) const PARAMETERS_BYTES: usize = 32;
 
-/// Bytes of datagram that an end may ask for, at the least: an Ack with all its ranges fits, and so does every kind but Hello's padding.
+/// Bytes of datagram that an end may ask for, at the least: an Ack with all its ranges fits, and so does
+/// every kind but Hello's padding.
 pub const DATAGRAM_BYTES_MIN: u16 = 512;
 
 /// The only flag: the sender wants checksums.
@@ -55,7 +56,8 @@ impl Placement {
 /// What an end announces about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parameters {
-    /// The longest datagram on this connection: UDP payload, with header and checksum. The Accept's value applies to both directions.
+    /// The longest datagram on this connection: UDP payload, with header and checksum. The Accept's value
+    /// applies to both directions.
     pub datagram_bytes: u16,
     /// The longest message that it takes.
     pub max_message_bytes: u32,
@@ -72,7 +74,8 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// `kind` and `datagram_bytes` describe the datagram that holds the parameters, which must state its length.
+    /// `kind` and `datagram_bytes` describe the datagram that holds the parameters, which must state its
+    /// length.
     pub(super) fn parse(
         bytes: &[u8; PARAMETERS_BYTES],
         kind: u8,

@@ -21,7 +21,8 @@ impl<'a> Ranges<'a> {
     /// Checks the bytes after the header of an Ack.
     ///
     /// # Errors
-    /// When these are not whole ranges, more than [`RANGES_MAX`], or when one is empty or adjoins the one before.
+    /// When these are not whole ranges, more than [`RANGES_MAX`], or when one is empty or adjoins the one
+    /// before.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (ranges, []) = bytes.as_chunks::<RANGE_BYTES>() else {
@@ -48,7 +49,8 @@ impl<'a> Ranges<'a> {
         self.0.len()
     }
 
-    /// The sequence numbers of each range, ascending, of an Ack with this `expected`. The last ends less than 2^23 above it.
+    /// The sequence numbers of each range, ascending, of an Ack with this `expected`. The last ends less than
+    /// 2^23 above it.
     #[inline]
     pub fn iter(&self, expected: u64) -> impl ExactSizeIterator<Item = Range<u64>> + Clone + use<'a> {
         let mut end = expected;
@@ -59,10 +61,11 @@ impl<'a> Ranges<'a> {
         })
     }
 
-    /// Appends ranges, which must be ascending and apart, to an Ack with this `expected`; returns their number.
+    /// Appends ranges, which must be ascending and apart, to an Ack with this `expected`; returns their
+    /// number.
     ///
-    /// The first [`RANGES_MAX`] are written. It ends earlier with one that 16 bits do not reach, which may have been shortened, and with one
-    /// that is empty or adjoins the one before.
+    /// The first [`RANGES_MAX`] are written. It ends earlier with one that 16 bits do not reach, which may
+    /// have been shortened, and with one that is empty or adjoins the one before.
     pub fn emit(
         expected: u64,
         ranges: impl IntoIterator<Item = Range<u64>>,

@@ -64,7 +64,8 @@ impl Versions {
     }
 }
 
-/// Refuses other versions of Cookie, Connect and Accept than the one that is implemented; the byte after it is reserved.
+/// Refuses other versions of Cookie, Connect and Accept than the one that is implemented; the byte after it
+/// is reserved.
 fn only_version_here<const BODY: usize>(kind: u8, body: &[u8; BODY]) -> Result<(), Malformed> {
     match (Version::get(body), VersionLast::get(body)) {
         ([VERSION], [0]) => Ok(()),
@@ -100,7 +101,8 @@ impl Hello {
     }
 }
 
-/// The server's answer to a Hello whose version it speaks: the client must send it back. The server keeps nothing.
+/// The server's answer to a Hello whose version it speaks: the client must send it back. The server keeps
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cookie {
     /// The client's connection id.

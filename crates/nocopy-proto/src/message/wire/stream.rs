@@ -1,4 +1,5 @@
-//! The bytes of a stream beside the datagrams of a connection (docs/protocol.md §16): a first message of each end, then units.
+//! The bytes of a stream beside the datagrams of a connection (docs/protocol.md §16): a first message of each
+//! end, then units.
 
 use std::num::NonZeroU64;
 
@@ -26,7 +27,8 @@ type To = Field<4, 8>;
 type From = Field<12, 8>;
 type Key = Field<20, 8>;
 
-/// What precedes the messages of a unit: the header of a packet, with two other fields in place of the connection, which is the stream's.
+/// What precedes the messages of a unit: the header of a packet, with two other fields in place of the
+/// connection, which is the stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
     /// As a packet's; `to` is 0.

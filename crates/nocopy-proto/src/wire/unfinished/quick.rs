@@ -1,11 +1,14 @@
-//! A quick look at the most usual frames: TCP and UDP next to the header of IPv4 (without options) or IPv6, without a VLAN tag.
+//! A quick look at the most usual frames: TCP and UDP next to the header of IPv4 (without options) or IPv6,
+//! without a VLAN tag.
 //!
-//! It answers only whether the field differs from the sum of the pseudo-header. If it does, nothing else matters, such as whether the packet
-//! is a fragment; otherwise the general way looks at that, too. Every instruction counts here: `cargo xtask instructions`, 'forward-looking'.
+//! It answers only whether the field differs from the sum of the pseudo-header. If it does, nothing else
+//! matters, such as whether the packet is a fragment; otherwise the general way looks at that, too. Every
+//! instruction counts here: `cargo xtask instructions`, 'forward-looking'.
 
 use super::{EtherType, IpProtocol, ethernet, ipv4, ipv6, tcp, udp};
 
-/// Where IP and the transport start, and the least length of a frame that is looked at: up to the end of TCP's header.
+/// Where IP and the transport start, and the least length of a frame that is looked at: up to the end of
+/// TCP's header.
 const IP: usize = ethernet::HEADER_BYTES;
 const OVER_V4: usize = IP + ipv4::HEADER_BYTES;
 const OVER_V6: usize = IP + ipv6::HEADER_BYTES;
@@ -59,9 +62,10 @@ const fn second() {}
 
 /// Whether a field differs from the sum of the addresses, the protocol, and a length less `header_bytes`.
 ///
-/// All words are as this machine loads them: the sum is then swapped as they are (RFC 1071 section 2(B)). It is not folded. In ones'
-/// complement 2^16 is 1, so numbers stand for the same 16 bits if they differ by a multiple of 2^16 - 1; for the same reason a word of 32 bits
-/// is the sum of its halves, so the constants go into the upper half of the negated field.
+/// All words are as this machine loads them: the sum is then swapped as they are (RFC 1071 section 2(B)). It
+/// is not folded. In ones' complement 2^16 is 1, so numbers stand for the same 16 bits if they differ by a
+/// multiple of 2^16 - 1; for the same reason a word of 32 bits is the sum of its halves, so the constants go
+/// into the upper half of the negated field.
 #[inline(always)]
 fn differs(field: u32, addresses: u64, protocol: IpProtocol, length: u32, header_bytes: usize) -> bool {
     let swapped = |number: u8| u32::from(u16::from_ne_bytes([0, number]));

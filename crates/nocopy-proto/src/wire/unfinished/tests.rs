@@ -67,7 +67,8 @@ fn over_v6(destination: u128, next_header: u8, payload_bytes: u16, payload: &[u8
     packet
 }
 
-/// Finishes the checksum of a frame, in one piece and in several, and checks it over the bytes of `upper` in it.
+/// Finishes the checksum of a frame, in one piece and in several, and checks it over the bytes of `upper` in
+/// it.
 fn finishes(frame: &[u8], addresses: &IpAddresses, protocol: IpProtocol, upper: std::ops::Range<usize>) {
     let unfinished = Unfinished::of(frame).expect("an unfinished checksum");
     let place = unfinished.place().unwrap();
@@ -222,7 +223,8 @@ fn a_valid_checksum_that_looks_unfinished_stays_as_it_is() {
     }
 }
 
-/// A packet of TCP or UDP without tags, options or extension headers, whose checksum is unfinished, and where that is.
+/// A packet of TCP or UDP without tags, options or extension headers, whose checksum is unfinished, and where
+/// that is.
 fn usual() -> impl Strategy<Value = (Vec<u8>, usize)> {
     let flow = templates().prop_map(|flow| UdpFrame { vlan: None, ..flow });
     (flow, any::<bool>(), vec(any::<u8>(), 12..100)).prop_map(|(flow, is_tcp, payload)| {

@@ -48,8 +48,8 @@ impl Acceptor {
         listener.into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))
     }
 
-    /// Accepts connections, and closes those of addresses that may not send. It accepts a limited number at a time, so that a flood of
-    /// connections does not keep the receiver from reading others.
+    /// Accepts connections, and closes those of addresses that may not send. It accepts a limited number at a
+    /// time, so that a flood of connections does not keep the receiver from reading others.
     pub(super) fn accept(&mut self, may_send: impl Fn(SocketAddr) -> bool) -> Vec<(TcpStream, SocketAddr)> {
         let mut accepted = Vec::new();
         for _ in 0..WAITING_MAX {

@@ -1,4 +1,5 @@
-//! `nocopy recv tcp://…`: receives a stream from a host, by one connection or several, and reports what is missing.
+//! `nocopy recv tcp://…`: receives a stream from a host, by one connection or several, and reports what is
+//! missing.
 
 mod acceptor;
 mod disk;
@@ -55,7 +56,8 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
-    // Bound before a file is overwritten, and listening after: no sender should connect to a receiver that cannot write.
+    // Bound before a file is overwritten, and listening after: no sender should connect to a receiver that
+    // cannot write.
     let socket = Bound::new(arguments)?;
     // With the user's own rights only.
     capability::drop_all_but(capability::NONE)?;

@@ -29,8 +29,8 @@ impl Sink {
         self.opened.has_places
     }
 
-    /// Writes bytes at their offset or, without offsets, after those written last. Returns how many: all, unless it is asked to stop while
-    /// the reader of the pipe does not read.
+    /// Writes bytes at their offset or, without offsets, after those written last. Returns how many: all,
+    /// unless it is asked to stop while the reader of the pipe does not read.
     pub(super) fn write(
         &self,
         offset: u64,

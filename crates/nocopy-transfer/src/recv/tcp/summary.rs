@@ -1,4 +1,5 @@
-//! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field
+//! that does not apply is absent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -115,7 +116,8 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.recv-tcp/1";
 
-    /// Negative if less arrived than was sent, or it was changed, or the sender broke off, or no sender connected.
+    /// Negative if less arrived than was sent, or it was changed, or the sender broke off, or no sender
+    /// connected.
     fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
         let bad = self.findings.is_some_and(|findings| !findings.are_good());

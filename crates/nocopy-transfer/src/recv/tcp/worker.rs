@@ -111,7 +111,8 @@ impl Worker<'_> {
     fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
         if self.count.crc32c.is_some() && mapped.len() > 0 {
-            // A sender on this host may change the pages. The checksum is made of a copy, so it is that of the written bytes.
+            // A sender on this host may change the pages. The checksum is made of a copy, so it is that of
+            // the written bytes.
             let mut copy = [0; COPY_BYTES];
             while mapped.len() > 0 {
                 let copied = mapped.copy_to(&mut copy);

@@ -201,7 +201,8 @@ impl<'a> Reception<'a> {
                 self.close();
             }
             self.receive()?;
-            // Everything that had arrived was read: if the receiver itself stalled, the sender does not count as silent.
+            // Everything that had arrived was read: if the receiver itself stalled, the sender does not count
+            // as silent.
             if let Some(ended) = self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
                 self.ended.get_or_insert(ended);
                 return Ok(());

@@ -12,8 +12,8 @@ use nocopy_report::{Failure, Interrupt};
 /// The most pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// The limit of disk space: this many times the received bytes, plus a constant. So a sender of bytes in distant blocks cannot fill the
-/// disk; pieces of 512 bytes never reach the limit, at any offset.
+/// The limit of disk space: this many times the received bytes, plus a constant. So a sender of bytes in
+/// distant blocks cannot fill the disk; pieces of 512 bytes never reach the limit, at any offset.
 const DISK_RATIO: u64 = 16;
 const DISK_BYTES: u64 = 64 << 20;
 

@@ -1,4 +1,5 @@
-//! The received data, and the sender's counts: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that
+//! does not apply is absent.
 
 use std::net::SocketAddr;
 

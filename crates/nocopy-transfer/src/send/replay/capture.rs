@@ -1,7 +1,8 @@
 //! Capture files, packet by packet.
 //!
-//! Every length is checked before it is used. So no length in a file decides how much memory is allocated, and each error names its byte
-//! offset. (The crate `pcap-file` reads files itself, and has neither property; `pcap-parser` knows fewer formats.)
+//! Every length is checked before it is used. So no length in a file decides how much memory is allocated,
+//! and each error names its byte offset. (The crate `pcap-file` reads files itself, and has neither property;
+//! `pcap-parser` knows fewer formats.)
 
 use std::io::{self, Read, Seek};
 use std::ops::Range;
@@ -16,7 +17,8 @@ use super::pcapng::{
 };
 use super::window::Window;
 
-/// How much of a file is read in search of a packet before the caller may do other work: a few packed bytes may be blocks of gigabytes.
+/// How much of a file is read in search of a packet before the caller may do other work: a few packed bytes
+/// may be blocks of gigabytes.
 pub(super) const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +54,8 @@ impl<R: Read> Capture<R> {
         Ok(Self { window, format: None, format_name: "", packet: 0..0, block_bytes: 0, packets: 0 })
     }
 
-    /// Advances to the next packet; `None` at the end of the file. [`Damage::Silence`]: there is none yet, or it was searched for long enough.
+    /// Advances to the next packet; `None` at the end of the file. [`Damage::Silence`]: there is none yet, or
+    /// it was searched for long enough.
     pub(super) fn next(&mut self) -> Result<Option<Recorded>, Damage> {
         self.window.skip(std::mem::take(&mut self.block_bytes));
         self.packet = 0..0;
@@ -188,7 +191,8 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// The number of the next packet, from 1, and the offset in the file where it, or the block before it, begins.
+    /// The number of the next packet, from 1, and the offset in the file where it, or the block before it,
+    /// begins.
     fn place(&self) -> (u64, u64) {
         (self.packets + 1, self.offset())
     }
@@ -252,8 +256,8 @@ fn recognize<R: Read>(window: &mut Window<Content<R>>) -> Result<Format, Damage>
     Ok(Format::Pcap(pcap.with_records(window.present())))
 }
 
-/// How many of the recorded bytes remain without the final frame check sequence, which an interface adds itself; and whether some are
-/// missing.
+/// How many of the recorded bytes remain without the final frame check sequence, which an interface adds
+/// itself; and whether some are missing.
 fn without_fcs(recorded_bytes: u32, wire_bytes: u32, fcs_bytes: u32) -> (usize, bool) {
     let frame_bytes = wire_bytes.max(recorded_bytes).saturating_sub(fcs_bytes);
     (recorded_bytes.min(frame_bytes) as usize, recorded_bytes < frame_bytes)

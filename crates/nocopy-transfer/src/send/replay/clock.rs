@@ -1,10 +1,12 @@
 //! The times of a recording as times to send at, however wrong they are.
 //!
-//! Only the gap from one packet to the next counts. So a wrong time moves the packets after it by a bounded time, and not to where it says.
+//! Only the gap from one packet to the next counts. So a wrong time moves the packets after it by a bounded
+//! time, and not to where it says.
 
 use std::time::Duration;
 
-/// Packets of several queues are often recorded a little out of order: a packet is not late for that, and the time does not step back.
+/// Packets of several queues are often recorded a little out of order: a packet is not late for that, and the
+/// time does not step back.
 const REORDERED_NS_MAX: i128 = 1_000_000;
 
 /// Recorded time that is not waited for.

@@ -74,7 +74,8 @@ impl<R: Read> Read for Content<R> {
     }
 }
 
-/// A file of one or several members (RFC 1952, section 2.2), possibly filled up with zeros, as on tapes. Its memory is a window of 32 KiB.
+/// A file of one or several members (RFC 1952, section 2.2), possibly filled up with zeros, as on tapes. Its
+/// memory is a window of 32 KiB.
 #[derive(Debug)]
 pub(super) struct Gzip<R> {
     /// The current member; `None` only while the next one is begun.

@@ -3,7 +3,8 @@
 use nocopy_proto::MacAddress;
 use nocopy_proto::wire::ethernet::{EtherType, Frame, HEADER_BYTES, Repr};
 
-// Link types: <https://www.tcpdump.org/linktypes.html>. The first three of IP have numbers of BSDs, which files have, too.
+// Link types: <https://www.tcpdump.org/linktypes.html>. The first three of IP have numbers of BSDs, which
+// files have, too.
 const ETHERNET: u16 = 1;
 const NULL: u16 = 0;
 const LOOP: u16 = 108;
@@ -111,7 +112,8 @@ impl Framing {
     }
 }
 
-/// The address family in front of a packet, of the system that recorded it, in the byte order of that system or of networks.
+/// The address family in front of a packet, of the system that recorded it, in the byte order of that system
+/// or of networks.
 fn of_family(packet: &[u8]) -> Result<EtherType, Unsendable> {
     let family = *packet.first_chunk().ok_or(Unsendable::TooShort)?;
     match u32::from_le_bytes(family).min(u32::from_be_bytes(family)) {
@@ -130,7 +132,8 @@ fn of_version(packet: &[u8]) -> Result<EtherType, Unsendable> {
     }
 }
 
-/// The protocol of a packet with one of Linux' headers, from where that has the protocol and the kind of hardware.
+/// The protocol of a packet with one of Linux' headers, from where that has the protocol and the kind of
+/// hardware.
 fn of_cooked(packet: &[u8], header_bytes: usize, at: (usize, usize)) -> Result<EtherType, Unsendable> {
     // Those whose protocol is no EtherType: libpcap, pcap/sll.h.
     const FRAME_RELAY: u16 = 770;

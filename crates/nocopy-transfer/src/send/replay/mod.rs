@@ -96,7 +96,8 @@ impl Replay {
         self.playback.unsendable().iter().map(|(cause, count)| (cause.name(), *count))
     }
 
-    /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors there no longer matter.
+    /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors
+    /// there no longer matter.
     fn rounds_done(&mut self) -> u64 {
         let _ = self.playback.ahead();
         self.playback.rounds_done()

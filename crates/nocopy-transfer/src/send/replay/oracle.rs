@@ -14,7 +14,8 @@ use crate::send::source::Ahead;
 /// The most packets to look at: a short file may hold many.
 const PACKETS_MAX: u64 = 10_000;
 
-/// Reads a file to an end or an error; each frame has the length that was announced, and its checksums are corrected once.
+/// Reads a file to an end or an error; each frame has the length that was announced, and its checksums are
+/// corrected once.
 ///
 /// # Panics
 /// If one of this does not hold.

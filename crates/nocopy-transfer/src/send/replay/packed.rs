@@ -2,14 +2,16 @@
 
 use std::io::{self, ErrorKind, Read};
 
-/// How much is read in search of a byte that was packed before the caller may do other work: packed data may hold nothing without end.
+/// How much is read in search of a byte that was packed before the caller may do other work: packed data may
+/// hold nothing without end.
 const PACKED_BYTES_MAX: usize = 1 << 20;
 
 /// Packed bytes: reading stops with [`ErrorKind::WouldBlock`] if nothing comes out of many of them.
 #[derive(Debug)]
 pub(super) struct Packed<R> {
     input: R,
-    /// Until it stops. It stays stopped until the next search, as the decoder of gzip keeps one such error for itself.
+    /// Until it stops. It stays stopped until the next search, as the decoder of gzip keeps one such error
+    /// for itself.
     left_bytes: usize,
 }
 

@@ -8,8 +8,9 @@ pub(super) const HEADER_BYTES: usize = 24;
 /// The longest packet that libpcap writes (`MAXIMUM_SNAPLEN`).
 pub(super) const PACKET_BYTES_MAX: u32 = 262_144;
 
-/// Headers of records. Longer ones than usual are those of patches of libpcap by A. Kuznetsov, whose files have a magic number of their own
-/// or not, and of Nokia's libpcap (20). Which one a file has is told by what makes sense.
+/// Headers of records. Longer ones than usual are those of patches of libpcap by A. Kuznetsov, whose files
+/// have a magic number of their own or not, and of Nokia's libpcap (20). Which one a file has is told by what
+/// makes sense.
 const RECORD_BYTES: [usize; 3] = [16, 24, 20];
 const PATCHED_RECORD_BYTES: [usize; 2] = [24, 28];
 
@@ -86,7 +87,8 @@ impl Pcap {
         }))
     }
 
-    /// The format with the header of records that makes sense of the bytes after the file's header: the usual one, if it may.
+    /// The format with the header of records that makes sense of the bytes after the file's header: the usual
+    /// one, if it may.
     pub(super) fn with_records(self, begin: &[u8]) -> Self {
         let candidates: &[usize] = match self.magic {
             MICROSECONDS => &RECORD_BYTES,
@@ -141,7 +143,8 @@ fn link_type_of_aix(interface_type: u32) -> Option<u16> {
     }
 }
 
-/// The upper half of a file's link type: the length of the check sequence in units of 16 bits, if a bit marks it as known.
+/// The upper half of a file's link type: the length of the check sequence in units of 16 bits, if a bit marks
+/// it as known.
 fn fcs_of_file(link_type: u32) -> u32 {
     const IS_KNOWN: u32 = 1 << 26;
     if link_type & IS_KNOWN == 0 { 0 } else { 2 * (link_type >> 28) }

@@ -388,7 +388,8 @@ fn every_round_begins_where_the_input_was() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Arbitrary bytes after any header are read to an end or an error, and never give more packets than there is room for.
+    /// Arbitrary bytes after any header are read to an end or an error, and never give more packets than
+    /// there is room for.
     #[test]
     fn nothing_panics(
         kind in 0..6_usize, count in 0..4_u64, tail in proptest::collection::vec(any::<u8>(), 0..200),

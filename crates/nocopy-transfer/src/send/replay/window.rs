@@ -30,7 +30,8 @@ impl<R: Read> Window<R> {
         self.offset
     }
 
-    /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with the bytes read, not with the request.
+    /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with the bytes read, not with
+    /// the request.
     pub(super) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
         while self.end - self.start < bytes && self.read_more(bytes)? > 0 {}
         let end = self.end.min(self.start + bytes);

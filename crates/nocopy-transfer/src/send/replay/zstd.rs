@@ -1,7 +1,7 @@
 //! The content of a zstd file (RFC 8878), block by block, so that a pipe may be silent between any two bytes.
 //!
-//! A block is handed to the decoder only when it is completely in memory. The decoder keeps the window of its frame, and its memory grows
-//! with what was unpacked, not with what a frame claims.
+//! A block is handed to the decoder only when it is completely in memory. The decoder keeps the window of its
+//! frame, and its memory grows with what was unpacked, not with what a frame claims.
 
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Read};
@@ -26,7 +26,8 @@ const FRAME: u32 = 0xfd2f_b528;
 /// The last digit is free.
 const SKIPPABLE: u32 = 0x184d_2a50;
 
-/// An empty last block, and room for a checksum: makes the decoder return what it holds of a frame that was cut off.
+/// An empty last block, and room for a checksum: makes the decoder return what it holds of a frame that was
+/// cut off.
 const END: [u8; BLOCK_HEADER_BYTES + 4] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Zstd<R> {

@@ -22,7 +22,8 @@ pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> 
     tried.map_err(|errno| Error::Congestion { name: name.into(), source: errno.into() })
 }
 
-/// Connects to one of the target's addresses as soon as its port is open, within the time limit. `None`: the user interrupted it.
+/// Connects to one of the target's addresses as soon as its port is open, within the time limit. `None`: the
+/// user interrupted it.
 pub(super) fn connect(
     (target, addresses): (&Endpoint, &[SocketAddr]),
     patience: Duration,

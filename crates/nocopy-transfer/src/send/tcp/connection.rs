@@ -39,7 +39,8 @@ pub(super) struct Account {
 }
 
 impl Connection {
-    /// Takes over an unshared connection, for pieces up to that length; with the given method, or the one measured to be best.
+    /// Takes over an unshared connection, for pieces up to that length; with the given method, or the one
+    /// measured to be best.
     pub(super) fn new(
         stream: TcpStream,
         method: Option<Method>,
@@ -93,8 +94,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands over queued data, if necessary after waiting for room. Returns `false` if some data is left. [`io::ErrorKind::UnexpectedEof`]:
-    /// the file became shorter.
+    /// Hands over queued data, if necessary after waiting for room. Returns `false` if some data is left.
+    /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
         self.waiting_bytes = 0;
         self.socket.sender().flush_timeout(WAIT)
@@ -117,7 +118,8 @@ impl Connection {
         let _ = self.socket.sender().kernel_socket().map(|socket| shutdown(socket, Shutdown::Write));
     }
 
-    /// Reads from the other end until it has closed, too, or time is over, because closing a connection with unread bytes resets it.
+    /// Reads from the other end until it has closed, too, or time is over, because closing a connection with
+    /// unread bytes resets it.
     pub(super) fn await_end(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let receiver = self.socket.receiver();

@@ -1,4 +1,5 @@
-//! `nocopy send tcp://HOST:PORT`: sends a stream to a host, by one connection or several, and prints the receiver's report.
+//! `nocopy send tcp://HOST:PORT`: sends a stream to a host, by one connection or several, and prints the
+//! receiver's report.
 
 mod connect;
 mod connection;

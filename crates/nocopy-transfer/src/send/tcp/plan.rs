@@ -108,7 +108,8 @@ impl Plan {
         self.path.clone()
     }
 
-    /// Errors: the file became shorter than what was to be sent. Bytes that were sent by reference may have become zeros.
+    /// Errors: the file became shorter than what was to be sent. Bytes that were sent by reference may have
+    /// become zeros.
     pub(super) fn check_length(&self) -> Result<(), Error> {
         let Source::File(file, ..) = &self.source else { return Ok(()) };
         let length = file.metadata().map(|about| about.len());

@@ -1,4 +1,5 @@
-//! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply is absent.
+//! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply
+//! is absent.
 
 use nocopy_proto::errno::Why;
 use std::net::SocketAddr;
@@ -116,7 +117,8 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-tcp/1";
 
-    /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was changed.
+    /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was
+    /// changed.
     fn outcome(&self) -> Outcome {
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);

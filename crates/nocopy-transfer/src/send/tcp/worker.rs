@@ -110,7 +110,8 @@ impl Worker {
             Ok(()) => (None, None),
             Err(Stop::Connection(error)) => (Some(error), None),
             Err(Stop::Failure(failure)) => {
-                // The receiver need not wait for a file that cannot be read. Where that is the next in the queue, nothing is handed over any more.
+                // The receiver need not wait for a file that cannot be read. Where that is the next in the
+                // queue, nothing is handed over any more.
                 if self.finish(start, progress, &mut duration).is_err() {
                     self.connection.cut_short();
                 }

@@ -24,7 +24,8 @@ const TX_RING: u32 = 2048;
 /// Entries of the rx ring: little is received.
 const RX_RING: u32 = 64;
 
-/// The longest wait for a port that has worked: later its interface may be down, or have no carrier, for long.
+/// The longest wait for a port that has worked: later its interface may be down, or have no carrier, for
+/// long.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// How long to wait for a port without room.
@@ -105,8 +106,9 @@ impl ByPort {
         })
     }
 
-    /// Hands over queued datagrams. `Some`: not all of them; those given to a port whose interface is down or has no carrier wait there, and
-    /// the port sends them when it can. At first, any working port accepts some within a time.
+    /// Hands over queued datagrams. `Some`: not all of them; those given to a port whose interface is down or
+    /// has no carrier wait there, and the port sends them when it can. At first, any working port accepts
+    /// some within a time.
     fn flush(&mut self) -> Result<Option<io::Error>, Error> {
         match self.sender.flush_timeout(if self.has_sent { GLANCE } else { PATIENCE }) {
             Ok(true) => self.has_sent = true,

@@ -1,4 +1,5 @@
-//! Packets that interfaces drop although the kernel has taken them: on a link without carrier, or while a queue is put in place.
+//! Packets that interfaces drop although the kernel has taken them: on a link without carrier, or while a
+//! queue is put in place.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +28,8 @@ impl Dropped {
         more.map(line).collect()
     }
 
-    /// Lines: name, a colon, eight counters of what was received, eight of what was sent, the fourth of each of what was dropped.
+    /// Lines: name, a colon, eight counters of what was received, eight of what was sent, the fourth of each
+    /// of what was dropped.
     fn parse(text: &str) -> Self {
         let of = |line: &str| {
             let (name, counters) = line.split_once(':')?;

@@ -29,7 +29,8 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Fills `places`, each as long as a datagram, with the payload of the next datagrams; the first one has `number`.
+    /// Fills `places`, each as long as a datagram, with the payload of the next datagrams; the first one has
+    /// `number`.
     pub(super) fn fill<'p>(
         &mut self,
         places: impl Iterator<Item = &'p mut [u8]>,

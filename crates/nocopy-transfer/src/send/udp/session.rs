@@ -15,7 +15,8 @@ use nocopy_report::live::LiveLine;
 /// How long to wait for an answer before checking other things.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Without a header, a port that is closed within that many looks, some 200 ms, was never open; later the receiver may be started again.
+/// Without a header, a port that is closed within that many looks, some 200 ms, was never open; later the
+/// receiver may be started again.
 const LOOKS_AT_FIRST: u32 = 40;
 
 const REFUSED: &str = "port unreachable";
@@ -32,7 +33,8 @@ pub(super) struct Session {
     pub errors: BTreeMap<String, u64>,
     /// Whether the receiver's port was closed when it was last heard of.
     refused: bool,
-    /// Without a header: how often the network was looked at since the first datagram, up to [`LOOKS_AT_FIRST`].
+    /// Without a header: how often the network was looked at since the first datagram, up to
+    /// [`LOOKS_AT_FIRST`].
     looks: u32,
 }
 
@@ -66,7 +68,8 @@ impl Session {
         self.state() == State::EndedEarly
     }
 
-    /// Waits until the receiver answers; also while its port is closed, if `retries`. `false`: the user interrupted it.
+    /// Waits until the receiver answers; also while its port is closed, if `retries`. `false`: the user
+    /// interrupted it.
     pub(super) fn connect(&mut self, interrupt: &Interrupt, retries: bool) -> Result<bool, Error> {
         let mut live = LiveLine::default();
         while self.state() == State::Connecting {
@@ -96,7 +99,8 @@ impl Session {
         Error::NobodyThere { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
-    /// Asks when a question is due, and handles received answers, while data is sent. A receiver that is gone may be started again.
+    /// Asks when a question is due, and handles received answers, while data is sent. A receiver that is gone
+    /// may be started again.
     pub(super) fn exchange(&mut self, has_sent: bool) -> Result<(), Error> {
         self.send_question()?;
         self.receive_answers(Duration::ZERO)?;

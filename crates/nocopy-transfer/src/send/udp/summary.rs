@@ -1,4 +1,5 @@
-//! The summary of both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply is absent.
+//! The summary of both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply
+//! is absent.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -14,8 +14,8 @@ use super::writer::DatagramWriter;
 
 /// The path to one receiver.
 pub(super) trait Transport: Debug {
-    /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES). What the kernel refuses is
-    /// counted, and no error once a datagram was sent.
+    /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES). What
+    /// the kernel refuses is counted, and no error once a datagram was sent.
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error>;
 
     /// Sends one datagram after the queued ones, with a copy; without room it is dropped.
@@ -33,8 +33,8 @@ pub(super) trait Transport: Debug {
     fn account(&mut self) -> Account;
 }
 
-/// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been sent: until then an error says
-/// what is wrong with the target.
+/// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been
+/// sent: until then an error says what is wrong with the target.
 pub(super) fn goes_on(sender: &Sender, error: &io::Error) -> bool {
     is_passing(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
 }
@@ -64,7 +64,8 @@ pub(super) enum SendResult {
 pub(super) struct Account {
     /// The methods used, and why, in lines.
     pub report: Vec<String>,
-    /// Datagrams that the kernel did not accept, except questions to the receiver, by cause: its error, or the counter of a port.
+    /// Datagrams that the kernel did not accept, except questions to the receiver, by cause: its error, or
+    /// the counter of a port.
     pub refused: BTreeMap<String, u64>,
     pub ledger: Ledger,
 }

@@ -61,7 +61,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the oldest request of the network with the fewest running programs, unless that one has reached its limit.
+    /// Takes the oldest request of the network with the fewest running programs, unless that one has reached
+    /// its limit.
     fn next(&mut self) -> Option<Job> {
         let running = |job: &Job| self.running.get(&job.network).copied().unwrap_or(0);
         let (place, runs) =
@@ -139,7 +140,8 @@ impl<'a> Runs<'a> {
         self.jobs.changed.notify_one();
     }
 
-    /// If too many requests wait, the peer whose requests count most in bytes, in the network whose requests do.
+    /// If too many requests wait, the peer whose requests count most in bytes, in the network whose requests
+    /// do.
     pub(super) fn surplus(&self) -> Option<Peer> {
         let queue = self.jobs.queue();
         let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));

@@ -67,7 +67,8 @@ impl Asking {
         }
     }
 
-    /// The question to be sent now, if there is one. `sent_bytes`: the bytes that are known to be sent so far.
+    /// The question to be sent now, if there is one. `sent_bytes`: the bytes that are known to be sent so
+    /// far.
     pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if matches!(self.state(now_ns), State::Agreed) && !self.ask.thanks {
             self.ask.thanks = true;

@@ -1,4 +1,5 @@
-//! The meaning of the numbers and counts of the [header and record](super::super::wire) on connections; the messages have no data.
+//! The meaning of the numbers and counts of the [header and record](super::super::wire) on connections; the
+//! messages have no data.
 //!
 //! | | number | offset | counts |
 //! |---|---|---|---|

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::message::Head;
 
-/// Divides the bytes into a range for each stream, as equal as whole pieces allow. Each range has at least a piece, so there may be fewer
-/// ranges. Without bytes there is one empty range.
+/// Divides the bytes into a range for each stream, as equal as whole pieces allow. Each range has at least a
+/// piece, so there may be fewer ranges. Without bytes there is one empty range.
 pub(crate) fn cut(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>> {
     let piece_bytes = piece_bytes.max(1);
     let pieces = total.div_ceil(piece_bytes);

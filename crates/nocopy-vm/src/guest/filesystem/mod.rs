@@ -1,7 +1,7 @@
 //! What programs expect of a writable directory, as checks that run on a mount and on controls.
 //!
-//! They check the same as the parts *basic* and *special* of the Connectathon suite, which no package registry has. The programs are our
-//! own.
+//! They check the same as the parts *basic* and *special* of the Connectathon suite, which no package
+//! registry has. The programs are our own.
 
 mod contents;
 mod names;
@@ -104,7 +104,8 @@ impl Place {
     }
 }
 
-/// Removes a directory with everything in it. The client's hidden copies of files that were open until a moment ago disappear by themselves.
+/// Removes a directory with everything in it. The client's hidden copies of files that were open until a
+/// moment ago disappear by themselves.
 pub(crate) fn remove_all(path: &Path) -> Result<(), Failure> {
     let is_gone = || match fs::remove_dir_all(path) {
         Ok(()) => Ok(true),
@@ -120,7 +121,8 @@ pub(crate) fn make_for_nobody(path: &Path) -> Result<(), Failure> {
     Ok(chown(path, Some(NOBODY), Some(NOBODY))?)
 }
 
-/// Runs a closure on a thread of the user without privileges, which also applies to all that it starts; returns the message of a panic.
+/// Runs a closure on a thread of the user without privileges, which also applies to all that it starts;
+/// returns the message of a panic.
 pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
     as_user(NOBODY, run)
 }

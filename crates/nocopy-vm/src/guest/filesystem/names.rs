@@ -80,7 +80,8 @@ fn lookups(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// Names that stay are listed once each, whatever else is removed meanwhile, and a new listing shows the names that are there then.
+/// Names that stay are listed once each, whatever else is removed meanwhile, and a new listing shows the
+/// names that are there then.
 fn listing(ground: &Ground) -> Done {
     let count = ground.times(120);
     let name = |number: usize| format!("name {number}");

@@ -102,7 +102,8 @@ fn renamed(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// A client that opens a file after another has written and closed it reads the written data, in both directions.
+/// A client that opens a file after another has written and closed it reads the written data, in both
+/// directions.
 fn closed_then_opened(ground: &Ground) -> Done {
     let paths = [ground.path("file"), ground.seen_there("file")];
     fs::write(&paths[0], "")?;
@@ -133,7 +134,8 @@ fn replaced_there(ground: &Ground) -> Done {
         fs::write(&new, &expected)?;
         fs::rename(&new, &paths[writer])?;
         assert_eq!(fs::read_to_string(&paths[writer])?, expected);
-        // A client may believe in a name for as long as it believes in attributes; it asks anew when it makes something there.
+        // A client may believe in a name for as long as it believes in attributes; it asks anew when it makes
+        // something there.
         File::create(paths[reader].with_file_name("asks"))?;
         assert_eq!(fs::read_to_string(&paths[reader])?, expected, "round {round}");
     }

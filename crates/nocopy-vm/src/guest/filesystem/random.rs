@@ -1,4 +1,5 @@
-//! Random operations on one file by two descriptors of one client and by another client, against the bytes that it should have.
+//! Random operations on one file by two descriptors of one client and by another client, against the bytes
+//! that it should have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -131,7 +132,8 @@ impl<'a> Exercised<'a> {
         )))
     }
 
-    /// What a client wrote others see when it has closed the file and they open it: so both descriptors are opened anew.
+    /// What a client wrote others see when it has closed the file and they open it: so both descriptors are
+    /// opened anew.
     fn settle(&mut self) -> Result<(), Broken> {
         for file in &self.open {
             file.sync_all()?;

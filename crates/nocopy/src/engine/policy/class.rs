@@ -4,8 +4,8 @@ use super::kind::Kind;
 use super::pair::{Pair, Step, epoch_calls};
 use super::{METHODS_MAX, Reason};
 
-/// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the sender. Two
-/// reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
+/// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the
+/// sender. Two reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
 const SAMPLE_EVERY: u8 = 31;
 
 /// The cost of the two clock reads of a measured call (vDSO, in a virtual machine).
@@ -17,7 +17,8 @@ const SAMPLES: usize = 8;
 /// Measured calls that may stay unrecorded in a row (they failed) before a comparison is given up.
 const UNRECORDED_MAX: u8 = 32;
 
-/// A change of the incumbent's cost by this factor, in the median of [`SAMPLES`], means that the machine or the route changed.
+/// A change of the incumbent's cost by this factor, in the median of [`SAMPLES`], means that the machine or
+/// the route changed.
 const CHANGED: f32 = 1.5;
 /// No machine changes by this factor: sends take another route, where the kernel may not copy.
 const OTHER_ROUTE: f32 = 3.0;
@@ -79,7 +80,8 @@ pub(super) struct Rival {
     /// Natural logarithm of its cost over the incumbent's, smoothed, and how much pairs differ from that.
     log_ratio: f32,
     spread: f32,
-    /// How sure it is that the rival is better: a cumulative sum (Page 1954, "Continuous inspection schemes").
+    /// How sure it is that the rival is better: a cumulative sum (Page 1954, "Continuous inspection
+    /// schemes").
     score: f32,
     /// Smoothed time until its completions; 0: not known.
     pub(super) held_ns: f32,
@@ -157,8 +159,8 @@ impl Terms<'_> {
     }
 }
 
-/// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for all classes, so
-/// exploring costs the same with a thousand peers as with one.
+/// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for
+/// all classes, so exploring costs the same with a thousand peers as with one.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     credit_ns: f64,
@@ -232,7 +234,8 @@ impl Samples {
         (count > 0).then(|| (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0)
     }
 
-    /// The factor by which the median is off the reference, if that is far: the median is the reference then. The first one is no change.
+    /// The factor by which the median is off the reference, if that is far: the median is the reference then.
+    /// The first one is no change.
     fn change(&mut self) -> Option<f32> {
         if !self.count.is_multiple_of(SAMPLES) {
             return None;
@@ -265,8 +268,8 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// A class without measurements that begins with `incumbent`. If that is `known` to be good for other destinations, measuring is not
-    /// urgent: most peers are sent little.
+    /// A class without measurements that begins with `incumbent`. If that is `known` to be good for other
+    /// destinations, measuring is not urgent: most peers are sent little.
     pub(super) fn new(kind: Kind, incumbent: u8, known: bool) -> Self {
         Self {
             kind,
@@ -383,8 +386,9 @@ impl Class {
         }
     }
 
-    /// Lets a rival challenge the incumbent: those never compared first, in order of preference, then the cheapest. If the budget does not
-    /// allow the first, it is saved for, and one that should cost nothing may go before.
+    /// Lets a rival challenge the incumbent: those never compared first, in order of preference, then the
+    /// cheapest. If the budget does not allow the first, it is saved for, and one that should cost nothing
+    /// may go before.
     fn begin_pair(&mut self, terms: &mut Terms<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let due = |one: &u8| *one != self.incumbent && rival(*one).due_ns <= self.sent_ns;
@@ -440,7 +444,8 @@ impl Class {
         self.quiet = 0;
     }
 
-    /// Lets rivals be compared again, because the machine has changed, or `all`, because the route has: also those that are excluded.
+    /// Lets rivals be compared again, because the machine has changed, or `all`, because the route has: also
+    /// those that are excluded.
     fn make_due(&mut self, all: bool) {
         let due = self.rivals.iter_mut().filter(|rival| all || rival.doublings == 0);
         due.for_each(|rival| rival.due_ns = 0.0);
@@ -473,8 +478,8 @@ impl Class {
         }
     }
 
-    /// Handles a refusal of a method where another may work, as if the send had been copied. The method is tried again after growing waits,
-    /// because routes change.
+    /// Handles a refusal of a method where another may work, as if the send had been copied. The method is
+    /// tried again after growing waits, because routes change.
     pub(super) fn refused(&mut self, terms: &Terms<'_>, method: u8) {
         self.rivals[usize::from(method)].copies = COPIES_MAX;
         self.end_turn(terms, method);
@@ -508,8 +513,8 @@ impl Class {
         }
     }
 
-    /// Replaces the incumbent by the method that was cheapest when last compared, except those that are out because of `except`; false if
-    /// there is none.
+    /// Replaces the incumbent by the method that was cheapest when last compared, except those that are out
+    /// because of `except`; false if there is none.
     fn give_way(&mut self, terms: &Terms<'_>, except: Why) -> bool {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).why != except);

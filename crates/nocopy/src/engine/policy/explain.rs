@@ -30,7 +30,8 @@ impl Matter {
     }
 }
 
-/// What a [`Policy`] chose, and why. Displays as text: a line for each class and for each method not chosen in it.
+/// What a [`Policy`] chose, and why. Displays as text: a line for each class and for each method not chosen
+/// in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Explanation<M> {
     pub matter: Matter,
@@ -70,7 +71,8 @@ pub(crate) struct Compared<M> {
     pub method: M,
     /// Why it is not used.
     pub why: Why,
-    /// Its cost over that of the method in use, smoothed, and the pairs compared; `None`: it was never compared.
+    /// Its cost over that of the method in use, smoothed, and the pairs compared; `None`: it was never
+    /// compared.
     pub ratio: Option<(f64, u32)>,
     /// Smoothed time until its completions.
     pub held: Option<Duration>,

@@ -1,11 +1,13 @@
 //! What works have in common that are measured together: about the same size, and about as many units.
 
-/// Upper ends of the size classes, in [`Work::bytes`](super::Work::bytes); the last has none. 128: headers weigh as much as data. 1472: one
-/// packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy pays on real cards.
+/// Upper ends of the size classes, in [`Work::bytes`](super::Work::bytes); the last has none. 128: headers
+/// weigh as much as data. 1472: one packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU
+/// of 9000. From some 10 kB on zero-copy pays on real cards.
 pub(super) const SIZE_EDGES: [u32; 7] = [128, 512, 1472, 4096, 8972, 16_384, 65_536];
 const SIZES: usize = SIZE_EDGES.len() + 1;
 
-/// Upper ends of the batch classes, in units of a work; the last has none. The fixed cost of a batch is shared by few or by many units.
+/// Upper ends of the batch classes, in units of a work; the last has none. The fixed cost of a batch is
+/// shared by few or by many units.
 const BATCH_EDGES: [u32; 3] = [1, 4, 16];
 const BATCHES: usize = BATCH_EDGES.len() + 1;
 

@@ -1,25 +1,30 @@
 //! Finds the fastest of several ways to send, by measuring while sending.
 //!
-//! No table of thresholds is right for every machine: the same call is the fastest to one destination and the slowest to another, because
-//! the layers below the socket differ (a card that segments, a bridge, a local receiver). So a [`Policy`] measures what calls cost,
-//! separately for each *class* of sends: a destination, a size in bytes, a count of units. The caller defines the unit: a datagram over
-//! UDP, a page's worth of a stream over TCP. In each class one method is the incumbent; from time to time another challenges it:
+//! No table of thresholds is right for every machine: the same call is the fastest to one destination and the
+//! slowest to another, because the layers below the socket differ (a card that segments, a bridge, a local
+//! receiver). So a [`Policy`] measures what calls cost, separately for each *class* of sends: a destination,
+//! a size in bytes, a count of units. The caller defines the unit: a datagram over UDP, a page's worth of a
+//! stream over TCP. In each class one method is the incumbent; from time to time another challenges it:
 //!
-//! * A comparison is a pair of short epochs, because the speed of a shared machine drifts by 2x: some calls of the one, then as many of the
-//!   other. A single call each while they differ by 1.3x or more or nothing is known, else 8 to 32.
-//! * Each pair adds to a cumulative sum (Page 1954, "Continuous inspection schemes"), which grows while the challenger is better by 2 % and
-//!   more, and is never below zero. While it is above zero the next pair follows; when it is high enough, the challenger is the incumbent.
-//! * When it is zero the challenger rests for a quarter of the *time spent sending* in this class: at most 20 ms, unless it is so slow that
-//!   a comparison costs much; then until that is 0.2 % of the time. Measuring this needs no clock, and stops while nothing is sent.
-//! * All comparisons together are paid from one budget: 0.3 ms or 16 calls at first, then 0.8 % of the time spent sending. One begins if there is
-//!   enough for it.
-//! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: no challenger rests. Excluded ones rest on, unless it
-//!   changes by 3x: that is another route.
-//! * A zero-copy method whose completions report *copied* is excluded, for this destination and size, and tried again after 0.1 s of sending,
-//!   then 0.2 s, and so on up to 10 s.
+//! * A comparison is a pair of short epochs, because the speed of a shared machine drifts by 2x: some calls
+//!   of the one, then as many of the other. A single call each while they differ by 1.3x or more or nothing
+//!   is known, else 8 to 32.
+//! * Each pair adds to a cumulative sum (Page 1954, "Continuous inspection schemes"), which grows while the
+//!   challenger is better by 2 % and more, and is never below zero. While it is above zero the next pair
+//!   follows; when it is high enough, the challenger is the incumbent.
+//! * When it is zero the challenger rests for a quarter of the *time spent sending* in this class: at most 20
+//!   ms, unless it is so slow that a comparison costs much; then until that is 0.2 % of the time. Measuring
+//!   this needs no clock, and stops while nothing is sent.
+//! * All comparisons together are paid from one budget: 0.3 ms or 16 calls at first, then 0.8 % of the time
+//!   spent sending. One begins if there is enough for it.
+//! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: no challenger rests.
+//!   Excluded ones rest on, unless it changes by 3x: that is another route.
+//! * A zero-copy method whose completions report *copied* is excluded, for this destination and size, and
+//!   tried again after 0.1 s of sending, then 0.2 s, and so on up to 10 s.
 //!
-//! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what a method is,
-//! reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost ([`Policy::record`]).
+//! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it
+//! does not know what a method is, reads no clock and draws no random numbers. The caller asks
+//! ([`Policy::choose`]), sends, and reports the cost ([`Policy::record`]).
 
 use std::time::Duration;
 
@@ -43,7 +48,8 @@ pub(crate) use explain::{Explanation, Matter};
 
 pub(crate) const METHODS_MAX: usize = 8;
 
-/// The first wait of a method that is out for a temporary reason, in time spent sending; it doubles each time.
+/// The first wait of a method that is out for a temporary reason, in time spent sending; it doubles each
+/// time.
 const TEMPORARY_NS: f64 = 100e6;
 const TEMPORARY_NS_MAX: f64 = 60e9;
 
@@ -58,8 +64,9 @@ const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by
 /// | TCP | a page's worth of the stream, 4 KiB | the whole write; a page where writes are not told apart |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// A small number the caller gives to each destination, from 0. Some 256 destinations have separate classes; if there are more, the
-    /// busiest ones have, and the others share classes. A stream has only one destination.
+    /// A small number the caller gives to each destination, from 0. Some 256 destinations have separate
+    /// classes; if there are more, the busiest ones have, and the others share classes. A stream has only one
+    /// destination.
     pub destination: u32,
     /// The size that decides which method is fastest: work of different sizes is measured separately.
     pub bytes: u32,
@@ -87,10 +94,11 @@ impl<M> Choice<M> {
 /// Why a method cannot be used on this socket, whatever the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Not available on this machine; the text is the fact and its cause ("io_uring is disabled by kernel.io_uring_disabled").
+    /// Not available on this machine; the text is the fact and its cause ("io_uring is disabled by
+    /// kernel.io_uring_disabled").
     Unavailable(&'static str),
-    /// Not available now; the text is the fact and its cause ("ENOBUFS: net.core.optmem_max is exhausted"). It is tried again
-    /// after a wait that doubles each time.
+    /// Not available now; the text is the fact and its cause ("ENOBUFS: net.core.optmem_max is exhausted").
+    /// It is tried again after a wait that doubles each time.
     Temporary(&'static str),
 }
 
@@ -102,7 +110,8 @@ struct Out {
     doublings: u8,
 }
 
-/// The choice of one socket among methods of sending: the user's, a plain call where that is known to be best, or measurement.
+/// The choice of one socket among methods of sending: the user's, a plain call where that is known to be
+/// best, or measurement.
 ///
 /// Allocates only when a destination or a kind of send is new. One class takes some 600 bytes.
 #[derive(Debug)]
@@ -149,9 +158,8 @@ struct Candidates<M> {
 impl<M: Copy + Eq> Policy<M> {
     /// A policy that chooses among `methods`.
     ///
-    /// They are in order of preference: the first is used until another is measured to be faster. The last is used
-    /// if all are ruled out.
-    /// Panics if the list is empty, or has more than [`METHODS_MAX`] methods.
+    /// They are in order of preference: the first is used until another is measured to be faster. The last is
+    /// used if all are ruled out. Panics if the list is empty, or has more than [`METHODS_MAX`] methods.
     pub(crate) fn new(methods: &[M]) -> Self {
         let mut candidates = Candidates {
             methods: Vec::new(),
@@ -164,9 +172,9 @@ impl<M: Copy + Eq> Policy<M> {
         Self::among(candidates)
     }
 
-    /// Other candidates for work of a single unit, in order of preference. The plain call should be first; methods that gain nothing from a
-    /// single unit are best left out.
-    /// Panics as [`new`](Self::new), where all methods of both lists count.
+    /// Other candidates for work of a single unit, in order of preference. The plain call should be first;
+    /// methods that gain nothing from a single unit are best left out. Panics as [`new`](Self::new), where
+    /// all methods of both lists count.
     #[must_use]
     pub(crate) fn singles(mut self, methods: &[M]) -> Self {
         self.candidates.singles = self.candidates.add(methods);
@@ -191,7 +199,8 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Has a single unit of fewer than `small_bytes` sent by `method`, an ordinary call, unless another method is pinned.
+    /// Has a single unit of fewer than `small_bytes` sent by `method`, an ordinary call, unless another
+    /// method is pinned.
     #[must_use]
     pub(crate) fn plain(mut self, method: M, small_bytes: u32) -> Self {
         self.plain = Some(method);
@@ -205,8 +214,8 @@ impl<M: Copy + Eq> Policy<M> {
         self
     }
 
-    /// How to do the next work. Costs some 5 ns while work does not change, 10 ns if only the destination does, and
-    /// 15 to 30 ns otherwise (measured).
+    /// How to do the next work. Costs some 5 ns while work does not change, 10 ns if only the destination
+    /// does, and 15 to 30 ns otherwise (measured).
     #[inline]
     pub(crate) fn choose(&mut self, work: impl Into<Work>) -> Choice<M> {
         let work = work.into();
@@ -295,11 +304,12 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Records the cost of a measured choice: the elapsed time of its system calls, sending and reaping due completions.
-    /// Reaping must not be delayed by more than some calls, or a method looks cheaper than it is.
+    /// Records the cost of a measured choice: the elapsed time of its system calls, sending and reaping due
+    /// completions. Reaping must not be delayed by more than some calls, or a method looks cheaper than it
+    /// is.
     ///
-    /// `work` is the work that was sent, perhaps less than announced. A choice that was not measured, or whose record comes after another
-    /// method's turn began, is ignored. Failed calls need not be recorded.
+    /// `work` is the work that was sent, perhaps less than announced. A choice that was not measured, or
+    /// whose record comes after another method's turn began, is ignored. Failed calls need not be recorded.
     pub(crate) fn record(&mut self, choice: Choice<M>, work: impl Into<Work>, cost: Duration) {
         let work = work.into();
         self.return_quiet();
@@ -316,9 +326,9 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Records the completion of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether the kernel copied after
-    /// all, and how long after sending it came. Completions of sends before [`forget`](Self::forget) concern the old
-    /// route and should not be recorded.
+    /// Records the completion of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether
+    /// the kernel copied after all, and how long after sending it came. Completions of sends before
+    /// [`forget`](Self::forget) concern the old route and should not be recorded.
     pub(crate) fn completed(
         &mut self,
         destination: u32,
@@ -336,8 +346,8 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
-    /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not used there until a wait is
-    /// over that doubles each time.
+    /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not
+    /// used there until a wait is over that doubles each time.
     pub(crate) fn refused(&mut self, destination: u32, method: M, bytes: u32) {
         self.return_quiet();
         let Some(method) = self.candidates.index(method) else { return };
@@ -347,7 +357,8 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
-    /// Rules `method` out for all destinations. False if some sends have no other method left; they then use the last candidate.
+    /// Rules `method` out for all destinations. False if some sends have no other method left; they then use
+    /// the last candidate.
     pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
         self.return_quiet();
         let Some(method) = self.candidates.index(method) else { return true };

@@ -4,7 +4,8 @@
 
 use std::ops::AddAssign;
 
-/// Duration of an epoch of methods that are about as fast: long compared with the noise of calls, short compared with drift.
+/// Duration of an epoch of methods that are about as fast: long compared with the noise of calls, short
+/// compared with drift.
 const EPOCH_NS: f64 = 120e3;
 const EPOCH_CALLS: std::ops::RangeInclusive<u8> = 8..=32;
 /// Fewer calls than that make an epoch if they take longer: a call of a millisecond is as good as many.
@@ -85,7 +86,8 @@ impl Pair {
         }
     }
 
-    /// Of a complete pair: the natural logarithm of the challenger's cost over the incumbent's, and what trying it cost more.
+    /// Of a complete pair: the natural logarithm of the challenger's cost over the incumbent's, and what
+    /// trying it cost more.
     pub(super) fn result(&self) -> (f32, f64) {
         let incumbent_ns = self.incumbent.unwrap_or(self.epoch).each_ns();
         let excess_ns = self.tried.ns - incumbent_ns * self.tried.units;

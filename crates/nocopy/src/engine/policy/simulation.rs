@@ -1,4 +1,5 @@
-//! Machines made up from a seed, with moods that change: what choosing costs against always taking the cheapest method.
+//! Machines made up from a seed, with moods that change: what choosing costs against always taking the
+//! cheapest method.
 
 use super::*;
 

@@ -22,9 +22,10 @@ const OTHERS: usize = 0;
 
 /// All classes.
 ///
-/// A destination's place is its index modulo [`DESTINATIONS_MAX`]. If two have the same, the first keeps it; the other's
-/// sends use the classes of *others*. The first loses the place when it was silent during [`WARMTH`] of them. So
-/// thousands of peers cost one look at a place each. Memory grows with use, up to 257 places of 32 classes.
+/// A destination's place is its index modulo [`DESTINATIONS_MAX`]. If two have the same, the first keeps it;
+/// the other's sends use the classes of *others*. The first loses the place when it was silent during
+/// [`WARMTH`] of them. So thousands of peers cost one look at a place each. Memory grows with use, up to 257
+/// places of 32 classes.
 #[derive(Debug)]
 pub(super) struct Table {
     places: Vec<Place>,
@@ -43,7 +44,8 @@ impl Table {
         self.classes.get_mut(index)
     }
 
-    /// Finds the class of a send, or makes one whose first choice is the result of `first`, called with the last choice for this kind.
+    /// Finds the class of a send, or makes one whose first choice is the result of `first`, called with the
+    /// last choice for this kind.
     pub(super) fn find(
         &mut self,
         destination: u32,

@@ -1,4 +1,5 @@
-//! The policy on a simulated machine: measured costs, with noise, drift and interruptions, on a virtual clock.
+//! The policy on a simulated machine: measured costs, with noise, drift and interruptions, on a virtual
+//! clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -89,8 +90,8 @@ fn columns() -> Vec<(String, Route, Work)> {
     ["offload", "segmented", "delivered"].into_iter().flat_map(of_sink).collect()
 }
 
-/// A sending machine that is shared with others: the cost of calls varies by 20 % (standard deviation), its speed changes by 2x twice a second,
-/// and it is interrupted for 50 us every 4 ms.
+/// A sending machine that is shared with others: the cost of calls varies by 20 % (standard deviation), its
+/// speed changes by 2x twice a second, and it is interrupted for 50 us every 4 ms.
 struct Machine {
     random: u64,
     now_ns: f64,
@@ -193,7 +194,8 @@ fn switches(policy: &Policy<Method>) -> u32 {
     policy.explain().classes.iter().map(|class| class.switches).sum()
 }
 
-/// How often a test is repeated with other random numbers: `all` times in a release build, a fifth of that in a debug build.
+/// How often a test is repeated with other random numbers: `all` times in a release build, a fifth of that in
+/// a debug build.
 const fn times(all: u64) -> u64 {
     if cfg!(debug_assertions) { all.div_ceil(5) } else { all }
 }
@@ -259,7 +261,8 @@ fn a_wrong_preference_costs_milliseconds() {
 #[test]
 fn single_datagrams_cost_no_more_than_the_plain_call() {
     for (name, route, work) in columns() {
-        // One datagram per call: GSO and sendmmsg are the plain call with more work, and zero-copy pins pages.
+        // One datagram per call: GSO and sendmmsg are the plain call with more work, and zero-copy pins
+        // pages.
         let plain = route.costs[4];
         let costs = [plain * 1.02, plain * 1.17, plain * 1.08, plain * 1.01, plain];
         let work = Work { count: 1, ..work };
@@ -550,8 +553,8 @@ fn costs_and_count() -> impl Strategy<Value = (Costs, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: times(40) as u32, max_shrink_iters: 30, ..ProptestConfig::default() })]
 
-    /// With calls of up to 128 us, a second has few of them. Of 400 cases all but one were within 3 %, that one at 3.4 %: the limit
-    /// leaves room for bad luck, because the seeds are new each time.
+    /// With calls of up to 128 us, a second has few of them. Of 400 cases all but one were within 3 %, that
+    /// one at 3.4 %: the limit leaves room for bad luck, because the seeds are new each time.
     #[test]
     fn any_machine_near_the_best(
         (costs, count) in costs_and_count(),

@@ -8,7 +8,8 @@ use super::{Cause, Evidence};
 
 /// How many bytes were copied and why, how many were not copied, and for how many this is unknown.
 ///
-/// The three numbers are never merged; [`bytes_of`](Self::bytes_of) for all evidence adds up to [`bytes`](Self::bytes).
+/// The three numbers are never merged; [`bytes_of`](Self::bytes_of) for all evidence adds up to
+/// [`bytes`](Self::bytes).
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -40,7 +41,8 @@ impl Ledger {
         }
     }
 
-    /// Removes bytes that are counted elsewhere as copied, first from those counted as not copied, so that this number is never too high.
+    /// Removes bytes that are counted elsewhere as copied, first from those counted as not copied, so that
+    /// this number is never too high.
     pub(crate) fn take_out(&mut self, mut bytes: u64) {
         let Self { zero_copy, unknown, copied, .. } = self;
         for part in [zero_copy, unknown].into_iter().chain(copied) {
@@ -94,8 +96,8 @@ impl IntoIterator for Ledger {
 }
 
 impl Extend<(Evidence, u64)> for Ledger {
-    /// Adds bytes by their evidence, in the form in which a ledger returns them; each entry counts as one datagram. For kinds of I/O that
-    /// are built on this crate.
+    /// Adds bytes by their evidence, in the form in which a ledger returns them; each entry counts as one
+    /// datagram. For kinds of I/O that are built on this crate.
     fn extend<I: IntoIterator<Item = (Evidence, u64)>>(&mut self, entries: I) {
         let entries = entries.into_iter().filter(|(_, bytes)| *bytes > 0);
         entries.for_each(|(evidence, bytes)| self.add(evidence, 1, bytes));

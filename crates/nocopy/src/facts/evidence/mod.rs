@@ -21,7 +21,8 @@ pub enum Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The AF_XDP socket is in copy mode (`XDP_OPTIONS`): the kernel copies between its buffers and the port's area (UMEM).
+    /// The AF_XDP socket is in copy mode (`XDP_OPTIONS`): the kernel copies between its buffers and the
+    /// port's area (UMEM).
     XdpCopyMode,
     /// A memory port copies from the sender's area to the receiver's.
     MemoryPort,
@@ -31,7 +32,8 @@ pub enum Cause {
     PacketRing,
     /// A packet handed to the host: the kernel copies it into its own buffer.
     ToHost,
-    /// An ordinary socket call, chosen because sending without a copy was measured to be slower, or can gain too little.
+    /// An ordinary socket call, chosen because sending without a copy was measured to be slower, or can gain
+    /// too little.
     CopyingIsFaster,
     /// A datagram or write too short for sending without a copy to gain anything.
     BelowThreshold,
@@ -39,18 +41,20 @@ pub enum Cause {
     Slice,
     /// A zero-copy send to a socket on this machine, which gets its own copy.
     DeliveredLocally,
-    /// A zero-copy send that the kernel still copied: a packet tap captures on the interface, or the device cannot gather.
+    /// A zero-copy send that the kernel still copied: a packet tap captures on the interface, or the device
+    /// cannot gather.
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to record it (`ENOBUFS`).
     NoBuffers,
-    /// Several streams send from one pool, and this one already had its share of buffers in flight. It sent a copy, which frees its buffer
-    /// at once.
+    /// Several streams send from one pool, and this one already had its share of buffers in flight. It sent a
+    /// copy, which frees its buffer at once.
     ShareInFlight,
     /// A packet in several buffers, whose pieces were joined by a copy.
     Gathered,
     /// Less than a page was received; only whole pages can be mapped.
     PartOfPage,
-    /// The sender is on this machine, and its bytes are on pages that cannot be mapped: of high order, of the page cache, or shared.
+    /// The sender is on this machine, and its bytes are on pages that cannot be mapped: of high order, of the
+    /// page cache, or shared.
     LocalPages,
     /// The card puts headers in front of the data, so the data does not begin at a page boundary.
     HeadersNotSplit,

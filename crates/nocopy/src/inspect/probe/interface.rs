@@ -20,7 +20,8 @@ fn carrier(interface: &Interface) -> Gate {
         .or_fix("check the cable, or that the other end is up")
 }
 
-/// Whether packets have an Ethernet header. Filters and descriptions begin with it, so ports refuse interfaces without one.
+/// Whether packets have an Ethernet header. Filters and descriptions begin with it, so ports refuse
+/// interfaces without one.
 fn ethernet(interface: &Interface) -> Gate {
     let found = match interface.is_ethernet() {
         true => "in front of every packet".to_owned(),

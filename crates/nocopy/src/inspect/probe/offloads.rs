@@ -13,8 +13,8 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     }
 }
 
-/// GRO joins packets before sockets get them, and often before a packet ring does; AF_XDP gets them one by one. A veth end drops redirected
-/// frames unless it has GRO or an XDP program.
+/// GRO joins packets before sockets get them, and often before a packet ring does; AF_XDP gets them one by
+/// one. A veth end drops redirected frames unless it has GRO or an XDP program.
 pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     const NAME: &str = "generic receive offload";
     let off = match interface.driver.as_deref() {
@@ -33,7 +33,8 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     }
 }
 
-/// Headers and data in separate buffers: needed by TCP to map received data, and by io_uring to receive without copies.
+/// Headers and data in separate buffers: needed by TCP to map received data, and by io_uring to receive
+/// without copies.
 pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "header split";
     match split {

@@ -11,7 +11,8 @@ use crate::sys::ethtool::HeaderSplit;
 use crate::sys::interface::{self, Interface};
 use crate::sys::{capability, io_uring as uring, sockets};
 
-/// The kernel's default since Linux 6.7 (`net/core/sock.c`: `sysctl_optmem_max`); before, 20 KiB were enough for some 30 sends.
+/// The kernel's default since Linux 6.7 (`net/core/sock.c`: `sysctl_optmem_max`); before, 20 KiB were enough
+/// for some 30 sends.
 const OPTMEM_BYTES: u64 = 128 * 1024;
 
 /// A page, and the headers of TCP over IPv4 with timestamps: 20 + 20 + 12.
@@ -74,7 +75,8 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
             .or_fix("Linux 4.14 or newer");
     }
     let gathers = interface::gathers(&interface.name);
-    // These deliver packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket keeps.
+    // These deliver packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket
+    // keeps.
     let late = ["veth", "tun", "bridge"].iter().any(|driver| interface.driver.as_deref() == Some(driver));
     if late || interface.loopback {
         let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };

@@ -1,4 +1,5 @@
-//! The metadata of a packet's arrival: what the XDP program noted in front of it, or a packet ring's header says.
+//! The metadata of a packet's arrival: what the XDP program noted in front of it, or a packet ring's header
+//! says.
 
 use std::mem::offset_of;
 
@@ -14,8 +15,9 @@ const ADDRESSES_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 
 impl Packet<'_> {
-    /// When the packet arrived, its hash, and its VLAN tag, as far as driver and kernel report them (see [`metadata`](crate::metadata)).
-    /// Read it before [`Packet::take`]; for a packet in several frames, read it from the first.
+    /// When the packet arrived, its hash, and its VLAN tag, as far as driver and kernel report them (see
+    /// [`metadata`](crate::metadata)). Read it before [`Packet::take`]; for a packet in several frames, read
+    /// it from the first.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -37,7 +39,8 @@ impl Packet<'_> {
                 0 => return Arrival::unknown(Unsupported::Absent), // not the first piece of its packet
                 header => header,
             };
-            // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long as the packet is borrowed.
+            // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long
+            // as the packet is borrowed.
             let arrival = unsafe { packet::arrival(self.data.sub(header), header) };
             return match pool.metadata.arrivals {
                 Arrivals::Unknown(reason) => Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival },
@@ -66,14 +69,17 @@ impl Packet<'_> {
         unsafe { self.note::<Hints>() }.filter(|hints| hints.mark == mark)
     }
 
-    /// The bytes in front of it, where the program writes its notes; `None` if it starts where no packet with a note does.
+    /// The bytes in front of it, where the program writes its notes; `None` if it starts where no packet with
+    /// a note does.
     ///
     /// # Safety
-    /// Any bytes are a valid `T`, which is no longer than [`PACKET_HEADROOM_BYTES`](super::PACKET_HEADROOM_BYTES).
+    /// Any bytes are a valid `T`, which is no longer than
+    /// [`PACKET_HEADROOM_BYTES`](super::PACKET_HEADROOM_BYTES).
     unsafe fn note<T>(&self) -> Option<T> {
         let usual = self.pool.shared.data_offset;
         let is_in_place = (usual..=usual + SHIFT_BYTES_MAX).contains(&self.start);
-        // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes are valid, by contract.
+        // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes
+        // are valid, by contract.
         is_in_place.then(|| unsafe { self.data.sub(size_of::<T>()).cast::<T>().read_unaligned() })
     }
 
@@ -97,8 +103,8 @@ impl Packet<'_> {
         frame
     }
 
-    /// Prefetches the cache lines that [`Packet::arrival`] reads, and the packet's first: for a loop that claims several packets
-    /// before it reads any.
+    /// Prefetches the cache lines that [`Packet::arrival`] reads, and the packet's first: for a loop that
+    /// claims several packets before it reads any.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch_arrival(&self) {
@@ -108,7 +114,8 @@ impl Packet<'_> {
     }
 }
 
-/// Puts a tag back behind the addresses, which move into the headroom. A packet that has no addresses had no tag.
+/// Puts a tag back behind the addresses, which move into the headroom. A packet that has no addresses had no
+/// tag.
 #[cold]
 fn put_back(frame: &mut Frame, VlanTag { protocol, control }: VlanTag) {
     if frame.len() < ADDRESSES_BYTES || frame.prepend(TAG_BYTES).is_none() {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The account of an area's frames. Each term is counted separately, where frames change owners, and none is derived from the others, so
-/// that [`Balance::is_whole`] really detects lost or doubled frames.
+/// The account of an area's frames. Each term is counted separately, where frames change owners, and none is
+/// derived from the others, so that [`Balance::is_whole`] really detects lost or doubled frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Balance {
@@ -17,12 +17,14 @@ pub struct Balance {
     pub lent_rx: u64,
     /// Frames lent to the kernel to send.
     pub lent_tx: u64,
-    /// Frames that a zero-copy device still had when its port was closed; they are not used again while the area exists.
+    /// Frames that a zero-copy device still had when its port was closed; they are not used again while the
+    /// area exists.
     pub retired: u32,
 }
 
 impl Balance {
-    /// Whether every frame is accounted for exactly once. Reliable only while the halves are idle, since the terms are read one by one.
+    /// Whether every frame is accounted for exactly once. Reliable only while the halves are idle, since the
+    /// terms are read one by one.
     pub fn is_whole(&self) -> bool {
         let counted = i128::from(self.free)
             + i128::from(self.yours)

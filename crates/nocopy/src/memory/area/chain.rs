@@ -10,10 +10,11 @@ use super::Frame;
 /// Buffers that a chain holds without an allocation: enough for 9,000 bytes in frames of 2048.
 const INLINE: usize = 8;
 
-/// One packet as a chain of buffers: of [`Packet`](super::Packet)s as received, or of [`Frame`]s, taken or to be sent.
+/// One packet as a chain of buffers: of [`Packet`](super::Packet)s as received, or of [`Frame`]s, taken or to
+/// be sent.
 ///
-/// The offsets at which a packet is cut have no meaning: AF_XDP cuts sent and received packets at different offsets. A received chain has
-/// at least one buffer.
+/// The offsets at which a packet is cut have no meaning: AF_XDP cuts sent and received packets at different
+/// offsets. A received chain has at least one buffer.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;

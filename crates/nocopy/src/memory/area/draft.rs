@@ -14,7 +14,8 @@ use crate::sys::xsk::{Descriptor, REQUESTED};
 
 /// A batch of [`Draft`]s: free frames to be written, and the same number of slots of the tx ring.
 ///
-/// Queued drafts are published to the kernel together when the batch is dropped; unused frames are free again.
+/// Queued drafts are published to the kernel together when the batch is dropped; unused frames are free
+/// again.
 pub struct Drafts<'half> {
     slots: Reservation<'half, Descriptor>,
     pool: &'half Pool,
@@ -44,8 +45,8 @@ impl Pool {
         let free_count = self.free_count.get();
         // So each draft has a slot and a frame, without further checks.
         let left = slots.left().min(free_count);
-        // Removed from the cache until drop puts unused ones back. So a forgotten batch loses its frames, as a
-        // forgotten `Frame` does; if frames were removed one by one, queued ones would stay in the cache.
+        // Removed from the cache until drop puts unused ones back. So a forgotten batch loses its frames, as
+        // a forgotten `Frame` does; if frames were removed one by one, queued ones would stay in the cache.
         self.free_count.set(free_count - left);
         let (view, frames, start) = (self.view, &self.free[..free_count as usize], self.shared.data_offset);
         Drafts { slots, pool: self, view, frames, free_count, start, bytes, left, short_bytes: 0 }
@@ -63,8 +64,8 @@ impl<'half> Drafts<'half> {
     #[inline]
     pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
         self.left = self.left.checked_sub(1)?;
-        // SAFETY: only queued drafts use frames up, and there are no more of them than were handed out; so the
-        // frames reserved in `Pool::drafts` suffice.
+        // SAFETY: only queued drafts use frames up, and there are no more of them than were handed out; so
+        // the frames reserved in `Pool::drafts` suffice.
         let frame = unsafe { self.frames.get_unchecked(self.free_count as usize - 1).get() };
         let address = self.view.address(frame, self.start);
         let (data, bytes) = (self.view.data(address), self.bytes);
@@ -80,7 +81,8 @@ impl Drop for Drafts<'_> {
     }
 }
 
-/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) sends it, dropping discards it.
+/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) sends it, dropping
+/// discards it.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -118,8 +120,9 @@ impl Draft<'_, '_> {
         self.queue_as(0);
     }
 
-    /// Like [`Draft::queue`], for a packet whose checksum is to be completed at `place`: by the card or kernel if the port was
-    /// opened for it ([`Explanation::checksum`](crate::Explanation::checksum)), otherwise in software.
+    /// Like [`Draft::queue`], for a packet whose checksum is to be completed at `place`: by the card or
+    /// kernel if the port was opened for it ([`Explanation::checksum`](crate::Explanation::checksum)),
+    /// otherwise in software.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -156,8 +159,8 @@ impl Draft<'_, '_> {
             return;
         }
         let descriptor = Descriptor { address: self.address, len: self.bytes, options };
-        // SAFETY: the pool keeps the area alive, and its free frames are frames of the area. There are no more drafts than
-        // slots (`Pool::drafts`).
+        // SAFETY: the pool keeps the area alive, and its free frames are frames of the area. There are no
+        // more drafts than slots (`Pool::drafts`).
         unsafe {
             self.batch.view.lend(self.frame);
             self.batch.slots.push_unchecked(descriptor);
@@ -174,8 +177,8 @@ impl Deref for Draft<'_, '_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie in one frame (`Pool::drafts`), which is free: it has no other owner, and the batch is
-        // borrowed for this draft alone.
+        // SAFETY: the bytes lie in one frame (`Pool::drafts`), which is free: it has no other owner, and the
+        // batch is borrowed for this draft alone.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes as usize) }
     }
 }

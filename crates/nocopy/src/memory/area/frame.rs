@@ -10,7 +10,8 @@ use super::{Shared, bring_home};
 
 /// One frame of an area, owned: a packet with free space before and after it.
 ///
-/// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again does not compile:
+/// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it
+/// again does not compile:
 ///
 /// ```compile_fail
 /// # fn send_twice(sender: &mut nocopy::Sender, frame: nocopy::Frame) {
@@ -19,8 +20,9 @@ use super::{Shared, bring_home};
 /// # }
 /// ```
 ///
-/// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to its pool.
-/// [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it returns it most cheaply, without an atomic operation.
+/// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to
+/// its pool. [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it returns it most
+/// cheaply, without an atomic operation.
 ///
 /// Headers are added and removed in front of a packet without moving it:
 ///
@@ -58,7 +60,8 @@ unsafe impl Sync for Frame {}
 
 impl Frame {
     /// # Safety
-    /// The caller owns frame `index` of `shared` and gives it up; `data` is `start` bytes into it, and `start + len` lies within a frame.
+    /// The caller owns frame `index` of `shared` and gives it up; `data` is `start` bytes into it, and
+    /// `start + len` lies within a frame.
     #[inline]
     pub(super) unsafe fn new(
         shared: NonNull<Shared>,
@@ -131,7 +134,8 @@ impl Frame {
         }
     }
 
-    /// Adds `bytes` bytes after the packet and returns them with undefined contents. `None`, and no change, if there is less tailroom.
+    /// Adds `bytes` bytes after the packet and returns them with undefined contents. `None`, and no change,
+    /// if there is less tailroom.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.tailroom_bytes() {
@@ -161,7 +165,8 @@ impl Frame {
         self.len = self.len.min(u16::try_from(bytes).unwrap_or(u16::MAX));
     }
 
-    /// Replaces the contents by a copy of `packet`, at the default offset of packets. `None`, and no change, if it does not fit.
+    /// Replaces the contents by a copy of `packet`, at the default offset of packets. `None`, and no change,
+    /// if it does not fit.
     #[inline]
     pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
         let offset = self.shared().data_offset;

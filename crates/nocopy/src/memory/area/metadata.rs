@@ -14,7 +14,8 @@ pub(crate) enum Arrivals {
     Unknown(Unsupported),
     /// In front of the packet, if this mark is present.
     Marked(u64),
-    /// Only the time, in front of the packet, if this mark is present; and the reason why the other metadata are missing.
+    /// Only the time, in front of the packet, if this mark is present; and the reason why the other metadata
+    /// are missing.
     Timed(u64, Unsupported),
 }
 
@@ -26,8 +27,8 @@ pub(super) struct Metadata {
     pub(super) origin: Origin,
 }
 
-/// What a host left to a card in the packets of a pool, and where they are, as bits. Up to [`WIRE`](Self::WIRE), only the checksum may be
-/// missing.
+/// What a host left to a card in the packets of a pool, and where they are, as bits. Up to
+/// [`WIRE`](Self::WIRE), only the checksum may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) struct Origin(u8);
 
@@ -60,7 +61,8 @@ impl Metadata {
     }
 }
 
-/// By how much a packet may start later than usual: some drivers (igc) leave the card's data in front of it in the frame.
+/// By how much a packet may start later than usual: some drivers (igc) leave the card's data in front of it
+/// in the frame.
 pub(super) const SHIFT_BYTES_MAX: u16 = 64;
 
 /// Writes a request in front of a packet.

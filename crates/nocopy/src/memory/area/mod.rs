@@ -1,14 +1,17 @@
 //! The area: one block of memory cut into frames, and the record of who owns each of them (AF_XDP's *umem*).
 //!
-//! Everything in it is addressed by offset, never by pointer, because kernel and program map it at different addresses.
+//! Everything in it is addressed by offset, never by pointer, because kernel and program map it at different
+//! addresses.
 //!
-//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is *lent* to while the kernel holds
-//! it. A half hands out a frame only if the word says that this half lent it, so an address that the kernel returns twice or invents is a
-//! counted fault, and never gives a frame a second owner.
+//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is
+//! *lent* to while the kernel holds it. A half hands out a frame only if the word says that this half lent
+//! it, so an address that the kernel returns twice or invents is a counted fault, and never gives a frame a
+//! second owner.
 //!
-//! **Lifetime.** Frames have no lifetime parameter and no reference count. An open pool keeps the area alive for all its frames. When a
-//! pool closes, each of its frames still in use holds one reference to the area until it returns. So the area is unmapped exactly when its
-//! last frame returns, and the hot path counts no references.
+//! **Lifetime.** Frames have no lifetime parameter and no reference count. An open pool keeps the area alive
+//! for all its frames. When a pool closes, each of its frames still in use holds one reference to the area
+//! until it returns. So the area is unmapped exactly when its last frame returns, and the hot path counts no
+//! references.
 #![allow(unsafe_code)]
 
 mod arrival;
@@ -48,8 +51,8 @@ use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
 
-/// Bytes the kernel keeps free in front of every received packet (`XDP_PACKET_HEADROOM` of `linux/bpf.h`); packets in frames made for
-/// sending start at the same offset, so a header can be put in front of either.
+/// Bytes the kernel keeps free in front of every received packet (`XDP_PACKET_HEADROOM` of `linux/bpf.h`);
+/// packets in frames made for sending start at the same offset, so a header can be put in front of either.
 pub const PACKET_HEADROOM_BYTES: u32 = 256;
 
 /// The most open pools of an area: one for each half of each port.
@@ -131,8 +134,9 @@ pub struct AreaConfig {
     pub headroom_bytes: u32,
     /// The NUMA node to allocate from, as long as it has memory; `None`: the node of the calling thread.
     pub numa_node: Option<u32>,
-    /// Whether forked children share the memory. If false, it is not mapped in them, and touching it ends them. Shared memory is on
-    /// transparent huge pages only if `transparent_hugepage/shmem_enabled` allows it.
+    /// Whether forked children share the memory. If false, it is not mapped in them, and touching it ends
+    /// them. Shared memory is on transparent huge pages only if `transparent_hugepage/shmem_enabled` allows
+    /// it.
     pub inherited: bool,
 }
 
@@ -191,7 +195,8 @@ impl Area {
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 
-    /// The configuration in effect: as requested, but with the NUMA node of the first page (`None` on a kernel without NUMA).
+    /// The configuration in effect: as requested, but with the NUMA node of the first page (`None` on a
+    /// kernel without NUMA).
     pub fn config(&self) -> &AreaConfig {
         &self.shared.config
     }
@@ -219,8 +224,8 @@ impl Area {
         (self.shared.memory.base(), self.shared.frame_count as usize * self.shared.frame_bytes as usize)
     }
 
-    /// Does the kernel's work in a memory port: copies a packet from a frame lent to send into a frame lent to receive, and returns its new
-    /// descriptor. `None` if a state word or the descriptor is wrong.
+    /// Does the kernel's work in a memory port: copies a packet from a frame lent to send into a frame lent
+    /// to receive, and returns its new descriptor. `None` if a state word or the descriptor is wrong.
     pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
         // No overflow: the offset is less than a frame. `locate` refuses an address outside of the area.
@@ -232,8 +237,8 @@ impl Area {
         Some(Descriptor { address: target, ..packet })
     }
 
-    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if the descriptors are
-    /// wrong. The batch is sent and cleared before the frames are returned.
+    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if
+    /// the descriptors are wrong. The batch is sent and cleared before the frames are returned.
     pub(crate) fn add_lent(&self, pieces: &[Descriptor], batch: &mut Outgoing) -> Option<bool> {
         if !pieces.iter().all(|piece| self.shared.locate(piece.address, piece.len).is_some()) {
             return None;
@@ -242,7 +247,8 @@ impl Area {
             let data = self.shared.locate(piece.address, piece.len).expect("looked at just now");
             (data.as_ptr().cast_const(), piece.len as usize)
         });
-        // SAFETY: the pieces lie inside frames (`locate`) that are lent, so no half touches them until they are given back.
+        // SAFETY: the pieces lie inside frames (`locate`) that are lent, so no half touches them until they
+        // are given back.
         Some(unsafe { batch.push(pointers) })
     }
 
@@ -267,7 +273,8 @@ type PoolId = u16;
 /// Instead of a borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
-/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`Pool::keep`]). Larger than any pool number.
+/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`Pool::keep`]).
+/// Larger than any pool number.
 const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
@@ -300,8 +307,8 @@ struct Shared {
     frame_shift: u32,
     /// Where packets start inside a frame.
     data_offset: u16,
-    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership moves with synchronisation (by rings,
-    /// return lists, or whatever moved the `Frame`), so relaxed accesses suffice.
+    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership moves with
+    /// synchronisation (by rings, return lists, or whatever moved the `Frame`), so relaxed accesses suffice.
     states: Box<[PlainU32]>,
     /// The links of all return lists; a frame is on one list at the most.
     links: Box<[AtomicU32]>,
@@ -323,8 +330,9 @@ struct Terms {
     free: PlainU64,
     /// Frames the kernel holds.
     lent: PlainU64,
-    /// Frames that left this half, for the program or for other pools' return lists, minus frames that came back to it, from the program
-    /// or from its own list; negative for a half that only sends what others received.
+    /// Frames that left this half, for the program or for other pools' return lists, minus frames that came
+    /// back to it, from the program or from its own list; negative for a half that only sends what others
+    /// received.
     yours: AtomicI64,
     /// Whether `lent` counts frames lent to send (1) or to receive (0).
     sends: PlainU32,
@@ -332,7 +340,8 @@ struct Terms {
 
 struct Home {
     unassigned: Vec<u32>,
-    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never used again while the area exists.
+    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never
+    /// used again while the area exists.
     retired: u32,
     /// For each pool number: whether a half uses it.
     open: Vec<bool>,
@@ -408,8 +417,8 @@ impl Shared {
     #[inline]
     fn word(&self, frame: u32) -> &PlainU32 {
         debug_assert!(frame < self.frame_count);
-        // SAFETY: frame numbers are below the count wherever they are made (`View::frame_at`, the pools' own), and there is
-        // a word for each frame.
+        // SAFETY: frame numbers are below the count wherever they are made (`View::frame_at`, the pools'
+        // own), and there is a word for each frame.
         unsafe { self.states.get_unchecked(frame as usize) }
     }
 
@@ -448,12 +457,12 @@ impl Shared {
     }
 }
 
-/// Returns a frame that is not dropped by its pool's half: to the pool's return list or, if the pool is closed, to the area's unassigned
-/// frames.
+/// Returns a frame that is not dropped by its pool's half: to the pool's return list or, if the pool is
+/// closed, to the area's unassigned frames.
 ///
 /// # Safety
-/// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed, the frame's reference to the
-/// area is released, so `shared` may be invalid afterwards.
+/// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed,
+/// the frame's reference to the area is released, so `shared` may be invalid afterwards.
 unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
     // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };

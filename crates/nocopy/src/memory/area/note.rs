@@ -2,7 +2,8 @@
 
 use crate::facts::kernel::KernelVersion;
 
-/// The program's note: the bytes in front of the packet. At most 32, which every kernel allows (`xdp_metalen_invalid`).
+/// The program's note: the bytes in front of the packet. At most 32, which every kernel allows
+/// (`xdp_metalen_invalid`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hints {

@@ -56,8 +56,9 @@ impl<'half> Claims<'half> {
                 self.view.data(address)
             }
         };
-        // SAFETY: the bytes lie in one frame or in the blocks (just checked), which exist as long as the pool; after announcing
-        // them the kernel does not write them, and before the claim they have no other owner.
+        // SAFETY: the bytes lie in one frame or in the blocks (just checked), which exist as long as the
+        // pool; after announcing them the kernel does not write them, and before the claim they have no other
+        // owner.
         Some(unsafe { std::slice::from_raw_parts(data.as_ptr(), len as usize) })
     }
 
@@ -79,15 +80,17 @@ impl fmt::Debug for Claims<'_> {
     }
 }
 
-/// The address of a packet (null: none) and, from the lowest bit: the frame reserved for it, its length, its start.
+/// The address of a packet (null: none) and, from the lowest bit: the frame reserved for it, its length, its
+/// start.
 #[repr(C)]
 struct Reserved {
     data: *mut u8,
     words: u64,
 }
 
-/// Handles an address of no frame that this half lent: a packet in the blocks of a packet ring, or a fault. Like [`misaligned`] it is a
-/// call that cannot unwind, because otherwise every loop over packets would need more registers.
+/// Handles an address of no frame that this half lent: a packet in the blocks of a packet ring, or a fault.
+/// Like [`misaligned`] it is a call that cannot unwind, because otherwise every loop over packets would need
+/// more registers.
 #[cold]
 #[inline(never)]
 extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> Reserved {
@@ -112,10 +115,11 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
     pool.push(frame);
 }
 
-/// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
+/// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take)
+/// it.
 ///
-/// When it is dropped, its frame is lent again with the next batch, at almost no cost. A packet cannot move to another thread, because this
-/// return is not synchronised; a taken frame can:
+/// When it is dropped, its frame is lent again with the next batch, at almost no cost. A packet cannot move
+/// to another thread, because this return is not synchronised; a taken frame can:
 ///
 /// ```compile_fail,E0277
 /// # fn outside(mut receiver: nocopy::Receiver) {
@@ -151,8 +155,8 @@ pub struct Packet<'half> {
 }
 
 impl Packet<'_> {
-    /// Takes ownership of the packet's frame. This copies nothing in AF_XDP modes. From a packet ring it is a copy, counted in
-    /// `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats).
+    /// Takes ownership of the packet's frame. This copies nothing in AF_XDP modes. From a packet ring it is a
+    /// copy, counted in `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats).
     #[inline]
     pub fn take(self) -> Frame {
         if self.pool.has_blocks() {

@@ -1,4 +1,5 @@
-//! A pool: the frames of one half of a port. Only here frames change between free, lent and owned by the program.
+//! A pool: the frames of one half of a port. Only here frames change between free, lent and owned by the
+//! program.
 
 mod kept;
 mod metadata;
@@ -43,7 +44,8 @@ pub(crate) enum Fault {
     NotLent,
 }
 
-/// Descriptors from the kernel's rings that were refused, by reason; each would have caused a corrupt frame, or a frame with two owners.
+/// Descriptors from the kernel's rings that were refused, by reason; each would have caused a corrupt frame,
+/// or a frame with two owners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     /// Addresses outside the area.
@@ -142,8 +144,8 @@ impl Pool {
         }
     }
 
-    /// The pointer that frames keep. It comes from the `Arc` itself, because a frame may release the reference that its closed pool left to
-    /// it.
+    /// The pointer that frames keep. It comes from the `Arc` itself, because a frame may release the
+    /// reference that its closed pool left to it.
     #[inline]
     pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
@@ -226,8 +228,9 @@ impl Pool {
         chain.for_each(|frame| self.push(frame));
     }
 
-    /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined: otherwise dropping a batch would be
-    /// too large to inline itself, and a batch whose drop is a call is kept in memory.
+    /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined:
+    /// otherwise dropping a batch would be too large to inline itself, and a batch whose drop is a call is
+    /// kept in memory.
     #[inline(never)]
     pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
         if self.metadata.is_marked() { self.refill_erased(fill) } else { self.lend_free::<false>(fill) }
@@ -293,8 +296,8 @@ impl Pool {
         self.blocks.is_some()
     }
 
-    /// The address of a packet announced in the blocks, and a free frame to copy it into; `None` if the address is outside, or no frame is
-    /// free.
+    /// The address of a packet announced in the blocks, and a free frame to copy it into; `None` if the
+    /// address is outside, or no frame is free.
     #[inline]
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
         // First: for a wrong address no frame is taken.
@@ -370,7 +373,8 @@ impl Pool {
         frame.shared == self.area()
     }
 
-    /// Lends a frame of this area to the kernel to send, and returns its descriptor. The error is the frame, if it belongs to another area.
+    /// Lends a frame of this area to the kernel to send, and returns its descriptor. The error is the frame,
+    /// if it belongs to another area.
     #[inline]
     pub(crate) fn lend(&self, frame: Frame) -> Result<Descriptor, Frame> {
         if !self.owns(&frame) {
@@ -389,9 +393,9 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back sent frames, for at most `count` completions: this pool's go into its cache, those of other pools return to them as
-    /// linked lists, and those marked by [`Pool::keep`] are pushed to `kept`. Of an address only the frame matters, because this side chose
-    /// where the packet starts.
+    /// Takes back sent frames, for at most `count` completions: this pool's go into its cache, those of other
+    /// pools return to them as linked lists, and those marked by [`Pool::keep`] are pushed to `kept`. Of an
+    /// address only the frame matters, because this side chose where the packet starts.
     pub(crate) fn reap(
         &self,
         completion: &mut Consumer<u64>,
@@ -429,8 +433,8 @@ impl Pool {
         self.on_close.set(lent);
     }
 
-    /// Moves the pool out of a half that is being dropped, leaving an empty one behind: the kernel may use the lent
-    /// frames until the other half is dropped too.
+    /// Moves the pool out of a half that is being dropped, leaving an empty one behind: the kernel may use
+    /// the lent frames until the other half is dropped too.
     pub(crate) fn take(&mut self) -> Self {
         let hollow = Self::new(Arc::clone(&self.shared), HOLLOW, self.half, Box::default());
         std::mem::replace(self, hollow)
@@ -454,8 +458,8 @@ impl Pool {
                 home.retired += 1;
                 if owner != self.id && !home.open[usize::from(owner) - 1] {
                     home.away[usize::from(owner) - 1] -= 1;
-                    // SAFETY: the frame held this count of the area since its pool closed, and never returns to give it back itself; the
-                    // pool holds another one.
+                    // SAFETY: the frame held this count of the area since its pool closed, and never returns
+                    // to give it back itself; the pool holds another one.
                     unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.shared)) };
                 }
             } else {
@@ -494,8 +498,8 @@ impl Drop for Pool {
         home.open[slot] = false;
         home.away[slot] = u32::try_from(away).expect("no more than the frames of an area");
         home.yours += self.yours.get();
-        // From now on every frame in use keeps the area alive itself (module documentation of `area`). A frame that is
-        // being dropped right now waits for the lock in `bring_home` and then finds its count.
+        // From now on every frame in use keeps the area alive itself (module documentation of `area`). A
+        // frame that is being dropped right now waits for the lock in `bring_home` and then finds its count.
         for _ in 0..away {
             // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
             unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
@@ -516,8 +520,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Completed frames that do not go into the pool's cache: kept ones, and those of other pools, linked so that each pool's list is touched
-/// once per run of frames.
+/// Completed frames that do not go into the pool's cache: kept ones, and those of other pools, linked so that
+/// each pool's list is touched once per run of frames.
 struct Strays<'pool> {
     pool: &'pool Pool,
     kept: &'pool mut Vec<Frame>,
@@ -532,7 +536,8 @@ impl<'pool> Strays<'pool> {
         Self { pool, kept, home: 0, first: 0, last: 0, count: 0 }
     }
 
-    /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if this half lent no frame with that address.
+    /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if this half lent
+    /// no frame with that address.
     #[cold]
     fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
         // SAFETY: the pool keeps the area alive.
@@ -581,7 +586,8 @@ impl<'pool> Strays<'pool> {
         if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {
             return;
         }
-        // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the area.
+        // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the
+        // area.
         let mut frame = first;
         for _ in 0..count {
             // Before the frame is given up: its next owner may change the link. That of the last one is read,
@@ -596,8 +602,8 @@ impl<'pool> Strays<'pool> {
 
 /// Puts a frame into a pool's cache, which has a cell for each of the pool's frames.
 ///
-/// An overflowing cache means that a frame has two owners, which ends the process: continuing would hand out memory twice, and unwinding
-/// would cost every loop over packets the registers for its state.
+/// An overflowing cache means that a frame has two owners, which ends the process: continuing would hand out
+/// memory twice, and unwinding would cost every loop over packets the registers for its state.
 #[inline]
 fn put(cache: &[Cell<u32>], count: u32, frame: u32) {
     match cache.get(count as usize) {

@@ -1,12 +1,13 @@
 //! The return list, in which frames dropped outside their pool's half wait until the half fetches them.
 //!
-//! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because no thread
-//! pops single elements, the ABA problem of linked stacks cannot arise. The links are in a side array
-//! indexed by frame number, so frames themselves are not touched.
+//! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap.
+//! Because no thread pops single elements, the ABA problem of linked stacks cannot arise. The links are in a
+//! side array indexed by frame number, so frames themselves are not touched.
 //!
-//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, does not use the list: both are a push onto
-//! the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same: a destructor would need a
-//! lock or a thread-local cache, and frames in such a cache would be missing from the balance.
+//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, does not use
+//! the list: both are a push onto the half's own stack, without an atomic operation. A plain `drop` on that
+//! half's thread cannot do the same: a destructor would need a lock or a thread-local cache, and frames in
+//! such a cache would be missing from the balance.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -58,7 +59,8 @@ impl ReturnList {
 
     /// Adds `count` frames already linked from `first` to `last`.
     ///
-    /// Release: pairs with the acquire of `take`, so the owner sees the links, and everything done to the frames.
+    /// Release: pairs with the acquire of `take`, so the owner sees the links, and everything done to the
+    /// frames.
     pub(crate) fn push_chain(
         &self,
         links: &[AtomicU32],

@@ -101,7 +101,8 @@ impl View {
     #[inline]
     pub(super) fn data(self, address: u64) -> NonNull<u8> {
         let data = self.base.as_ptr().wrapping_add(address as usize);
-        // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`reclaim`, `lend`).
+        // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`reclaim`,
+        // `lend`).
         unsafe { NonNull::new_unchecked(data) }
     }
 

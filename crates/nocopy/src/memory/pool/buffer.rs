@@ -37,7 +37,8 @@ pub(super) enum Home {
         pool: Pool,
         index: u32,
     },
-    /// A value of the program, from `Box::into_raw`, because moving a box would claim exclusive access to its bytes.
+    /// A value of the program, from `Box::into_raw`, because moving a box would claim exclusive access to its
+    /// bytes.
     Owner(NonNull<dyn Any + Send>),
     /// A value that others read, too.
     Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
@@ -46,7 +47,8 @@ pub(super) enum Home {
 
 // SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
 unsafe impl Send for Buffer {}
-// SAFETY: `&Buffer` only reads bytes that nothing can write meanwhile: those of an owner stay borrowed from it.
+// SAFETY: `&Buffer` only reads bytes that nothing can write meanwhile: those of an owner stay borrowed from
+// it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -54,9 +56,9 @@ impl Buffer {
     ///
     /// It can be read and sent, but not changed. [`into_owner`](Self::into_owner) returns the value.
     ///
-    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the
-    /// socket was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports it, and the panic is caught, so that
-    /// it does not disturb other buffers.
+    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread
+    /// of all dropped sockets if the socket was dropped first. So its `Drop` should not wait. If it panics,
+    /// the panic hook reports it, and the panic is caught, so that it does not disturb other buffers.
     ///
     /// ```
     /// use nocopy::Buffer;
@@ -72,7 +74,8 @@ impl Buffer {
     /// # Panics
     /// If the value has 4 GiB or more.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
-        // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that borrow.
+        // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that
+        // borrow.
         let owner = NonNull::from(Box::leak(Box::new(owner)));
         // Owns the value from here on, in case `as_ref` panics.
         let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
@@ -101,7 +104,8 @@ impl Buffer {
             return Err(self);
         }
         std::mem::forget(self);
-        // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer exists.
+        // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer
+        // exists.
         Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
     }
 
@@ -147,8 +151,8 @@ impl Buffer {
         }
     }
 
-    /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its capacity, or if it was made
-    /// [of a value](Self::from_owner) of the program.
+    /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its
+    /// capacity, or if it was made [of a value](Self::from_owner) of the program.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
         if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_) | Home::Shared(_)) {
@@ -166,10 +170,12 @@ impl Buffer {
         pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
     }
 
-    /// Gives the buffer up while the kernel may still read it, without waiting for completions. Returns the bytes that are lost for good.
+    /// Gives the buffer up while the kernel may still read it, without waiting for completions. Returns the
+    /// bytes that are lost for good.
     ///
-    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. If io_uring instances have the pool
-    /// registered, the buffer returns when the last of them ends. Any other memory cannot be replaced, and is leaked.
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. If io_uring
+    /// instances have the pool registered, the buffer returns when the last of them ends. Any other memory
+    /// cannot be replaced, and is leaked.
     pub(crate) fn abandon(self) -> usize {
         let bytes = self.len();
         match self.into_home() {
@@ -179,7 +185,8 @@ impl Buffer {
                     registered.given_up.push(index);
                     return 0;
                 }
-                // SAFETY: the buffer has no owner any more; no instance exists, and none is added while this is locked.
+                // SAFETY: the buffer has no owner any more; no instance exists, and none is added while this
+                // is locked.
                 let is_replaced = unsafe { pool.replace(index) };
                 drop(registered);
                 if !is_replaced {
@@ -273,8 +280,9 @@ impl Drop for Buffer {
     }
 }
 
-/// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over completions, and an unwound loop
-/// would lose other buffers of the same completion, or drop memory that the kernel still reads.
+/// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over
+/// completions, and an unwound loop would lose other buffers of the same completion, or drop memory that the
+/// kernel still reads.
 fn drop_owner(owner: Box<dyn Any + Send>) {
     // Dropping the panic's own value may panic, too.
     catch_unwind(AssertUnwindSafe(|| drop(owner))).unwrap_or_else(std::mem::forget);

@@ -7,7 +7,8 @@ use super::buffer::{Buffer, Home};
 
 const CACHED_MAX: usize = 16;
 
-/// A half's own free buffers of a pool: taking and returning one needs neither a lock nor an atomic operation.
+/// A half's own free buffers of a pool: taking and returning one needs neither a lock nor an atomic
+/// operation.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pool: Pool,
@@ -34,8 +35,9 @@ impl Cache {
         (self.free_max == 0).then(|| Arc::clone(&self.pool.0.sharers))
     }
 
-    /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a half that has none in flight,
-    /// so that waiting would be useless. A half gets as many as its share of the pool.
+    /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a
+    /// half that has none in flight, so that waiting would be useless. A half gets as many as its share of
+    /// the pool.
     #[cold]
     pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
         if self.reserve.is_none() && self.pool.sharers() > 1 {

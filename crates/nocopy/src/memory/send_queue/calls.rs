@@ -1,4 +1,5 @@
-//! The calls that hand bytes of entries to the kernel. Each is recorded before any other step that could fail.
+//! The calls that hand bytes of entries to the kernel. Each is recorded before any other step that could
+//! fail.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +14,8 @@ use crate::sys::udp_send::Address;
 use crate::sys::uring_send::{Full, UringRefused, UringSender};
 use crate::sys::{stream, udp_send};
 
-/// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it has registered.
+/// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it
+/// has registered.
 #[derive(Debug)]
 pub(super) struct Ring<C> {
     pub(super) sender: UringSender,
@@ -83,8 +85,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.numbered.allow(&self.socket)
     }
 
-    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes no more. Errors: `ResourceBusy`: another sender may make them,
-    /// or it is not known whether a failed call has a number. `Unsupported` in a forked child, because its parent may make further calls.
+    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes no more. Errors: `ResourceBusy`:
+    /// another sender may make them, or it is not known whether a failed call has a number. `Unsupported` in
+    /// a forked child, because its parent may make further calls.
     pub(crate) fn share_socket(&mut self) -> io::Result<()> {
         let is_inherited = self.is_inherited();
         self.numbered.share_socket(&self.socket, is_inherited)
@@ -106,8 +109,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         if self.numbered.is_allowed() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
-    /// Refuses zero-copy calls in a forked child, because they would use up numbers of the socket, and its parent would mistake them for
-    /// its own. Errors: `Unsupported` in a child, which can only send copies.
+    /// Refuses zero-copy calls in a forked child, because they would use up numbers of the socket, and its
+    /// parent would mistake them for its own. Errors: `Unsupported` in a child, which can only send copies.
     pub(crate) fn check_process(&self) -> io::Result<()> {
         if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
     }
@@ -123,9 +126,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         Batch { queue: self, burst, to }
     }
 
-    /// Sends on a stream, by one call, and returns how many bytes the kernel took. On an error of the kernel it took none, and the call has
-    /// no number. Zero-copy: `Unsupported` if this sender may make no such calls, without a working ring, and in a forked child; `ENOBUFS`
-    /// if the ring is full.
+    /// Sends on a stream, by one call, and returns how many bytes the kernel took. On an error of the kernel
+    /// it took none, and the call has no number. Zero-copy: `Unsupported` if this sender may make no such
+    /// calls, without a working ring, and in a forked child; `ENOBUFS` if the ring is full.
     pub(crate) fn send(&mut self, extent: Extent, mode: SendMode, note: C) -> io::Result<usize> {
         match mode {
             // SAFETY: the entries are borrowed for the call, which copies.
@@ -140,7 +143,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     fn send_numbered(&mut self, extent: Extent, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
-        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
+        // abandoned for good.
         let taken =
             unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, stream::ZERO_COPY)? };
         // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
@@ -163,7 +167,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             // Not `WouldBlock`: the socket has room, so a wait for room would end at once.
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         }
-        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
+        // abandoned for good.
         let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), entries.pieces(extent)) };
         let extent = entries.extent(extent.start, extent.bytes.min(*sent.as_ref().unwrap_or(&0)));
         entries.open_call(extent.tickets());
@@ -205,8 +210,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
     }
 
-    /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is overtaken; `None` while one
-    /// waits, and without a ring.
+    /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is
+    /// overtaken; `None` while one waits, and without a ring.
     pub(crate) fn ring_room(&self) -> io::Result<Option<usize>> {
         let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) else {
             return Ok(None);
@@ -225,7 +230,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.unknown_completions + self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
     }
 
-    /// Queues a message of datagrams with the ring. Fails if the ring is full, if there is none, and in a forked child.
+    /// Queues a message of datagrams with the ring. Fails if the ring is full, if there is none, and in a
+    /// forked child.
     pub(crate) fn queue_on_ring(
         &mut self,
         extent: Extent,
@@ -239,15 +245,16 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let Self { entries, ring, .. } = self;
         let ring = ring.as_mut().ok_or(Full)?;
         let pieces = entries.pieces(extent);
-        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were abandoned for good.
+        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
+        // abandoned for good.
         unsafe { ring.sender.queue(ring.calls.end(), pieces, to, segment_bytes)? };
         entries.open_call(extent.tickets());
         ring.calls.push(OpenCall { extent, note });
         Ok(())
     }
 
-    /// Submits the queued sends of the ring.
-    /// Errors: the kernel's error; the next call repeats sends that were not accepted. `Unsupported` in a forked child.
+    /// Submits the queued sends of the ring. Errors: the kernel's error; the next call repeats sends that
+    /// were not accepted. `Unsupported` in a forked child.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.check_process()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
@@ -257,7 +264,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn collect_ring(&mut self) {
         let is_inherited = self.is_inherited();
         let Some(Ring { sender, calls, .. }) = self.ring.as_mut().filter(|_| !is_inherited) else { return };
-        // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats them.
+        // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats
+        // them.
         let _ = sender.submit();
         sender.reap(|number, done| {
             // A number that is not open frees nothing.
@@ -296,23 +304,25 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         true
     }
 
-    /// Sends the messages with a copy; returns how many the kernel accepted. Returns the kernel's error for the first message.
+    /// Sends the messages with a copy; returns how many the kernel accepted. Returns the kernel's error for
+    /// the first message.
     pub(crate) fn send_copied(self, flags: i32) -> io::Result<usize> {
         // SAFETY: the pieces were just made of entries, and stay until the call was made, which copies.
         unsafe { self.burst.burst.send(self.queue.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
-    /// Sends the messages without a copy; returns how many the kernel accepted. Errors: the kernel's, for the first message. `Unsupported`
-    /// if this sender may make no such calls. While it [is uncertain](SendQueue::is_uncertain) whether a call was numbered: `EINTR` (read
-    /// reports and try again), then `ENOBUFS` (no memory to find out).
+    /// Sends the messages without a copy; returns how many the kernel accepted. Errors: the kernel's, for the
+    /// first message. `Unsupported` if this sender may make no such calls. While it [is
+    /// uncertain](SendQueue::is_uncertain) whether a call was numbered: `EINTR` (read reports and try again),
+    /// then `ENOBUFS` (no memory to find out).
     pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
         self.queue.check_zero_copy()?;
         if self.queue.is_uncertain() {
             return Err(self.probe_again(flags));
         }
         let Self { queue, burst: Burst { burst, calls }, .. } = &mut self;
-        // SAFETY: the pieces were just made of entries, which are held, unchanged, until their calls, recorded below, were reported, or they
-        // were abandoned for good.
+        // SAFETY: the pieces were just made of entries, which are held, unchanged, until their calls,
+        // recorded below, were reported, or they were abandoned for good.
         let sent = unsafe { burst.send(queue.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY) };
         let count = *sent.as_ref().unwrap_or(&0);
         // In the order in which the kernel numbers the messages of a burst.
@@ -326,8 +336,8 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         sent
     }
 
-    /// Handles a failed call; `error` is its own, unless others of its burst were taken. The call may have a number, so its entries are held
-    /// until that is known.
+    /// Handles a failed call; `error` is its own, unless others of its burst were taken. The call may have a
+    /// number, so its entries are held until that is known.
     #[cold]
     #[inline(never)]
     fn on_failed_call(&mut self, extent: Extent, note: C, error: Option<&io::Error>, flags: i32) {

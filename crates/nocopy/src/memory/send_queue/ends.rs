@@ -1,4 +1,5 @@
-//! How a queue ends: what was not sent is taken back, and memory that the kernel still reads is left to the reaper, or given up.
+//! How a queue ends: what was not sent is taken back, and memory that the kernel still reads is left to the
+//! reaper, or given up.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use super::{CallNote, Entries, Freed, Payload, Position, SendQueue, bytes_of};
 use crate::memory::pool::{Buffer, Cache};
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
-    /// Removes the payloads that were not handed over, in order. Those that the kernel reads in part stay until it has.
+    /// Removes the payloads that were not handed over, in order. Those that the kernel reads in part stay
+    /// until it has.
     pub(crate) fn take_unsent(&mut self) -> Vec<P> {
         let end = self.entries.end();
         let unsent = (self.head.ticket..end).filter_map(|ticket| self.entries.take_unsent(ticket)).collect();
@@ -14,8 +16,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         unsent
     }
 
-    /// Moves everything out that the kernel may read or report, into a queue that drops what becomes free. Later entries get the
-    /// following tickets.
+    /// Moves everything out that the kernel may read or report, into a queue that drops what becomes free.
+    /// Later entries get the following tickets.
     pub(crate) fn detach(&mut self) -> Self {
         let pool = self.freed.cache.pool().clone();
         let freed = Freed { cache: Cache::sharing(pool), completed: None };
@@ -48,7 +50,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.entries.read().map(bytes_of).sum()
     }
 
-    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
+    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use
+    /// again.
     pub(crate) fn abandon(mut self) -> usize {
         if self.is_inherited() {
             return 0; // nothing of this process is read

@@ -13,9 +13,10 @@
 //!                          └─ the sender is dropped: `detach`, for the reaper; closed by force: `abandon`
 //! ```
 //!
-//! An entry is free when all of it was handed over *and* no call that reads it is open; nothing else frees it, except `take_unsent` (never
-//! handed over) and `abandon`. Only this module hands bytes of entries to calls (`calls`) and counts them (`numbering`). Reports are checked:
-//! one of a call that was never made, or is finished, frees nothing.
+//! An entry is free when all of it was handed over *and* no call that reads it is open; nothing else frees
+//! it, except `take_unsent` (never handed over) and `abandon`. Only this module hands bytes of entries to
+//! calls (`calls`) and counts them (`numbering`). Reports are checked: one of a call that was never made, or
+//! is finished, frees nothing.
 #![allow(unsafe_code)]
 
 mod calls;
@@ -41,7 +42,8 @@ use crate::sys::fork::Generation;
 use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
 
-/// Number of open calls from which completions are read: often enough that buffers return while they are in the cache.
+/// Number of open calls from which completions are read: often enough that buffers return while they are in
+/// the cache.
 pub(crate) const REAP_AT: usize = 16;
 
 /// The most entries from the first to the last that the kernel reads, before the first is moved aside.
@@ -64,7 +66,8 @@ pub struct Completed<T> {
 
 /// What an entry sends: a message of datagrams, a piece of a stream.
 ///
-/// Moving it must not change its buffers, and it must return all of them, because memory that the kernel reads must not change.
+/// Moving it must not change its buffers, and it must return all of them, because memory that the kernel
+/// reads must not change.
 pub(crate) trait Payload: Send + 'static {
     fn buffers(&self) -> &[Buffer];
 
@@ -90,7 +93,8 @@ pub(crate) trait CallNote: Copy + Send + 'static {
     }
 }
 
-/// A byte of the queue: an entry, and how many of its bytes are in front. Never the end of an entry: that is the next one's begin.
+/// A byte of the queue: an entry, and how many of its bytes are in front. Never the end of an entry: that is
+/// the next one's begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) ticket: u64,
@@ -137,7 +141,8 @@ struct Entry<P> {
 pub(crate) struct Entries<P> {
     first: u64,
     entries: VecDeque<Entry<P>>,
-    /// Entries before `first` that the kernel reads much longer than many after them, moved aside because their slots are needed.
+    /// Entries before `first` that the kernel reads much longer than many after them, moved aside because
+    /// their slots are needed.
     late: BTreeMap<u64, Entry<P>>,
     /// Calls that are not settled.
     open_calls: usize,
@@ -152,8 +157,9 @@ struct Freed<P> {
 
 /// Entries with payloads `P`, and the calls that carry them, each with a note `C`.
 ///
-/// If it is dropped while the kernel reads some of its memory, all of it is leaked. That happens if a panic unwinds the reaper, and in
-/// forked children: they have a copy, whose socket belongs to their parent, and whose ring is not mapped.
+/// If it is dropped while the kernel reads some of its memory, all of it is leaked. That happens if a panic
+/// unwinds the reaper, and in forked children: they have a copy, whose socket belongs to their parent, and
+/// whose ring is not mapped.
 #[derive(Debug)]
 pub(crate) struct SendQueue<P: Payload, C: CallNote> {
     entries: Entries<P>,
@@ -169,7 +175,8 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
     readiness: Readiness,
     /// Completions of calls that were never made.
     unknown_completions: u64,
-    /// Counts this sender among those that share its pool, even after it was dropped while calls are in flight.
+    /// Counts this sender among those that share its pool, even after it was dropped while calls are in
+    /// flight.
     _sharer: Option<Arc<()>>,
     /// The process that makes the calls and receives their completions.
     generation: Generation,
@@ -467,8 +474,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         (entry.payload.as_mut().expect("what is queued is held"), self.socket.as_fd())
     }
 
-    /// Removes the payload at the head, if it is wanted and no call reads it. To be [put back](Self::restore_front), or
-    /// [passed](Self::advance).
+    /// Removes the payload at the head, if it is wanted and no call reads it. To be [put
+    /// back](Self::restore_front), or [passed](Self::advance).
     pub(crate) fn take_front(&mut self, is_wanted: impl FnOnce(&P) -> bool) -> Option<P> {
         let entry = self.entries.get_mut(self.head.ticket);
         if entry.open_calls > 0 {
@@ -497,8 +504,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         }
     }
 
-    /// Reads the kernel's reports of MSG_ZEROCOPY calls and of the ring, and the network's errors. Finished calls wait to be
-    /// [pulled](Self::next_completion).
+    /// Reads the kernel's reports of MSG_ZEROCOPY calls and of the ring, and the network's errors. Finished
+    /// calls wait to be [pulled](Self::next_completion).
     pub(crate) fn collect(&mut self) {
         if self.is_inherited() {
             return; // its parent collects
@@ -520,15 +527,16 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.collect_ring();
     }
 
-    /// The next finished call: to be [settled](Self::settle). None in a forked child: memory of its parent's calls is not its own.
+    /// The next finished call: to be [settled](Self::settle). None in a forked child: memory of its parent's
+    /// calls is not its own.
     pub(crate) fn next_completion(&mut self) -> Option<Completion<C>> {
         let (call, outcome) =
             if self.finished.is_empty() || self.is_inherited() { None } else { self.finished.pop_front() }?;
         Some(Completion { call, outcome, queue: self.number })
     }
 
-    /// Ends a finished call, with the evidence for its bytes, if it sent any. Entries that no other call reads are free.
-    /// Panics if it is one of another queue.
+    /// Ends a finished call, with the evidence for its bytes, if it sent any. Entries that no other call
+    /// reads are free. Panics if it is one of another queue.
     pub(crate) fn settle(&mut self, done: Completion<C>, evidence: Option<Evidence>) {
         assert!(done.queue == self.number, "a call of another queue");
         self.entries.end_call(done.call.extent.tickets(), evidence, &mut self.freed);
@@ -592,9 +600,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.readiness.watch_also(other, wanted);
     }
 
-    /// A descriptor that is readable while the kernel has something to report about sends, by the socket or by its ring, or, if wanted,
-    /// there is room to send.
-    /// Panics at the first call, if the process has no descriptor left.
+    /// A descriptor that is readable while the kernel has something to report about sends, by the socket or
+    /// by its ring, or, if wanted, there is room to send. Panics at the first call, if the process has no
+    /// descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor_of(self.socket(), self.ring_descriptor())
     }

@@ -1,12 +1,14 @@
 //! The numbers of zero-copy calls, until the kernel reports them finished.
 //!
-//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and reports completions in one error
-//! queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one continues its
-//! numbers, and only this module reads the queue: a completion that another half reads is kept for that sender.
+//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and
+//! reports completions in one error queue, among the errors of the network. So one sender at a time [makes
+//! such calls](KernelSocket::claim), the next one continues its numbers, and only this module reads the
+//! queue: a completion that another half reads is kept for that sender.
 //!
-//! It may number a call that fails. For example, with UDP segmentation after the MTU was lowered, the packet is made, found too long, and its
-//! completion reported, although `sendmsg` returns `EINVAL`. So after any failure the error queue is read before the next call, and the data
-//! of the failed call is held until it is known whether it has a number.
+//! It may number a call that fails. For example, with UDP segmentation after the MTU was lowered, the packet
+//! is made, found too long, and its completion reported, although `sendmsg` returns `EINVAL`. So after any
+//! failure the error queue is read before the next call, and the data of the failed call is held until it is
+//! known whether it has a number.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,7 +38,8 @@ const FORKED: &str = "socket: cannot be shared here; this process is a forked ch
 #[derive(Debug)]
 pub(crate) struct KernelSocket {
     descriptor: Arc<OwnedFd>,
-    /// The process that reads the queue. A forked child must not read it, because its parent would miss those entries.
+    /// The process that reads the queue. A forked child must not read it, because its parent would miss those
+    /// entries.
     generation: Generation,
     queue: Mutex<ErrorQueue>,
     /// Network errors read so far, including discarded ones.
@@ -76,8 +79,9 @@ impl KernelSocket {
         Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
     }
 
-    /// Makes the caller the only sender of `MSG_ZEROCOPY` calls, and returns the number of its first call. `None` while there is another
-    /// sender, if the number is unknown, and in a forked child, because its parent may make further calls.
+    /// Makes the caller the only sender of `MSG_ZEROCOPY` calls, and returns the number of its first call.
+    /// `None` while there is another sender, if the number is unknown, and in a forked child, because its
+    /// parent may make further calls.
     pub(super) fn claim(&self) -> Option<u64> {
         let mut queue = self.queue()?;
         let Numbering::Free(next) = queue.numbering else { return None };
@@ -85,8 +89,8 @@ impl KernelSocket {
         Some(next)
     }
 
-    /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the number of the next call, if
-    /// known.
+    /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the
+    /// number of the next call, if known.
     pub(super) fn give_back(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
@@ -141,7 +145,8 @@ impl KernelSocket {
         self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
 
-    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the fork.
+    /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the
+    /// fork.
     fn queue(&self) -> Option<MutexGuard<'_, ErrorQueue>> {
         // Poisoning does not matter: no code that may panic leaves it half changed.
         (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
@@ -244,21 +249,23 @@ pub(super) struct NumberedCalls<C> {
 enum Role {
     /// This sender makes none.
     NotOurs,
-    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` for the socket in addition to its data: options,
-    /// and later each such call until its completion was read (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report
-    /// it (Linux 4.12 does).
+    /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` for the socket in
+    /// addition to its data: options, and later each such call until its completion was read (`sock_omalloc`
+    /// of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
     Ours { idle_bytes: Option<u32> },
     /// This sender made them and waits for the last completions. Other senders may make such calls now.
     GivenAway,
 }
 
-/// A MSG_ZEROCOPY call of datagrams failed. The kernel has numbered it if it made the packet before it found that it cannot send it.
+/// A MSG_ZEROCOPY call of datagrams failed. The kernel has numbered it if it made the packet before it found
+/// that it cannot send it.
 ///
-/// Usually its completion is reported before the call returns. But parts of the packet may still be in flight, and read their memory: the
-/// first fragments of a long datagram, a copy for local receivers of a multicast group. Then nothing is reported yet, and mistaking the
-/// next call's number for this one's would free memory that the kernel reads. So a second call that fails deliberately (a *probe*) follows:
-/// its reported number shows whether the first was numbered. Until that is known the memory is held, even if the kernel had no memory for
-/// the second call.
+/// Usually its completion is reported before the call returns. But parts of the packet may still be in
+/// flight, and read their memory: the first fragments of a long datagram, a copy for local receivers of a
+/// multicast group. Then nothing is reported yet, and mistaking the next call's number for this one's would
+/// free memory that the kernel reads. So a second call that fails deliberately (a *probe*) follows: its
+/// reported number shows whether the first was numbered. Until that is known the memory is held, even if the
+/// kernel had no memory for the second call.
 #[derive(Debug)]
 pub(super) struct UncertainCall<C> {
     /// Recorded as if it had sent nothing.
@@ -327,8 +334,8 @@ impl<C: CallNote> NumberedCalls<C> {
         socket.next_completion()
     }
 
-    /// Moves the calls of a report to those that are finished. Returns how many of its numbers were of calls that were never made, or
-    /// already finished.
+    /// Moves the calls of a report to those that are finished. Returns how many of its numbers were of calls
+    /// that were never made, or already finished.
     pub(super) fn complete(
         &mut self,
         report: CompletionReport,
@@ -359,15 +366,16 @@ impl<C: CallNote> NumberedCalls<C> {
         if self.role == Role::GivenAway { 0 } else { unknown }
     }
 
-    /// Whether there is an uncertain call, and the kernel has no open calls: it reads no memory, and all completions were read. Call it
-    /// before completions are read, for [`resolve_uncertain`](Self::resolve_uncertain), because another half may read some at the same time.
+    /// Whether there is an uncertain call, and the kernel has no open calls: it reads no memory, and all
+    /// completions were read. Call it before completions are read, for
+    /// [`resolve_uncertain`](Self::resolve_uncertain), because another half may read some at the same time.
     pub(super) fn is_quiet(&self, socket: &KernelSocket) -> bool {
         let Role::Ours { idle_bytes: Some(idle) } = self.role else { return false };
         self.uncertain.is_some() && option::option_memory_bytes(socket).is_ok_and(|bytes| bytes <= idle)
     }
 
-    /// Finds out from the reports whether the failed call was numbered, if they suffice. Returns the call if nothing reads its memory.
-    /// `was_quiet`: before the reports were read, the kernel held no call.
+    /// Finds out from the reports whether the failed call was numbered, if they suffice. Returns the call if
+    /// nothing reads its memory. `was_quiet`: before the reports were read, the kernel held no call.
     pub(super) fn resolve_uncertain(&mut self, was_quiet: bool) -> Option<OpenCall<C>> {
         // Without a report, the kernel may have had too little memory for the probe: then nothing is known.
         let UncertainCall { failed, reported, .. } =
@@ -397,7 +405,8 @@ impl<C: CallNote> NumberedCalls<C> {
     }
 }
 
-/// Calls by number, as both sides count them. Completions may come in any order, and for several calls at once.
+/// Calls by number, as both sides count them. Completions may come in any order, and for several calls at
+/// once.
 #[derive(Debug)]
 pub(super) struct CallTable<C> {
     first: u64,
@@ -417,7 +426,8 @@ impl<C> CallTable<C> {
         self.first + self.calls.len() as u64 - 1
     }
 
-    /// Takes call `number`; `None` if there is none, or it is finished already, because the kernel's number is not trusted.
+    /// Takes call `number`; `None` if there is none, or it is finished already, because the kernel's number
+    /// is not trusted.
     pub(super) fn take(&mut self, number: u64) -> Option<C> {
         let place = number.checked_sub(self.first)?;
         let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;

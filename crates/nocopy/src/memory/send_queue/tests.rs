@@ -203,7 +203,8 @@ fn reading_completions_submits_what_did_not_fit_the_ring() {
     assert_eq!((to.recv(&mut bytes).unwrap(), bytes[0]), (100, 7));
 }
 
-/// The ring has the pool's pages registered: it must end before the pool, under its lock, replaces those that were given up.
+/// The ring has the pool's pages registered: it must end before the pool, under its lock, replaces those that
+/// were given up.
 #[test]
 fn a_ring_ends_before_its_memory_is_given_back() {
     if !nocopy_lab::io_uring_or_skip() {

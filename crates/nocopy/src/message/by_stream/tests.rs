@@ -36,7 +36,8 @@ fn message(number: usize) -> Vec<u8> {
     (0..bytes + number % 3).map(|at: usize| (at.wrapping_mul(31) ^ number) as u8).collect()
 }
 
-/// Sends messages until all have arrived, and checks that they arrive once and in order; does `meanwhile` before each.
+/// Sends messages until all have arrived, and checks that they arrive once and in order; does `meanwhile`
+/// before each.
 fn converse(
     left: &mut Endpoint,
     to_right: Peer,
@@ -289,8 +290,8 @@ fn a_message_alone_goes_by_datagrams_and_those_behind_it_by_the_stream() {
     }
 }
 
-/// An endless wait ends when a stream is cut, and its units become packets.
-/// A stream that is read at each look is not watched; a message by it ends a sleep all the same, in a wait and of a program that polls.
+/// An endless wait ends when a stream is cut, and its units become packets. A stream that is read at each
+/// look is not watched; a message by it ends a sleep all the same, in a wait and of a program that polls.
 #[test]
 fn a_stream_that_was_read_by_looks_ends_a_sleep() {
     let (mut left, to_right, mut right) = connected([true, true]);
@@ -434,7 +435,8 @@ fn bytes_by_a_stream_are_counted_once() {
     }
 }
 
-/// With port number 0 an endpoint has streams, though TCP uses many of the ports that the kernel would choose.
+/// With port number 0 an endpoint has streams, though TCP uses many of the ports that the kernel would
+/// choose.
 #[test]
 fn a_port_is_chosen_that_is_free_for_tcp() {
     use std::net::TcpListener;
@@ -447,7 +449,8 @@ fn a_port_is_chosen_that_is_free_for_tcp() {
     assert!(at_one.streams.is_none(), "that port was asked for");
 }
 
-/// A peer that acknowledges nothing stops its sender, which keeps no more than the window; and is lost in the end.
+/// A peer that acknowledges nothing stops its sender, which keeps no more than the window; and is lost in the
+/// end.
 #[test]
 fn a_peer_that_acknowledges_nothing_is_refused_and_lost() {
     let impatient =
@@ -478,7 +481,8 @@ fn a_peer_that_acknowledges_nothing_is_refused_and_lost() {
     });
 }
 
-/// A sender whose window is always full begins units with little room, some behind a packet that was not queued yet.
+/// A sender whose window is always full begins units with little room, some behind a packet that was not
+/// queued yet.
 #[test]
 fn units_of_a_full_window_are_all_there() {
     let (mut left, to_right, mut right) = connected([true, true]);

@@ -58,7 +58,8 @@ impl Packet {
     }
 }
 
-/// What still needs a packet's memory: the call that hands it to the kernel, and the peer that has not acknowledged it.
+/// What still needs a packet's memory: the call that hands it to the kernel, and the peer that has not
+/// acknowledged it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hold {
     waits: bool,
@@ -72,7 +73,8 @@ impl Hold {
         !std::mem::replace(&mut self.waits, true)
     }
 
-    /// Notes that it was handed to the kernel, or given up; true if it was acknowledged meanwhile, and so is free now.
+    /// Notes that it was handed to the kernel, or given up; true if it was acknowledged meanwhile, and so is
+    /// free now.
     #[inline]
     fn end_wait(&mut self) -> bool {
         self.waits = false;
@@ -104,7 +106,8 @@ pub(super) enum Received {
     Placed(Box<Placed>),
     /// A put that was read to where it belongs.
     Put(Box<Straight>),
-    /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in several frames.
+    /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in
+    /// several frames.
     Bytes(Box<[u8]>, u16),
 }
 
@@ -290,21 +293,23 @@ impl Room {
 
 /// Takes received datagrams, with their sender and congestion mark.
 pub(super) trait Deliver {
-    /// Reads the clock, because datagrams have come. The call waits for everything that is being loaded, so it comes before their bytes
-    /// are read.
+    /// Reads the clock, because datagrams have come. The call waits for everything that is being loaded, so
+    /// it comes before their bytes are read.
     fn begin(&mut self) {}
 
     /// The address of this host to which the datagrams went that follow, if it was bound to all of them.
     fn asked(&mut self, local: Option<Local>);
 
-    /// Takes the last received datagram in place, if it is one message for which the program waits; returns whether it is.
+    /// Takes the last received datagram in place, if it is one message for which the program waits; returns
+    /// whether it is.
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
 
-    /// The same for several datagrams that lie one after another, each of `packet_bytes` bytes, except that the last may be shorter.
+    /// The same for several datagrams that lie one after another, each of `packet_bytes` bytes, except that
+    /// the last may be shorter.
     fn lone_run(&mut self, from: SocketAddr, congested: bool, run: &[u8], packet_bytes: usize) -> bool;
 
-    /// Takes a datagram in place if it is a common one; returns whether it is. If it must be kept, `keep` copies or moves it, unless there
-    /// is no memory for that.
+    /// Takes a datagram in place if it is a common one; returns whether it is. If it must be kept, `keep`
+    /// copies or moves it, unless there is no memory for that.
     fn in_place(
         &mut self,
         from: SocketAddr,
@@ -332,7 +337,8 @@ pub(super) trait Carrier: Debug + Send {
 
     fn local_address(&self) -> SocketAddr;
 
-    /// A kernel socket with this address, by which a thread may send while the program does not call; `None` if there is none.
+    /// A kernel socket with this address, by which a thread may send while the program does not call; `None`
+    /// if there is none.
     fn socket(&self) -> Option<BorrowedFd<'_>>;
 
     /// How many packets can be made now.
@@ -346,8 +352,8 @@ pub(super) trait Carrier: Debug + Send {
 
     fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize);
 
-    /// Copies a message into packets, which are added to `made`; returns the payload bytes of the last one. `None`: there are too few, and
-    /// some were made.
+    /// Copies a message into packets, which are added to `made`; returns the payload bytes of the last one.
+    /// `None`: there are too few, and some were made.
     fn copy_to_packets(&mut self, message: &[u8], layout: Layout, made: &mut Vec<Packet>) -> Option<usize> {
         let mut last_bytes = 0;
         for chunk in layout.chunks() {
@@ -374,8 +380,9 @@ pub(super) trait Carrier: Debug + Send {
     /// Buffers of full length for a message with this layout; `None` if there are too few.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers>;
 
-    /// Makes a packet for each piece of a message that lies in `buffers`; there must be [room](Self::room) for as many of either kind.
-    /// Gives the buffers back if there was none after all. What was made until then is among `made`.
+    /// Makes a packet for each piece of a message that lies in `buffers`; there must be [room](Self::room)
+    /// for as many of either kind. Gives the buffers back if there was none after all. What was made until
+    /// then is among `made`.
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers>;
 
     /// Sends a packet with the next flush, with this header and, if `crc`, a CRC.
@@ -403,8 +410,9 @@ pub(super) trait Carrier: Debug + Send {
         self.flush();
     }
 
-    /// Whether a datagram of so many bytes may be sent to a host that may not be there: to an address that may be forged, or if it `is_proven`
-    /// to a peer that may be gone. What is sent to such hosts must not take the room of others. It is counted if it may not.
+    /// Whether a datagram of so many bytes may be sent to a host that may not be there: to an address that
+    /// may be forged, or if it `is_proven` to a peer that may be gone. What is sent to such hosts must not
+    /// take the room of others. It is counted if it may not.
     fn has_room_for(&mut self, _to: &Path, _bytes: usize, _is_proven: bool) -> bool {
         true
     }
@@ -429,19 +437,21 @@ pub(super) trait Carrier: Debug + Send {
     /// Takes packets back that the kernel has finished; there are none if the kernel copies them.
     fn take_back(&mut self) {}
 
-    /// Whether packets became free since the last call. A released packet is not free while the kernel has it.
+    /// Whether packets became free since the last call. A released packet is not free while the kernel has
+    /// it.
     fn freed(&mut self) -> bool;
 
     /// Delivers everything that has arrived, without waiting; returns how many datagrams.
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize>;
 
-    /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived. Returns whether the last one
-    /// may have missed something.
+    /// The next looks are not part of a wait that looks all the time: each is to find whatever has arrived.
+    /// Returns whether the last one may have missed something.
     fn leave_none_out(&mut self) -> bool {
         false
     }
 
-    /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal arrives.
+    /// As [`receive`](Self::receive), but waits until something arrives, the time is over, or a signal
+    /// arrives.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
 
     /// The message that was taken [alone](Deliver::lone) by the last call.

@@ -1,7 +1,8 @@
-//! Messages over a port, past the host's network stack: packets are written in frames, and stay there until they are acknowledged.
+//! Messages over a port, past the host's network stack: packets are written in frames, and stay there until
+//! they are acknowledged.
 //!
-//! After a send, the kernel holds the frame for a moment, and gives it back unchanged. A packet that is due for retransmission meanwhile is
-//! not sent again, because its first transmission has not left yet.
+//! After a send, the kernel holds the frame for a moment, and gives it back unchanged. A packet that is due
+//! for retransmission meanwhile is not sent again, because its first transmission has not left yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -84,7 +85,8 @@ struct Place {
     is_control: bool,
 }
 
-/// Received frames that are held until they are read, and datagrams in memory of their own, each counted as a frame.
+/// Received frames that are held until they are read, and datagrams in memory of their own, each counted as a
+/// frame.
 #[derive(Debug)]
 struct Intake {
     /// The most frames held of each queue: the kernel needs the others to receive into.
@@ -306,8 +308,8 @@ impl Carrier for OverPort {
         Some(self.senders[0].kernel_socket().as_fd())
     }
 
-    /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
-    /// packets are become packets where they lie, so there is always room for them.
+    /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of
+    /// a message that is cut as packets are become packets where they lie, so there is always room for them.
     #[inline]
     fn room(&self) -> Room {
         let packets = self.frames.saturating_sub(self.packets);
@@ -361,7 +363,8 @@ impl Carrier for OverPort {
         Some(buffers)
     }
 
-    /// In place, if the message's frames match the layout. Otherwise by a copy, for which there may be too few frames.
+    /// In place, if the message's frames match the layout. Otherwise by a copy, for which there may be too
+    /// few frames.
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
         let mut lengths = layout.chunks().map(|chunk| chunk.range.len());
         let is_cut = buffers.iter().all(|buffer| buffer.is_frame() && lengths.next() == Some(buffer.len()));
@@ -423,7 +426,8 @@ impl Carrier for OverPort {
         }
         if self.controls.is_empty() {
             self.flush();
-            // Which passes over frames that have only to come back: from the card, or what went through the kernel.
+            // Which passes over frames that have only to come back: from the card, or what went through the
+            // kernel.
             self.take_back();
         }
         let Some(mut frame) = self.controls.pop() else {
@@ -521,7 +525,8 @@ impl Carrier for OverPort {
     }
 
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
-        // The kernel does not say when it has room for what it did not take: the wait ends in time to try again.
+        // The kernel does not say when it has room for what it did not take: the wait ends in time to try
+        // again.
         let retry = self.wants_look().then(|| Instant::now() + RETRY_INTERVAL);
         if !self.is_ready() {
             wait::wait(self, how, [until, retry].into_iter().flatten().min())?;
@@ -658,8 +663,9 @@ impl Intake {
     }
 }
 
-/// Converts a datagram to the form in which it is kept, with its sender and congestion mark. One that is longer than any frame holds came in
-/// fragments, and would take more memory than it is counted for: nothing of it is kept, and it is counted as malformed.
+/// Converts a datagram to the form in which it is kept, with its sender and congestion mark. One that is
+/// longer than any frame holds came in fragments, and would take more memory than it is counted for: nothing
+/// of it is kept, and it is counted as malformed.
 #[inline]
 fn received(datagram: Datagram<'_>, queue: u16, longest: usize) -> (SocketAddr, bool, Received) {
     let (from, congested) = (datagram.from(), datagram.is_congested());

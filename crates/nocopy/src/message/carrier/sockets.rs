@@ -1,8 +1,9 @@
 //! Messages over UDP sockets: no privilege, every byte copied by the calls, as few calls as can be.
 //!
-//! A question and its answer take two calls at each end, besides looks that find nothing. What the kernel does in them is most of the
-//! time, so it matters which calls those are. Medians of a loop by hand that only sends and receives 96 bytes over loopback, both ends
-//! spinning, with the socket options that the endpoint sets:
+//! A question and its answer take two calls at each end, besides looks that find nothing. What the kernel
+//! does in them is most of the time, so it matters which calls those are. Medians of a loop by hand that only
+//! sends and receives 96 bytes over loopback, both ends spinning, with the socket options that the endpoint
+//! sets:
 //!
 //! | calls | us there and back |
 //! |---|---|
@@ -12,12 +13,14 @@
 //! | `sendto`, `recvmsg` | 5.5 |
 //! | `sendto`, `recvmmsg` for up to 16 | 5.9 |
 //!
-//! A message of 8 KiB in six packets, which the kernel cuts and joins, takes 6.7 there and back by connected sockets, 7.0 if the six lie
-//! apart, 8.5 if the sockets are not connected, and 8.2 by TCP. So packets are made one behind the other where that is possible.
+//! A message of 8 KiB in six packets, which the kernel cuts and joins, takes 6.7 there and back by connected
+//! sockets, 7.0 if the six lie apart, 8.5 if the sockets are not connected, and 8.2 by TCP. So packets are
+//! made one behind the other where that is possible.
 //!
-//! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise; `recvfrom` does not return the marks of routers, to
-//! which a sender has to react. Sending to the [only peer](only_peer) takes a second, connected socket. Options cost little: to
-//! join datagrams (`UDP_GRO`) nothing that was seen, the traffic class 0.1 us.
+//! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise; `recvfrom` does not
+//! return the marks of routers, to which a sender has to react. Sending to the [only peer](only_peer) takes a
+//! second, connected socket. Options cost little: to join datagrams (`UDP_GRO`) nothing that was seen, the
+//! traffic class 0.1 us.
 
 mod intake;
 mod only_peer;
@@ -77,7 +80,8 @@ pub(in crate::message) struct Sockets {
     staging: Staging,
     cargo: Cargo,
     outbox: Outbox,
-    /// This many packets are handed over at once, however many follow: they are still in the cache, and the peer can begin.
+    /// This many packets are handed over at once, however many follow: they are still in the cache, and the
+    /// peer can begin.
     flush_from: usize,
     intake: Intake,
     /// For owned messages.
@@ -487,7 +491,8 @@ impl Carrier for Sockets {
         self.intake.free()
     }
 
-    /// A socket becomes readable by itself when something arrives; refused packets are tried again whenever the endpoint works.
+    /// A socket becomes readable by itself when something arrives; refused packets are tried again whenever
+    /// the endpoint works.
     fn arm(&mut self) -> io::Result<bool> {
         self.flush();
         self.leave_none_out();

@@ -1,4 +1,5 @@
-//! The headers in front of a message that has its own unit. They are read separately, so that the message's bytes can go elsewhere.
+//! The headers in front of a message that has its own unit. They are read separately, so that the message's
+//! bytes can go elsewhere.
 
 use nocopy_proto::message::framing::{whole_header, whole_header_bytes};
 use nocopy_proto::message::wire::Unit;
@@ -54,8 +55,8 @@ impl Front {
         self.is_of_puts
     }
 
-    /// The room for missing bytes; empty once all have arrived. It never extends beyond the unit, because the shortest message has a header of
-    /// four bytes.
+    /// The room for missing bytes; empty once all have arrived. It never extends beyond the unit, because the
+    /// shortest message has a header of four bytes.
     pub(in crate::message) fn room(&mut self) -> &mut [u8] {
         let have = usize::from(self.have);
         if self.is_of_puts {
@@ -63,7 +64,8 @@ impl Front {
         }
         let needed = match self.bytes[HEADER_BYTES..have.max(HEADER_BYTES)].first_chunk::<4>() {
             None => HEADER_BYTES + 4,
-            // Requests and responses have a number after the first word; any other message is recognised without one.
+            // Requests and responses have a number after the first word; any other message is recognised
+            // without one.
             Some(word) => match whole_header(&[&word[..], &[0; 4]].concat()) {
                 Some((kind, _)) => HEADER_BYTES + whole_header_bytes(kind),
                 None => have,

@@ -1,7 +1,7 @@
 //! Where the bytes of long messages go: into memory that the program chose.
 //!
-//! `posted`: buffers for the next messages; `regions`: memory that peers write to, and `puts`, by which they do; `front`: what precedes the
-//! bytes on a stream.
+//! `posted`: buffers for the next messages; `regions`: memory that peers write to, and `puts`, by which they
+//! do; `front`: what precedes the bytes on a stream.
 
 mod front;
 mod posted;

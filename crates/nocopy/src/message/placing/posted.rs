@@ -28,7 +28,8 @@ counters! {
     }
 }
 
-/// Buffers in the order in which they were posted. A buffer that was taken returns to the front, unless the program keeps it.
+/// Buffers in the order in which they were posted. A buffer that was taken returns to the front, unless the
+/// program keeps it.
 #[derive(Debug, Default)]
 pub(in crate::message) struct Posted {
     buffers: Mutex<VecDeque<Buffer>>,
@@ -94,7 +95,8 @@ impl Posted {
     }
 }
 
-/// A posted buffer with all or part of a message. When dropped, it is posted again, unless the program keeps it.
+/// A posted buffer with all or part of a message. When dropped, it is posted again, unless the program keeps
+/// it.
 #[derive(Debug)]
 pub(in crate::message) struct Slot {
     buffer: Option<Buffer>,
@@ -157,14 +159,15 @@ impl Drop for Slot {
 }
 
 impl Endpoint {
-    /// Posts a buffer, into which the endpoint receives the next message of 8 KiB or more that fits it, from any peer. The endpoint reads a
-    /// message from a stream straight into the buffer. It copies a message once that arrives in datagrams, or in one batch with others.
-    /// The message then lies in one piece, and `Buffer::try_from(message)` takes the buffer with exactly its bytes. If the program drops
-    /// the message, the buffer stays posted.
+    /// Posts a buffer, into which the endpoint receives the next message of 8 KiB or more that fits it, from
+    /// any peer. The endpoint reads a message from a stream straight into the buffer. It copies a message
+    /// once that arrives in datagrams, or in one batch with others. The message then lies in one piece, and
+    /// `Buffer::try_from(message)` takes the buffer with exactly its bytes. If the program drops the message,
+    /// the buffer stays posted.
     ///
-    /// Shorter messages, and those for which no posted buffer has room, arrive as without `post`. Of several buffers, the first one with
-    /// room is used. If a stream is cut in the middle of a message, its buffer becomes the first one again, for the repeated message.
-    /// Unused buffers are dropped with the endpoint.
+    /// Shorter messages, and those for which no posted buffer has room, arrive as without `post`. Of several
+    /// buffers, the first one with room is used. If a stream is cut in the middle of a message, its buffer
+    /// becomes the first one again, for the repeated message. Unused buffers are dropped with the endpoint.
     ///
     /// ```
     /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event}};

@@ -1,5 +1,5 @@
-//! Puts: bytes that are written to memory of a peer (docs/protocol.md §17.2). They go by a separate connection, which the program does not
-//! see.
+//! Puts: bytes that are written to memory of a peer (docs/protocol.md §17.2). They go by a separate
+//! connection, which the program does not see.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -41,7 +41,8 @@ pub(in crate::message) struct Puts {
     ways: HashMap<Peer, Way>,
     /// Peers that have refused such a connection since the last put to them.
     refused: Vec<Peer>,
-    /// Answers without room, at most one per connection: until it is sent, no other put of the connection is handled.
+    /// Answers without room, at most one per connection: until it is sent, no other put of the connection is
+    /// handled.
     answers: Vec<Answer>,
     /// The peer for which answers lie in an unsent packet.
     answered: Option<Peer>,
@@ -65,7 +66,8 @@ struct Way {
     asked: VecDeque<u32>,
 }
 
-/// The headers of a put that was read from its stream. Its bytes are in their place already, unless it was refused.
+/// The headers of a put that was read from its stream. Its bytes are in their place already, unless it was
+/// refused.
 #[derive(Debug)]
 pub(in crate::message) struct Straight {
     pub(in crate::message) front: Front,
@@ -79,18 +81,21 @@ impl AsRef<[u8]> for Straight {
 }
 
 impl Endpoint {
-    /// Writes bytes to memory that a peer has [registered](Self::register) for this end, beginning at byte `offset` of the region. Returns
-    /// the put's number. One [`Event::PutDone`] or [`Event::PutRefused`] with this number follows for each put, in the order of puts. The
-    /// bytes are sent from where they lie, and their buffers are free when the peer has acknowledged them.
+    /// Writes bytes to memory that a peer has [registered](Self::register) for this end, beginning at byte
+    /// `offset` of the region. Returns the put's number. One [`Event::PutDone`] or [`Event::PutRefused`] with
+    /// this number follows for each put, in the order of puts. The bytes are sent from where they lie, and
+    /// their buffers are free when the peer has acknowledged them.
     ///
-    /// Puts to a peer are executed one after the other. Messages do not wait for puts: to send a message about a put, wait for the put's
-    /// event first. Puts use a separate connection, which the first put opens; until it is open, puts are refused as `Full`. A peer reads
-    /// puts from a stream straight into its memory, and copies those from datagrams once. If the program changes the bytes while a put is
-    /// under way, the peer may get the changed ones.
+    /// Puts to a peer are executed one after the other. Messages do not wait for puts: to send a message
+    /// about a put, wait for the put's event first. Puts use a separate connection, which the first put
+    /// opens; until it is open, puts are refused as `Full`. A peer reads puts from a stream straight into its
+    /// memory, and copies those from datagrams once. If the program changes the bytes while a put is under
+    /// way, the peer may get the changed ones.
     ///
     /// # Errors
-    /// Returns the bytes with the [`Reason`]: those of [`send`](Self::send); `OutOfRange` if the bytes do not lie within the region; `NoRegion`
-    /// if the peer has registered no memory for this end, or if its version does not know puts.
+    /// Returns the bytes with the [`Reason`]: those of [`send`](Self::send); `OutOfRange` if the bytes do not
+    /// lie within the region; `NoRegion` if the peer has registered no memory for this end, or if its version
+    /// does not know puts.
     #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn put(
         &mut self,
@@ -277,7 +282,8 @@ impl Endpoint {
         self.report(Event::Placed { from, region, offset, bytes });
     }
 
-    /// Notes a peer's answer to a put. Puts are executed in order, so answers to others than the oldest are ignored.
+    /// Notes a peer's answer to a put. Puts are executed in order, so answers to others than the oldest are
+    /// ignored.
     fn note_answer(&mut self, peer: Peer, number: u32, answer: Result<(), PutRefusal>) {
         let Some(way) = self.puts.ways.get_mut(&peer).filter(|way| way.asked.front() == Some(&number)) else {
             return;

@@ -50,9 +50,10 @@ pub(super) fn to_be_written(mut buffer: Buffer) -> Result<Buffer, Rejected<Buffe
 }
 
 impl Endpoint {
-    /// Registers a buffer into which one peer, `writer`, may [put](Self::put) bytes. The region is as long as the buffer, or as its capacity if
-    /// it is empty. Returns the region's name, which the peer needs, for example in a message: `<[u8; 16]>::from(region)` gives its 16 bytes,
-    /// and `Region::from(bytes)` reads them. [`Event::Placed`](crate::message::Event::Placed) reports each executed put. Other bytes of the
+    /// Registers a buffer into which one peer, `writer`, may [put](Self::put) bytes. The region is as long as
+    /// the buffer, or as its capacity if it is empty. Returns the region's name, which the peer needs, for
+    /// example in a message: `<[u8; 16]>::from(region)` gives its 16 bytes, and `Region::from(bytes)` reads
+    /// them. [`Event::Placed`](crate::message::Event::Placed) reports each executed put. Other bytes of the
     /// buffer keep their values.
     ///
     /// ```
@@ -121,7 +122,8 @@ impl Endpoint {
         Ok(registered.with(|regions| regions.register(writer, buffer, bytes)))
     }
 
-    /// Takes a registered buffer back. Nothing is written to it any more, and puts are refused. `None` if it was withdrawn before.
+    /// Takes a registered buffer back. Nothing is written to it any more, and puts are refused. `None` if it
+    /// was withdrawn before.
     pub fn withdraw(&mut self, region: Region) -> Option<Buffer> {
         self.puts.registered.as_ref()?.with(|regions| regions.withdraw(region))
     }

@@ -11,7 +11,8 @@ use crate::message::{Endpoint, Event, Message, Peer, tests};
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: usize = 1 << 20;
 
-/// Tries again and again without a pause, since two endpoints in one thread take turns; then as [`wait_until`].
+/// Tries again and again without a pause, since two endpoints in one thread take turns; then as
+/// [`wait_until`].
 fn repeat_until(what: &str, mut is_true: impl FnMut() -> bool) {
     wait_until(what, || (0..100).any(|_| is_true()));
 }
@@ -174,7 +175,8 @@ fn every_long_message_is_placed_and_no_other() {
             received == 100
         });
         let placed = counter(&right, "messages_placed") + counter(&right, "messages_gathered");
-        // Messages for which a buffer was long enough. If several arrived before the first was read, one may have found none.
+        // Messages for which a buffer was long enough. If several arrived before the first was read, one may
+        // have found none.
         assert!(placed > 25, "{}", right.stats().unwrap());
         drop(right);
         assert_eq!((short.at_home(), long.at_home()), (1, 1), "dropped with the endpoint");
@@ -216,7 +218,8 @@ fn a_taken_message_keeps_its_buffer_and_a_dropped_one_posts_it() {
     assert_eq!(pool.at_home(), 1);
 }
 
-/// A stream that is cut in the middle of a message keeps its buffer for the same message, which is sent again by datagrams.
+/// A stream that is cut in the middle of a message keeps its buffer for the same message, which is sent again
+/// by datagrams.
 #[test]
 fn a_cut_stream_leaves_the_buffer_to_what_is_sent_again() {
     const LONG: usize = 16 << 20; // more than the kernel holds on its way
@@ -245,7 +248,8 @@ fn a_cut_stream_leaves_the_buffer_to_what_is_sent_again() {
     assert_eq!((counter(&right, "messages_placed"), counter(&right, "messages_gathered")), (0, 1));
 }
 
-/// A stream that stops within a message is cut although there is plenty of memory: nothing else has the buffer.
+/// A stream that stops within a message is cut although there is plenty of memory: nothing else has the
+/// buffer.
 #[test]
 fn a_message_that_stops_gives_its_buffer_back() {
     const LONG: usize = 16 << 20; // more than the kernel holds on its way

@@ -1,8 +1,8 @@
 //! Decides which messages go by the stream: first by a rule, then by the faster way, once both were measured.
 //!
-//! If a sender finds no room, the way of its messages limits it. So the time in which a *stretch* of messages is accepted shows how fast the
-//! way is; a [`Policy`] compares such times, for each peer and length. Something else limits a sender that always finds room: its
-//! messages go as before.
+//! If a sender finds no room, the way of its messages limits it. So the time in which a *stretch* of messages
+//! is accepted shows how fast the way is; a [`Policy`] compares such times, for each peer and length.
+//! Something else limits a sender that always finds room: its messages go as before.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,10 +14,12 @@ use crate::engine::policy::{Choice, Matter, Policy, Work};
 
 /// Messages from that length on may go by the stream.
 pub(in crate::message) const LONG_BYTES: usize = 8 << 10;
-/// After this many full packets between two flushes, the following messages may go by the stream, and so may those of the next batch.
+/// After this many full packets between two flushes, the following messages may go by the stream, and so may
+/// those of the next batch.
 const FULL_PACKETS: u32 = 6;
-/// Shorter messages share packets so well that the stream is not faster: of 256 bytes, datagrams move 1.1 to 1.4 times as many a second as the
-/// stream, of 1 KiB 0.7 to 0.9 times as many (`nocopy bench message-stream`).
+/// Shorter messages share packets so well that the stream is not faster: of 256 bytes, datagrams move 1.1 to
+/// 1.4 times as many a second as the stream, of 1 KiB 0.7 to 0.9 times as many
+/// (`nocopy bench message-stream`).
 const SHARING_BYTES: usize = 512;
 /// A message of so many bytes takes packets that it does not share.
 pub(super) const PACKET_BYTES: usize = 1400;
@@ -181,7 +183,8 @@ impl Way {
         bytes >= LONG_BYTES || self.is_long || self.full_packets >= FULL_PACKETS
     }
 
-    /// Whether a message of so many bytes surely goes by a datagram, behind a packet that is full if `has_open`.
+    /// Whether a message of so many bytes surely goes by a datagram, behind a packet that is full if
+    /// `has_open`.
     #[inline]
     pub(super) fn passes_by(&mut self, bytes: usize, has_open: bool, batch: u32) -> bool {
         let more = u32::from(has_open && bytes >= SHARING_BYTES);
@@ -192,7 +195,8 @@ impl Way {
         is_one
     }
 
-    /// Notes a packet of `bytes` bytes that became full before the flush; returns whether the following messages may go by the stream.
+    /// Notes a packet of `bytes` bytes that became full before the flush; returns whether the following
+    /// messages may go by the stream.
     pub(super) fn note_full_packet(&mut self, bytes: usize, batch: u32, ways: &mut Ways) -> bool {
         self.turn_to(batch);
         self.full_packets += 1;

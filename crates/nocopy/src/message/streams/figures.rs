@@ -15,7 +15,8 @@ impl Streams {
         format!("{streams} TCP stream(s) beside the datagrams: {}{measured}", choice::RULE)
     }
 
-    /// The evidence for bytes sent by streams, except messages copied into units, and for received bytes with the headers of units.
+    /// The evidence for bytes sent by streams, except messages copied into units, and for received bytes with
+    /// the headers of units.
     pub(in crate::message) fn ledger(&self) -> Ledger {
         let mut ledger = self.past.sent;
         let copied_before = self.outgoing.copied_bytes_sent();

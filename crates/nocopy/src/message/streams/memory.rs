@@ -57,7 +57,8 @@ struct InPlace {
     unit: Option<Received>,
 }
 
-/// Buffers of one length. `lent` keeps those to which parts refer, so that they are reused when the parts are dropped, without an allocation.
+/// Buffers of one length. `lent` keeps those to which parts refer, so that they are reused when the parts are
+/// dropped, without an allocation.
 #[derive(Debug)]
 struct Buffers {
     pool: Pool,
@@ -103,7 +104,8 @@ impl Buffers {
         self.pool.at_home() > 0 || self.lent.iter().any(is_free)
     }
 
-    /// Whether more than half of the buffers are free, or one more is within the shares of an address and its network (docs/protocol.md §8.1).
+    /// Whether more than half of the buffers are free, or one more is within the shares of an address and its
+    /// network (docs/protocol.md §8.1).
     #[cold]
     fn has_share(&mut self, from: IpAddr) -> bool {
         let Self { pool, lent, takers, plenty } = self;
@@ -219,8 +221,8 @@ impl Memory {
         self.posted.as_ref().filter(|posted| posted.has_any())
     }
 
-    /// A posted buffer for a message of so many bytes, and what counts it for the address while it is read, if there is one within the shares
-    /// of the address and its network.
+    /// A posted buffer for a message of so many bytes, and what counts it for the address while it is read,
+    /// if there is one within the shares of the address and its network.
     pub(super) fn take_posted(&mut self, bytes: usize) -> Option<(Slot, Arc<IpAddr>)> {
         let posted = self.posted.as_ref()?;
         let is_used = |share: &&Arc<IpAddr>| Arc::strong_count(share) > 1;

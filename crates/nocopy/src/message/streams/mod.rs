@@ -1,6 +1,9 @@
-//! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and for many at a time.
+//! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and
+//! for many at a time.
 //!
-//! `opening` makes them, `places` limits them, `reading` reads them, `placed` into buffers of the program's, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
+//! `opening` makes them, `places` limits them, `reading` reads them, `placed` into buffers of the program's,
+//! `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice`
+//! says what does.
 
 mod choice;
 mod figures;
@@ -58,7 +61,8 @@ const OTHERS: u64 = u64::MAX;
 const EVENTS_MAX: usize = 32;
 /// After this many looks at the last active stream alone, all descriptors are polled.
 const LOOKS_ALONE: u32 = 16;
-/// After this many looks, or this time, of which none is at streams because there are none, all descriptors are polled, too.
+/// After this many looks, or this time, of which none is at streams because there are none, all descriptors
+/// are polled, too.
 const LOOKS_AT_REST: u32 = 256;
 const REST_MAX: Duration = Duration::from_millis(10);
 /// After this many looks without a sleep the last active stream is not watched any more.
@@ -67,7 +71,8 @@ const LOOKS_AWAKE: u32 = 256;
 const LOOKS_A_DATAGRAM: u32 = 8;
 /// That is so after this many looks in a row that found units and no datagrams.
 const STREAK: u32 = 4;
-/// While messages go by datagrams, too, a stream reads or sends at most this many bytes before datagrams have their turn.
+/// While messages go by datagrams, too, a stream reads or sends at most this many bytes before datagrams have
+/// their turn.
 const TURN_BYTES: usize = 128 << 10;
 /// Streams take such turns for this many looks after a message that went by a datagram.
 const TURNS: u32 = 256;
@@ -93,7 +98,8 @@ counters! {
         streams_cut,
         /// Units that became packets because their stream was cut.
         units_to_packets,
-        /// Streams that were closed because they named no connection in time, or because too many were waiting.
+        /// Streams that were closed because they named no connection in time, or because too many were
+        /// waiting.
         streams_refused,
         /// Units that were skipped because their messages had arrived by datagrams.
         units_passed,
@@ -105,7 +111,8 @@ counters! {
 /// All streams of an endpoint.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Watches all streams, and the carrier once the endpoint has slept with streams that [cannot be polled](Self::can_be_polled).
+    /// Watches all streams, and the carrier once the endpoint has slept with streams that [cannot be
+    /// polled](Self::can_be_polled).
     poll: OwnedFd,
     watches_carrier: bool,
     places: Places,
@@ -144,8 +151,8 @@ pub(super) struct Streams {
     turns: u32,
     /// The one stream by which something came last, or the only one.
     alone: Option<u32>,
-    /// A stream that is read at each look and not watched, which would cost each packet that comes. Before the endpoint's descriptor is
-    /// waited on, it is watched again.
+    /// A stream that is read at each look and not watched, which would cost each packet that comes. Before
+    /// the endpoint's descriptor is waited on, it is watched again.
     unwatched: Option<u32>,
     /// Looks since all were watched.
     awake: u32,
@@ -193,7 +200,8 @@ impl Streams {
     /// Listens for streams of an endpoint that is bound to `local`.
     /// Errors: the address is in use for TCP, or a resource is missing.
     pub(super) fn new(local: SocketAddr, message_bytes_max: usize) -> io::Result<Self> {
-        // Neither half allocates buffers of its own: units are sent from where they lie, and read into memory of the endpoint.
+        // Neither half allocates buffers of its own: units are sent from where they lie, and read into memory
+        // of the endpoint.
         let few = Pool::new(1, 4096)?;
         let builder = Stream::builder()
             .send_pool(&few)
@@ -261,7 +269,7 @@ impl Streams {
         self.ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))
     }
 
-    // ---- what is sent ------------------------------------------------------------------------------------------
+    // ---- what is sent -------------------------------------------------------------------------------------
 
     /// Whether a message of this length goes to a peer by its stream; opens a stream if that would be better.
     #[inline]
@@ -307,15 +315,16 @@ impl Streams {
         }
     }
 
-    /// Whether a message of so many bytes surely goes by a datagram; notes that a packet is full, if there is one.
+    /// Whether a message of so many bytes surely goes by a datagram; notes that a packet is full, if there is
+    /// one.
     #[inline]
     pub(super) fn passes_by(&mut self, peer: Peer, bytes: usize, has_open: bool) -> bool {
         let batch = self.batch;
         self.way(peer).passes_by(bytes, has_open, batch)
     }
 
-    /// Notes that a packet to a peer is full, with so many bytes, and another one is begun before the flush; returns whether more messages
-    /// are to go by the stream.
+    /// Notes that a packet to a peer is full, with so many bytes, and another one is begun before the flush;
+    /// returns whether more messages are to go by the stream.
     pub(super) fn note_full_packet(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
         let batch = self.batch;
         let (way, choices) = self.way_and_choices(peer);
@@ -409,7 +418,8 @@ impl Streams {
         if let ([peer], []) = (&self.open[..], &self.to_flush[..]) { Some(*peer) } else { None }
     }
 
-    /// Everything was handed over: what comes next is another batch, unless it follows only because there was no room for all of this one.
+    /// Everything was handed over: what comes next is another batch, unless it follows only because there was
+    /// no room for all of this one.
     #[inline]
     pub(super) fn end_batch(&mut self) {
         if !std::mem::take(&mut self.is_refused) {
@@ -499,7 +509,7 @@ impl Streams {
         self.open.len() + self.outgoing.in_use()
     }
 
-    // ---- what comes --------------------------------------------------------------------------------------------
+    // ---- what comes ---------------------------------------------------------------------------------------
 
     /// Whether there are no streams, and it was found out lately that none are coming.
     #[inline]
@@ -544,7 +554,8 @@ impl Streams {
         self.streak = 0;
     }
 
-    /// Whether the next unit may be read where it lies, if it is one message and nothing waits to be read; the last one that was is freed.
+    /// Whether the next unit may be read where it lies, if it is one message and nothing waits to be read;
+    /// the last one that was is freed.
     #[inline]
     pub(super) fn read_in_place(&mut self, may_read: bool) {
         self.memory.read_in_place(may_read);
@@ -598,7 +609,8 @@ impl Streams {
                     if flags.contains(epoll::EventFlags::OUT) {
                         self.flush_one(stream);
                     }
-                    // It would be ready without end, and while there is no memory, nothing is read that ends it.
+                    // It would be ready without end, and while there is no memory, nothing is read that ends
+                    // it.
                     if flags.contains(epoll::EventFlags::HUP) && self.is_waiting(stream) {
                         self.lose(stream);
                     }
@@ -895,7 +907,8 @@ impl Streams {
         self.cut.len()
     }
 
-    /// Notes that the current peer waits for this many packets, which others must not take, and moves to the next peer.
+    /// Notes that the current peer waits for this many packets, which others must not take, and moves to the
+    /// next peer.
     pub(super) fn wait_for_packets(&mut self, packets: usize) {
         self.held_back = self.held_back.max(packets);
         self.cut.rotate_left(1);
@@ -938,7 +951,7 @@ impl Streams {
         self.outgoing.release(number);
     }
 
-    // ---- waiting -----------------------------------------------------------------------------------------------
+    // ---- waiting ------------------------------------------------------------------------------------------
 
     /// Whether streams can end a wait: then the carrier must be watched here, too.
     pub(super) fn watch_carrier(
@@ -965,7 +978,8 @@ impl Streams {
         }
     }
 
-    /// The same if they [can be polled](Self::can_be_polled): `wait` waits for the carrier and these two descriptors.
+    /// The same if they [can be polled](Self::can_be_polled): `wait` waits for the carrier and these two
+    /// descriptors.
     pub(super) fn wait_beside(
         &mut self,
         timeout: Duration,
@@ -994,7 +1008,8 @@ impl Streams {
         }
     }
 
-    /// Whether there is no stream, or one that is read at each look: then to poll all descriptors costs less than to have them watched.
+    /// Whether there is no stream, or one that is read at each look: then to poll all descriptors costs less
+    /// than to have them watched.
     pub(super) fn can_be_polled(&self) -> bool {
         self.unwatched.is_some() || self.all.iter().all(Option::is_none)
     }

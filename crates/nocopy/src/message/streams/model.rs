@@ -1,5 +1,5 @@
-//! A stream that is read by the code of endpoints: bytes say what its writer does, what is damaged on the way, and in which pieces the rest
-//! arrives. Used by the fuzzer and by proptest.
+//! A stream that is read by the code of endpoints: bytes say what its writer does, what is damaged on the
+//! way, and in which pieces the rest arrives. Used by the fuzzer and by proptest.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -44,8 +44,8 @@ const PIECES: usize = 4;
 /// Does what the bytes say.
 ///
 /// # Panics
-/// When a message is received that was not written, or not in its order; when one is missing although nothing was damaged; when memory is
-/// lost.
+/// When a message is received that was not written, or not in its order; when one is missing although nothing
+/// was damaged; when memory is lost.
 pub(crate) fn run(schedule: &[u8]) {
     let Some((&[how, pieces @ ..], mut rest)) = schedule.split_first_chunk::<{ 1 + PIECES }>() else {
         return;
@@ -102,7 +102,8 @@ impl Pipe {
         Ok(Self { writer, reader: builder.wrap(reader).map_err(io::Error::other)?, written: 0 })
     }
 
-    /// Writes bytes, and waits until they can be read, as everything before them of which `read` bytes were read.
+    /// Writes bytes, and waits until they can be read, as everything before them of which `read` bytes were
+    /// read.
     fn write(&mut self, bytes: &[u8], read: u64) {
         self.writer.write_all(bytes).expect("it is connected");
         self.written += bytes.len() as u64;
@@ -152,7 +153,8 @@ struct Model {
     /// The byte of the next unit's header that is changed, and by which bits.
     damage: Option<(usize, u8)>,
     is_damaged: bool,
-    /// A unit came with another span than its messages have: no message comes after it, unless it comes again in packets.
+    /// A unit came with another span than its messages have: no message comes after it, unless it comes again
+    /// in packets.
     is_dead: bool,
     /// The stream is of no use any more.
     is_over: bool,
@@ -342,7 +344,8 @@ impl Model {
         }
     }
 
-    /// The writer takes the stream for cut: units that are not acknowledged go as packets, also those that are on their way.
+    /// The writer takes the stream for cut: units that are not acknowledged go as packets, also those that
+    /// are on their way.
     fn cut(&mut self) {
         self.is_dead = false;
         let Self { ends: [writer, _], outgoing, packets, peers: [peer, _], .. } = self;
@@ -565,7 +568,8 @@ const ADDRESSES: [SocketAddr; 2] = [
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 2),
 ];
 
-/// Two connected ends with a stream from the first to the second; what each calls the other on the main connection, and on that of the stream.
+/// Two connected ends with a stream from the first to the second; what each calls the other on the main
+/// connection, and on that of the stream.
 fn connected(is_of_puts: bool) -> ([Protocol; 2], [Peer; 2], [Peer; 2]) {
     let mut settings = Settings::default();
     (settings.datagram_bytes, settings.max_message_bytes) = (600, MESSAGE_BYTES_MAX as u32);

@@ -1,4 +1,5 @@
-//! Streams before they are attached: those that this end opens, and accepted ones that have not named their connection yet.
+//! Streams before they are attached: those that this end opens, and accepted ones that have not named their
+//! connection yet.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,8 +14,8 @@ use super::{OTHERS, Places, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
 use crate::tcp::{self, Listener, Opening, Stream};
 
-/// The most streams that may wait before they name their connection, and the most that are being opened. Addresses and networks share
-/// these places.
+/// The most streams that may wait before they name their connection, and the most that are being opened.
+/// Addresses and networks share these places.
 const UNATTACHED_MAX: usize = 64;
 /// How long they may, and how long a stream may take to be opened.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The most connections accepted at a time, before other work has its turn.
 const ACCEPTS_MAX: u32 = 16;
-/// How often to handle streams that are being opened, and how long the listener pauses when a resource is missing.
+/// How often to handle streams that are being opened, and how long the listener pauses when a resource is
+/// missing.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A stream that is attached to a connection.

@@ -198,9 +198,9 @@ impl Outgoing {
         self.units[number as usize].as_ref().expect("it is not acknowledged")
     }
 
-    /// Sends a unit by a stream, or queues it there, with what precedes it; returns whether nothing of it is left to be flushed. Published data
-    /// goes as others, or by reference to its pages.
-    /// Errors: the stream did not take it.
+    /// Sends a unit by a stream, or queues it there, with what precedes it; returns whether nothing of it is
+    /// left to be flushed. Published data goes as others, or by reference to its pages. Errors: the stream
+    /// did not take it.
     pub(super) fn send(
         &mut self,
         number: u32,
@@ -250,7 +250,8 @@ impl Outgoing {
         }
     }
 
-    /// Copies messages out of frames that others need as packets; returns whether there were any. Memory that the kernel still reads stays.
+    /// Copies messages out of frames that others need as packets; returns whether there were any. Memory that
+    /// the kernel still reads stays.
     pub(super) fn gather(&mut self) -> bool {
         let mut is_any = false;
         for load in self.units.iter_mut().flatten().filter_map(Arc::get_mut) {

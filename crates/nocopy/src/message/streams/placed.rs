@@ -83,7 +83,8 @@ impl Reading {
         // otherwise all of the unit is here
         {
             if protocol.has_unplaced(peer) {
-                // It would be written before those, which are seen to after this look. If not, nothing waits for that.
+                // It would be written before those, which are seen to after this look. If not, nothing waits
+                // for that.
                 if front.wait() {
                     return self.begin_after(&front, unit, memory, peer, protocol);
                 }
@@ -163,7 +164,8 @@ impl Reading {
     ) -> Result<Look, Useless> {
         let WithinPut { main, put, bytes, have, .. } = *within;
         let end = bytes.min(have.saturating_add(self.most));
-        // Its peer may have cut the stream and sent it by datagrams, and others behind it, which are written by now.
+        // Its peer may have cut the stream and sent it by datagrams, and others behind it, which are written
+        // by now.
         let unit = within.front.header().map(Unit::parse).and_then(Result::ok).ok_or(Useless::Malformed)?;
         within.is_refused |= protocol.arriving(peer, &unit) != Arriving::Next;
         let mut came = None;

@@ -1,4 +1,5 @@
-//! Places for streams: they take descriptors. Addresses and networks share them as they share places for peers (docs/protocol.md §8.3).
+//! Places for streams: they take descriptors. Addresses and networks share them as they share places for
+//! peers (docs/protocol.md §8.3).
 
 use std::net::IpAddr;
 

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use nocopy_proto::message::Time;
 
-/// The longest time for progress by [`LEAST_BYTES`], or to the end of the unit: while memory is short, and always in a posted buffer.
+/// The longest time for progress by [`LEAST_BYTES`], or to the end of the unit: while memory is short, and
+/// always in a posted buffer.
 const STALL: Duration = Duration::from_secs(3);
 const LEAST_BYTES: u64 = 64 << 10;
 /// While memory is short: the longest time for a unit.
 const UNIT: Duration = Duration::from_secs(30);
 
-/// When a stream last made progress, and how many bytes it had brought by then. All times are of one clock: for memory that is shared by all,
-/// of one that runs only while it is short.
+/// When a stream last made progress, and how many bytes it had brought by then. All times are of one clock:
+/// for memory that is shared by all, of one that runs only while it is short.
 #[derive(Debug)]
 pub(super) struct Progress {
     begun: Time,

@@ -1,4 +1,5 @@
-//! Reads one stream, by large reads into buffers that several units share; a long unit gets a buffer of its own.
+//! Reads one stream, by large reads into buffers that several units share; a long unit gets a buffer of its
+//! own.
 
 use std::io;
 use std::sync::Arc;
@@ -383,7 +384,8 @@ impl Reading {
     }
 }
 
-/// Delivers a unit that is complete: to be read where it lies if that is possible and it is alone in its buffer, otherwise to be kept.
+/// Delivers a unit that is complete: to be read where it lies if that is possible and it is alone in its
+/// buffer, otherwise to be kept.
 fn deliver(
     buffer: &Arc<Buffer>,
     start: usize,

@@ -122,8 +122,8 @@ fn patience_of_the_kernel(end: &End, seconds: u32) {
     std::fs::write(setting, seconds.to_string()).unwrap();
 }
 
-/// The same with peers that are gone: their addresses are no more, and the kernel has forgotten where they were. Before that each has
-/// acknowledged a message, if they `answered`.
+/// The same with peers that are gone: their addresses are no more, and the kernel has forgotten where they
+/// were. Before that each has acknowledged a message, if they `answered`.
 fn with_peers_that_are_gone(
     answered: bool,
     test: impl FnOnce(&mut Endpoint, &[Peer], &mut dyn FnMut(&mut Endpoint), &End) + Send,
@@ -171,7 +171,8 @@ fn peers_that_are_gone_leave_room_for_others() {
     });
 }
 
-/// Peers that never answered are sent no more than their part of the socket's buffer takes, though it is sent for the first time.
+/// Peers that never answered are sent no more than their part of the socket's buffer takes, though it is sent
+/// for the first time.
 #[test]
 fn peers_that_never_answered_leave_room_for_others() {
     with_peers_that_are_gone(false, |server, gone, ask, _| {

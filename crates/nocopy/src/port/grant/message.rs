@@ -1,5 +1,5 @@
-//! The data of a grant, sent with its descriptors: one message of a fixed size. The part about the interface and its program is a
-//! [`Header`] that other messages about programs have in the same places.
+//! The data of a grant, sent with its descriptors: one message of a fixed size. The part about the interface
+//! and its program is a [`Header`] that other messages about programs have in the same places.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -20,7 +20,8 @@ pub struct Meter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measured {
-    /// Packets handed out in finished batches (or their buffers, if packets may have several); updated by each call that receives.
+    /// Packets handed out in finished batches (or their buffers, if packets may have several); updated by
+    /// each call that receives.
     pub received: u64,
     /// Packets that a filter in user space rejected, and that could not be returned to the host.
     pub filter_lost: u64,

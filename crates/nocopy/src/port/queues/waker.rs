@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::event::EventfdFlags;
 
-/// Ends a wait for packets from another thread or from a signal handler: made by [`Queues::waker`](super::Queues::waker).
+/// Ends a wait for packets from another thread or from a signal handler: made by
+/// [`Queues::waker`](super::Queues::waker).
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<Shared>);
 
@@ -25,8 +26,8 @@ impl Waker {
         Ok(Self(Arc::new(Shared { event, flag: AtomicBool::new(false) })))
     }
 
-    /// Ends the current wait or, if there is none, the next one, which then returns an empty batch. Several wakes before a wait count as
-    /// one.
+    /// Ends the current wait or, if there is none, the next one, which then returns an empty batch. Several
+    /// wakes before a wait count as one.
     pub fn wake(&self) {
         self.0.flag.store(true, Relaxed);
         // Fails only while it is readable already.
@@ -38,7 +39,8 @@ impl Waker {
         self.0.flag.load(Relaxed)
     }
 
-    /// Consumes a wake that has not ended a wait, and returns whether there was one: for programs that wait on the descriptor themselves.
+    /// Consumes a wake that has not ended a wait, and returns whether there was one: for programs that wait
+    /// on the descriptor themselves.
     pub fn hear(&self) -> bool {
         // Before the event: a wake in between is reported twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);

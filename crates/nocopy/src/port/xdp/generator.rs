@@ -7,19 +7,20 @@ use super::attachment::lookup;
 use super::{Attach, Attachment, Error, Program};
 use crate::sys::bpf;
 
-/// Frames the kernel makes at a time. It would accept 256, but veth has room for 256 frames in all and drops the rest: with
-/// 64 nothing was lost.
+/// Frames the kernel makes at a time. It would accept 256, but veth has room for 256 frames in all and drops
+/// the rest: with 64 nothing was lost.
 const BATCH: u32 = 64;
 
-/// Sends one frame repeatedly out of an interface, as fast as the kernel can, without rebuilding it each time.
+/// Sends one frame repeatedly out of an interface, as fast as the kernel can, without rebuilding it each
+/// time.
 ///
 /// To the receiver the frames look like those of a NIC with XDP: native XDP buffers, not socket buffers.
 #[derive(Debug)]
 pub struct Generator {
     program: Program,
     interface_index: u32,
-    /// Keeps the program in the kernel's XDP dispatcher. Otherwise every call would add and remove it there, and wait
-    /// for a grace period both times (some 30 ms per call). On lo it lets every packet pass.
+    /// Keeps the program in the kernel's XDP dispatcher. Otherwise every call would add and remove it there,
+    /// and wait for a grace period both times (some 30 ms per call). On lo it lets every packet pass.
     _in_dispatcher: Option<Attachment>,
 }
 
@@ -39,11 +40,12 @@ impl Generator {
         Ok(Self { program, interface_index: index, _in_dispatcher: in_dispatcher })
     }
 
-    /// Sends `frame` `count` times; returns when all were handed to the interface, delivered or not. Must be called from
-    /// a thread in the network namespace of the interface.
+    /// Sends `frame` `count` times; returns when all were handed to the interface, delivered or not. Must be
+    /// called from a thread in the network namespace of the interface.
     ///
     /// # Errors
-    /// The kernel's refusal: a frame shorter than an Ethernet header or longer than a page has room for, or a kernel before 5.18.
+    /// The kernel's refusal: a frame shorter than an Ethernet header or longer than a page has room for, or a
+    /// kernel before 5.18.
     pub fn send(&self, frame: &[u8], count: u32) -> io::Result<()> {
         let data = [&MARK, frame].concat();
         let batch = BATCH.min(count.max(1));

@@ -1,8 +1,9 @@
 //! Redirecting programs that also note something in front of each packet: metadata from the driver (kernel:
 //! Documentation/networking/xdp-rx-metadata.rst), or the time.
 //!
-//! The kernel's functions for metadata are not helpers with fixed numbers but *kfuncs*: called by their number in the
-//! kernel's own type information (BTF), from a program bound to one device, whose driver supplies the implementation.
+//! The kernel's functions for metadata are not helpers with fixed numbers but *kfuncs*: called by their
+//! number in the kernel's own type information (BTF), from a program bound to one device, whose driver
+//! supplies the implementation.
 
 use std::mem::offset_of;
 
@@ -53,8 +54,9 @@ impl Questions {
 }
 
 impl Program {
-    /// Does what [`Program::redirect_to`] does, and notes the driver's metadata in front of each redirected packet, with a mark. Packets
-    /// for the host are not changed, because differing notes would prevent GRO from joining them.
+    /// Does what [`Program::redirect_to`] does, and notes the driver's metadata in front of each redirected
+    /// packet, with a mark. Packets for the host are not changed, because differing notes would prevent GRO
+    /// from joining them.
     ///
     /// If there is no room for a note, the packet is redirected without one.
     pub(crate) fn redirect_with_hints(
@@ -96,7 +98,8 @@ impl Program {
 
 const TIME_NOTE_BYTES: i32 = size_of::<TimeNote>() as i32;
 
-/// Redirects; the following instructions run for redirected packets, with the context in R6 and the return value in R7.
+/// Redirects; the following instructions run for redirected packets, with the context in R6 and the return
+/// value in R7.
 fn redirect(sockets: i32) -> [Instruction; 9] {
     let [map_low, map_high] = map(R1, sockets);
     [
@@ -112,9 +115,9 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
     ]
 }
 
-/// Removes metadata that another program wrote in front of a packet, because our note must lie next to the packet. The kernel allows at
-/// most 252 bytes, in multiples of four; they are removed piece by piece, because only privileged programs (`CAP_PERFMON`) may compute the
-/// length.
+/// Removes metadata that another program wrote in front of a packet, because our note must lie next to the
+/// packet. The kernel allows at most 252 bytes, in multiples of four; they are removed piece by piece,
+/// because only privileged programs (`CAP_PERFMON`) may compute the length.
 fn bare() -> Vec<Instruction> {
     const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
     let has = |bytes: i32, or_skip: usize| {
@@ -133,8 +136,8 @@ fn bare() -> Vec<Instruction> {
     [&has(4, pieces.len())[..], &pieces].concat()
 }
 
-/// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0 for `note`, which also gets the
-/// address in R1. Then the program returns.
+/// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0
+/// for `note`, which also gets the address in R1. Then the program returns.
 fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
     let placing = [
         load_u32(R1, R6, DATA_META_BYTES),

@@ -1,7 +1,7 @@
 //! XDP programs, assembled here from a few instructions, so that neither clang nor an ELF loader is needed.
 //!
-//! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason, the kernel detaches the
-//! program. A program that is already attached stays.
+//! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason,
+//! the kernel detaches the program. A program that is already attached stays.
 
 mod attachment;
 mod generator;
@@ -77,7 +77,8 @@ pub enum Error {
         /// The attached program's id, as bpftool shows it.
         program_id: u32,
     },
-    /// Another port of this process has its program on the interface, which accepts no packets of several buffers.
+    /// Another port of this process has its program on the interface, which accepts no packets of several
+    /// buffers.
     #[error(
         "{interface}: packets of several buffers are not possible; the XDP program that a port of this process has there takes packets of one buffer; open that port with multi_buffer, too"
     )]

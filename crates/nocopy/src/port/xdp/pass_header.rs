@@ -1,8 +1,8 @@
 //! A header by which a generic program recognises packets that the port returned to the host.
 
-/// A secret in the form of an Ethernet header, put in front of packets that a port in generic mode returns to the host. The kernel runs
-/// generic programs on everything the host receives, and keeps no other mark: without the header the packet would come back to the port.
-/// The port's own program removes it.
+/// A secret in the form of an Ethernet header, put in front of packets that a port in generic mode returns to
+/// the host. The kernel runs generic programs on everything the host receives, and keeps no other mark:
+/// without the header the packet would come back to the port. The port's own program removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PassHeader([u8; Self::BYTES as usize]);
 

@@ -49,8 +49,9 @@ impl Program {
         })
     }
 
-    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver for metadata, and can be
-    /// attached only to this interface, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
+    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver
+    /// for metadata, and can be attached only to this interface, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`,
+    /// since Linux 6.3).
     pub(super) fn load_bound(
         instructions: &[Instruction],
         fragments: bool,
@@ -82,9 +83,10 @@ impl Program {
         Ok((program, counter))
     }
 
-    /// Passes packets that `filter` accepts to the AF_XDP socket of the queue they arrived on; all others, and those of queues without a
-    /// socket, go to the host. The header `pass` is removed from packets that have it, and they go to the host: a generic program sees
-    /// packets again that the port returned to the host.
+    /// Passes packets that `filter` accepts to the AF_XDP socket of the queue they arrived on; all others,
+    /// and those of queues without a socket, go to the host. The header `pass` is removed from packets that
+    /// have it, and they go to the host: a generic program sees packets again that the port returned to the
+    /// host.
     pub(crate) fn redirect_to(
         sockets: &SocketMap,
         fragments: bool,
@@ -109,8 +111,8 @@ impl Program {
         [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
     }
 
-    /// Passes packets that begin with the secret of `pass` to the host without it, and falls through for all others,
-    /// with the context in its register.
+    /// Passes packets that begin with the secret of `pass` to the host without it, and falls through for all
+    /// others, with the context in its register.
     fn pass_marked(pass: &PassHeader) -> Vec<Instruction> {
         let (first, second) = pass.secret();
         let ([first_low, first_high], [second_low, second_high]) = (set_u64(R5, first), set_u64(R5, second));
@@ -138,8 +140,8 @@ impl Program {
         ]
     }
 
-    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry metadata, arriving
-    /// packets do not.
+    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames
+    /// carry metadata, arriving packets do not.
     pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
         Self::load(&[
             load_u32(R2, R1, DATA_META_BYTES),

@@ -8,14 +8,15 @@ use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
 pub(crate) struct Recipe {
     pub(crate) at: Attach,
     pub(crate) fragments: bool,
-    /// The header of packets returned to the host, if the program sees those too; unknown for a granted program.
+    /// The header of packets returned to the host, if the program sees those too; unknown for a granted
+    /// program.
     pub(crate) pass: Option<PassHeader>,
     pub(crate) notes: Notes,
 }
 
 impl Recipe {
-    /// Loads a program with the instructions of a filter, none for all packets. One that asks the driver is bound to the interface,
-    /// which must be in the calling thread's network namespace.
+    /// Loads a program with the instructions of a filter, none for all packets. One that asks the driver is
+    /// bound to the interface, which must be in the calling thread's network namespace.
     pub(crate) fn program(
         &self,
         sockets: &SocketMap,

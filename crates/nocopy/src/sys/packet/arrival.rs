@@ -1,4 +1,5 @@
-//! Reads the metadata in the header of a packet in a block (`struct tpacket3_hdr`, followed by `struct sockaddr_ll`).
+//! Reads the metadata in the header of a packet in a block (`struct tpacket3_hdr`, followed by
+//! `struct sockaddr_ll`).
 
 use std::ptr::NonNull;
 
@@ -11,7 +12,8 @@ const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc
 /// Reads a packet's header, which is `header_bytes` in front of it.
 ///
 /// # Safety
-/// `header` points at a [`libc::tpacket3_hdr`] in a block that is ours, and so do the `header_bytes` from there.
+/// `header` points at a [`libc::tpacket3_hdr`] in a block that is ours, and so do the `header_bytes` from
+/// there.
 pub(crate) unsafe fn arrival(header: NonNull<u8>, header_bytes: usize) -> Arrival {
     let link = (header_bytes >= LINK_OFFSET + size_of::<libc::sockaddr_ll>()).then(|| {
         // SAFETY: it ends in front of the packet (just checked); it has no invalid bit patterns.

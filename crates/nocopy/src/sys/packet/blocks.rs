@@ -46,8 +46,8 @@ impl Blocks {
         Self { memory, block: 0, cursor: None }
     }
 
-    /// Returns a block that was read to its end and takes the next, if the kernel has handed it over; returns whether
-    /// there are packets to read.
+    /// Returns a block that was read to its end and takes the next, if the kernel has handed it over; returns
+    /// whether there are packets to read.
     ///
     /// # Safety
     /// The packets of the block are not used any more.
@@ -94,8 +94,8 @@ impl Blocks {
         let first = header::first_byte(&header, at, block_bytes, is_last)?;
         let (mut len, mut header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
         if let Some(tag) = header::tag_to_put_back(&header) {
-            // SAFETY: the addresses, and room for a tag in front of them, lie in the block (`tag_to_put_back`), which is ours;
-            // nobody has seen the packet yet.
+            // SAFETY: the addresses, and room for a tag in front of them, lie in the block
+            // (`tag_to_put_back`), which is ours; nobody has seen the packet yet.
             let front = unsafe { pointer(first - VLAN_TAG_BYTES).cast::<[u8; FRONT_BYTES]>().as_mut() };
             header::put_back(front, tag);
             header_bytes -= VLAN_TAG_BYTES;
@@ -142,7 +142,8 @@ impl Announcer {
         self.blocks.memory.mapping()
     }
 
-    /// Announces whole packets that have arrived. The caller must not borrow a packet that was announced before.
+    /// Announces whole packets that have arrived. The caller must not borrow a packet that was announced
+    /// before.
     pub(crate) fn run(&mut self) {
         if self.rx.in_flight() > 0 {
             return;

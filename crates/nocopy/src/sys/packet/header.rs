@@ -13,8 +13,8 @@ pub(super) const FRONT_BYTES: usize = VLAN_TAG_BYTES as usize + ADDRESSES_BYTES;
 
 pub(super) const BYTES: u32 = size_of::<libc::tpacket3_hdr>() as u32;
 
-/// Where a packet whose header is at `at` begins; `None` if it is not between the header and `end`, or overlaps the next header:
-/// the same bytes would belong to two packets.
+/// Where a packet whose header is at `at` begins; `None` if it is not between the header and `end`, or
+/// overlaps the next header: the same bytes would belong to two packets.
 #[inline]
 pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last: bool) -> Option<u32> {
     let (len, header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
@@ -26,7 +26,8 @@ pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last
     (is_last || header.tp_next_offset >= header_bytes + len).then_some(first)
 }
 
-/// The tag to be put back into a packet, if there is room for it between the header and the packet, and an address on each side.
+/// The tag to be put back into a packet, if there is room for it between the header and the packet, and an
+/// address on each side.
 #[inline]
 pub(super) fn tag_to_put_back(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let tag = vlan_tag(header)?;
@@ -42,7 +43,8 @@ pub(super) fn put_back(front: &mut [u8; FRONT_BYTES], VlanTag { protocol, contro
     [*c, *d] = control.to_be_bytes();
 }
 
-/// The tag that the kernel has removed; if the kernel does not report its EtherType (before Linux 3.14), that of a customer tag.
+/// The tag that the kernel has removed; if the kernel does not report its EtherType (before Linux 3.14), that
+/// of a customer tag.
 #[inline]
 pub(super) fn vlan_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let protocol = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {

@@ -1,7 +1,8 @@
 //! The memory of a receiving ring: blocks that change owner between the kernel and this process.
 //!
-//! Blocks are version 3 of the ring (`TPACKET_V3`), and hold as many packets as fit. A ring of *single* packets is version 2, where each has
-//! its own place and header: it is treated as a block of one packet, whose header is rewritten as one of version 3.
+//! Blocks are version 3 of the ring (`TPACKET_V3`), and hold as many packets as fit. A ring of *single*
+//! packets is version 2, where each has its own place and header: it is treated as a block of one packet,
+//! whose header is rewritten as one of version 3.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -17,7 +18,8 @@ pub(super) const STATUS_OFFSET: u32 =
 /// Offset of the header that is written for a single packet: after its status word.
 const SINGLE_HEADER_OFFSET: u32 = 16;
 
-/// Room to request in front of single packets (`PACKET_RESERVE`), so that each begins at the same distance from its header as a packet in a block.
+/// Room to request in front of single packets (`PACKET_RESERVE`), so that each begins at the same distance
+/// from its header as a packet in a block.
 pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 
 /// Bytes of a single packet's block in addition to the packet, rounded up.
@@ -94,7 +96,8 @@ impl BlockMemory {
         }
     }
 
-    /// Bytes that the kernel has written into a block that was just handed over, with its headers, as it reports.
+    /// Bytes that the kernel has written into a block that was just handed over, with its headers, as it
+    /// reports.
     pub(super) fn written_bytes(&self, block: u32) -> u32 {
         let field = match self.holds_single_packets() {
             true => offset_of!(libc::tpacket2_hdr, tp_snaplen),
@@ -112,8 +115,8 @@ impl BlockMemory {
     fn write_header(&self, block: u32) {
         const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
         let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
-        // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor writes there; aligned, as blocks
-        // are multiples of 128; no bit pattern is invalid.
+        // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor
+        // writes there; aligned, as blocks are multiples of 128; no bit pattern is invalid.
         let (header, address) = unsafe {
             (start.cast::<libc::tpacket2_hdr>().read(), from.cast::<libc::sockaddr_ll>().read_unaligned())
         };
@@ -128,7 +131,8 @@ impl BlockMemory {
         written.hv1.tp_vlan_tpid = header.tp_vlan_tpid;
         let to = self.pointer(block, SINGLE_HEADER_OFFSET);
         let address_to = self.pointer(block, SINGLE_HEADER_OFFSET + size_of_val(&written) as u32);
-        // SAFETY: inside the block, as above, and in front of the packet (`SINGLE_RESERVE_BYTES`), or of one that is not believed.
+        // SAFETY: inside the block, as above, and in front of the packet (`SINGLE_RESERVE_BYTES`), or of one
+        // that is not believed.
         unsafe {
             to.cast::<libc::tpacket3_hdr>().write(written);
             address_to.cast::<libc::sockaddr_ll>().write_unaligned(address);
@@ -136,7 +140,8 @@ impl BlockMemory {
     }
 
     fn status(&self, block: u32) -> &AtomicU32 {
-        // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it atomically only.
+        // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
+        // atomically only.
         unsafe { AtomicU32::from_ptr(self.pointer(block, self.status_at).cast().as_ptr()) }
     }
 

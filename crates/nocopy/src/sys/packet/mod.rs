@@ -35,8 +35,8 @@ const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// No protocol: a socket that only sends receives nothing.
 const NOTHING: u16 = 0;
 
-/// Room in front of a packet whose block becomes part of a file: it aligns packets with an Ethernet header, also a tagged one, to a
-/// multiple of four (kernel: `tpacket_rcv` rounds up to 16 before adding this).
+/// Room in front of a packet whose block becomes part of a file: it aligns packets with an Ethernet header,
+/// also a tagged one, to a multiple of four (kernel: `tpacket_rcv` rounds up to 16 before adding this).
 const ALIGNING_BYTES: u32 = 2;
 
 /// The least that the kernel allocates at a time for single packets: a multiple of every page size.
@@ -108,8 +108,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Continues with the following instructions for packets of the queue, by the number that the driver noted: each packet belongs to one queue,
-    /// also if the driver noted none (queue 0), or an invalid one.
+    /// Continues with the following instructions for packets of the queue, by the number that the driver
+    /// noted: each packet belongs to one queue, also if the driver noted none (queue 0), or an invalid one.
     fn filter(self) -> Vec<Instruction> {
         let Self { queue, queues } = self;
         let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
@@ -128,9 +128,10 @@ impl Share {
     }
 }
 
-/// A filter for an ordinary UDP socket, so that it does not also receive what a packet socket of the same process receives: whole
-/// datagrams without IP options that arrived on an interface, on one of its queues. Those longer than the MTU arrived in fragments; what
-/// the host sends to a group returns to it on the interface, and packet sockets do not see it.
+/// A filter for an ordinary UDP socket, so that it does not also receive what a packet socket of the same
+/// process receives: whole datagrams without IP options that arrived on an interface, on one of its queues.
+/// Those longer than the MTU arrived in fragments; what the host sends to a group returns to it on the
+/// interface, and packet sockets do not see it.
 pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv4: bool) -> Vec<Instruction> {
     let kernel_word = |word: i32| (libc::SKF_AD_OFF + word).cast_unsigned();
     let network = libc::SKF_NET_OFF.cast_unsigned();
@@ -183,7 +184,8 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// A socket that receives packets passing `filter`, if there is one, into blocks, and announces them on `rx`, in pieces.
+    /// A socket that receives packets passing `filter`, if there is one, into blocks, and announces them on
+    /// `rx`, in pieces.
     pub(crate) fn receiving(
         capture: &Capture,
         filter: &[Instruction],
@@ -208,7 +210,8 @@ impl PacketSocket {
         filter: &[Instruction],
     ) -> io::Result<(Self, OwnedBlocks)> {
         let socket = Self::new()?;
-        // What we call a block is a frame here, and the kernel's block holds several. It has no other bytes, so frames are contiguous.
+        // What we call a block is a frame here, and the kernel's block holds several. It has no other bytes,
+        // so frames are contiguous.
         let frame_bytes = capture.block_bytes;
         let frames = if frame_bytes <= PIECE_BYTES { PIECE_BYTES } else { LARGE_PIECE_BYTES } / frame_bytes;
         let (frames, pieces) = (frames.max(1), capture.block_count.div_ceil(frames.max(1)));
@@ -347,7 +350,8 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Sends packets from the front of `batch`, and returns how many. Errors: the kernel's, for the first packet, which was not sent.
+    /// Sends packets from the front of `batch`, and returns how many. Errors: the kernel's, for the first
+    /// packet, which was not sent.
     pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
         batch.send(self.fd.as_fd())
     }

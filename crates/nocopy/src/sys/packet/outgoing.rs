@@ -57,8 +57,8 @@ impl Outgoing {
     }
 
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // SAFETY: as many messages as there are, each pointing at its pieces in `self.pieces`, which has not moved since
-        // (its capacity is fixed), and those at readable bytes (`push`).
+        // SAFETY: as many messages as there are, each pointing at its pieces in `self.pieces`, which has not
+        // moved since (its capacity is fixed), and those at readable bytes (`push`).
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),

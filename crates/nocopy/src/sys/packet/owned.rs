@@ -41,7 +41,8 @@ impl OwnedBlocks {
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         let Ring { memory, away, .. } = &*self.ring;
-        // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly ours.
+        // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly
+        // ours.
         !away[self.next as usize].load(Ordering::Acquire) && memory.is_ours(self.next)
     }
 
@@ -65,12 +66,14 @@ impl OwnedBlocks {
         self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
     }
 
-    /// Blocks that the kernel cannot write to now. Computed without looking at each block, which would miss the cache.
+    /// Blocks that the kernel cannot write to now. Computed without looking at each block, which would miss
+    /// the cache.
     pub(crate) fn in_use(&self) -> u32 {
         let Ring { memory, away, away_count } = &*self.ring;
         let waits = |behind: &u32| {
             let block = (self.next + behind) % memory.block_count();
-            // In this order: the status word of a block held by the program may be overwritten (`Block::into_pcapng`).
+            // In this order: the status word of a block held by the program may be overwritten
+            // (`Block::into_pcapng`).
             !away[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
         };
         let waiting = (0..self.count()).take_while(waits).count() as u32;
@@ -91,8 +94,8 @@ impl OwnedBlocks {
     }
 }
 
-/// A block of packets as the kernel filled it. It returns to the kernel when it is dropped, on any thread, in any order, also
-/// after the end of its [`Capture`](crate::Capture).
+/// A block of packets as the kernel filled it. It returns to the kernel when it is dropped, on any thread, in
+/// any order, also after the end of its [`Capture`](crate::Capture).
 #[derive(Debug)]
 pub struct Block {
     ring: Arc<Ring>,
@@ -131,8 +134,9 @@ impl Block {
         let memory::Contents { header, packets } = self.contents;
         let (laid, contents) = lay(self.bytes_mut(), header, packets, layout);
         let start = self.ring.memory.pointer(self.block, 0);
-        // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the status is after them; for a single
-        // packet they are the status, which keeps its lowest bit (`TP_STATUS_USER`) and so stays ours.
+        // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the
+        // status is after them; for a single packet they are the status, which keeps its lowest bit
+        // (`TP_STATUS_USER`) and so stays ours.
         unsafe { start.cast::<[u8; 8]>().write(laid.head) };
         PcapngBlock { block: self, bytes: laid.bytes, contents }
     }
@@ -142,8 +146,8 @@ impl Block {
         let memory = &self.ring.memory;
         let bytes = (memory.block_bytes() - OURS_OFFSET) as usize;
         let start = memory.pointer(self.block, OURS_OFFSET);
-        // SAFETY: inside the block, which is handed out once (`OwnedBlocks::take`) and stays ours until it is dropped; the
-        // kernel neither reads nor writes there meanwhile.
+        // SAFETY: inside the block, which is handed out once (`OwnedBlocks::take`) and stays ours until it is
+        // dropped; the kernel neither reads nor writes there meanwhile.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
     }
 }
@@ -240,7 +244,8 @@ impl BlockReader {
         Some(Captured { bytes: &rest[first..first + len], original_bytes, time_ns, vlan, outgoing })
     }
 
-    /// Drops the block without returning it to the kernel: for forked children, whose parent uses the same memory.
+    /// Drops the block without returning it to the kernel: for forked children, whose parent uses the same
+    /// memory.
     pub fn leave(mut self) {
         self.block.returns = false;
     }
@@ -259,7 +264,8 @@ struct Place {
     outgoing: bool,
 }
 
-/// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None` if the header is invalid.
+/// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None`
+/// if the header is invalid.
 fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
     let mut header = header::read(rest)?;
     let end = u32::try_from(rest.len()).ok()?;

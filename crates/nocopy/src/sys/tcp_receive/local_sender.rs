@@ -1,4 +1,5 @@
-//! A sender on this host that can still write to what it has sent: pages of a packet socket's ring, sent by reference.
+//! A sender on this host that can still write to what it has sent: pages of a packet socket's ring, sent by
+//! reference.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -9,7 +10,8 @@ use socket2::{Domain, Socket, Type};
 use super::PAGE_BYTES;
 use crate::sys::memory::Mapping;
 
-/// Pages that the kernel maps at the receiver, unlike other memory of a process: each is a block of its own, not part of a larger one.
+/// Pages that the kernel maps at the receiver, unlike other memory of a process: each is a block of its own,
+/// not part of a larger one.
 #[derive(Debug)]
 pub(crate) struct RingPages {
     ring: Mapping,

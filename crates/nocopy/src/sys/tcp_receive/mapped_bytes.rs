@@ -9,11 +9,12 @@ use std::ptr::{self, NonNull};
 
 /// Received bytes on pages that the kernel mapped into this process.
 ///
-/// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice), which is unsafe. A sender on the
-/// same host that sends by reference (`splice`, `vmsplice`) sends the pages themselves, not their contents, and can write to them
-/// afterwards; whether a sender is on the same host cannot be known for certain. So read them by copies
-/// ([`copy_to`](Self::copy_to)), and decide only by copied bytes, because the next copy may differ. [`write_to`](Self::write_to) passes
-/// them to a file without a copy in this process.
+/// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice),
+/// which is unsafe. A sender on the same host that sends by reference (`splice`, `vmsplice`) sends the pages
+/// themselves, not their contents, and can write to them afterwards; whether a sender is on the same host
+/// cannot be known for certain. So read them by copies ([`copy_to`](Self::copy_to)), and decide only by
+/// copied bytes, because the next copy may differ. [`write_to`](Self::write_to) passes them to a file without
+/// a copy in this process.
 ///
 /// ```
 /// use nocopy::tcp::MappedBytes;
@@ -39,7 +40,8 @@ pub struct MappedBytes<'pages> {
     pages: PhantomData<&'pages ()>,
 }
 
-// SAFETY: the bytes are mapped in all threads, and only read, in ways that tolerate concurrent changes (see `copy`).
+// SAFETY: the bytes are mapped in all threads, and only read, in ways that tolerate concurrent changes (see
+// `copy`).
 unsafe impl Send for MappedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for MappedBytes<'_> {}
@@ -88,8 +90,8 @@ impl<'pages> MappedBytes<'pages> {
         copied
     }
 
-    /// Writes them to a file, pipe or socket without a copy, and returns how many were written: at `offset` of the file
-    /// (pwrite(2)), or with `None` at its own position (write(2)).
+    /// Writes them to a file, pipe or socket without a copy, and returns how many were written: at `offset`
+    /// of the file (pwrite(2)), or with `None` at its own position (write(2)).
     ///
     /// # Errors
     /// The kernel's; `InvalidInput` if the offset is impossible.
@@ -115,20 +117,21 @@ impl<'pages> MappedBytes<'pages> {
     /// The bytes as an ordinary slice.
     ///
     /// # Safety
-    /// No process writes to them while the slice is in use. That holds if the sender is on another host, or is known not to write to what
-    /// it has sent by reference.
+    /// No process writes to them while the slice is in use. That holds if the sender is on another host, or
+    /// is known not to write to what it has sent by reference.
     pub const unsafe fn as_slice(&self) -> &'pages [u8] {
         // SAFETY: they can be read for so long, and by contract nobody writes to them.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
-/// Copies bytes that may change at the same time, at the speed of memcpy(3). Each byte written was there at some moment during the
-/// call, and the original is not read after it.
+/// Copies bytes that may change at the same time, at the speed of memcpy(3). Each byte written was there at
+/// some moment during the call, and the original is not read after it.
 ///
-/// To the compiler this is a call of an unknown function, because a volatile read gives its address. So Rust's reads do not race with the
-/// other writer, as those of `ptr::copy_nonoverlapping` would; and no read of the copy can become another read of the
-/// original, as an optimiser may do with a copy it understands. Volatile reads of words took up to three times as long.
+/// To the compiler this is a call of an unknown function, because a volatile read gives its address. So
+/// Rust's reads do not race with the other writer, as those of `ptr::copy_nonoverlapping` would; and no read
+/// of the copy can become another read of the original, as an optimiser may do with a copy it understands.
+/// Volatile reads of words took up to three times as long.
 ///
 /// # Safety
 /// That many bytes are readable and writable, and do not overlap.

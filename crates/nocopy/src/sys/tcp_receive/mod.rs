@@ -1,4 +1,5 @@
-//! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and the kernel's state of it.
+//! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and the kernel's state of
+//! it.
 
 #[cfg(test)]
 pub(crate) mod local_sender;
@@ -18,7 +19,8 @@ use super::option;
 use window::Request;
 
 /// Copies received bytes, up to the buffer's length; waits for the first byte if `wait`, as long as
-/// [`set_receive_timeout`](super::option::set_receive_timeout) allows. 0: the stream is at its end, or was shut, or lost ([`end`]).
+/// [`set_receive_timeout`](super::option::set_receive_timeout) allows. 0: the stream is at its end, or was
+/// shut, or lost ([`end`]).
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, buffer, flags)?.0)
@@ -26,7 +28,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> 
 
 /// Whether a byte can be received, which stays queued; false at the end, as for [`receive`].
 ///
-/// It waits in the receiving call and not by poll: completions of the sending half would wake a poll again and again.
+/// It waits in the receiving call and not by poll: completions of the sending half would wake a poll again
+/// and again.
 pub(crate) fn peek(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, &mut [0], flags | RecvFlags::PEEK)?.0 > 0)
@@ -42,7 +45,8 @@ pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
 pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     option::set_low_water(&socket, bytes)?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
-    // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be an error.
+    // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be
+    // an error.
     let waited = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), bytes, flags) };
     let waited = if waited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // With fewer bytes the wait would not end otherwise.
@@ -68,9 +72,10 @@ pub(crate) enum End {
 
 /// Distinguishes an end from a loss, after a receiving call has returned no byte.
 ///
-/// The error of a reset is returned once, to the first call, which may be the sending half's; after that the kernel returns no byte as at a
-/// proper end. It knows the difference (`SOCK_DONE` is set by a FIN, `tcp_fin`), and shows it in one place: `TCP_ZEROCOPY_RECEIVE` returns
-/// `EIO`. A kernel without that option cannot tell.
+/// The error of a reset is returned once, to the first call, which may be the sending half's; after that the
+/// kernel returns no byte as at a proper end. It knows the difference (`SOCK_DONE` is set by a FIN,
+/// `tcp_fin`), and shows it in one place: `TCP_ZEROCOPY_RECEIVE` returns `EIO`. A kernel without that option
+/// cannot tell.
 pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
     /// `TCP_CLOSE` of `net/tcp_states.h`.
     const CLOSED: u8 = 7;

@@ -1,8 +1,8 @@
 //! The part of the address space that received pages are mapped into, and which of them are in use.
 //!
-//! The window belongs to a socket that was closed at once, so chunks outlive their connection and do not keep it open. Slots of 2 MiB
-//! are filled from front to back, and unmapped as a whole when all chunks of a slot are dropped, because each unmapping flushes
-//! address translation caches (TLB).
+//! The window belongs to a socket that was closed at once, so chunks outlive their connection and do not keep
+//! it open. Slots of 2 MiB are filled from front to back, and unmapped as a whole when all chunks of a slot
+//! are dropped, because each unmapping flushes address translation caches (TLB).
 
 use std::fmt;
 use std::io;
@@ -18,15 +18,16 @@ use crate::sys::sockets;
 /// Mappings consist of whole pages of this size; on a machine with others there is no window.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Bytes that are unmapped together, with one flush of the processors' address caches: the range of one page table.
+/// Bytes that are unmapped together, with one flush of the processors' address caches: the range of one page
+/// table.
 const SLOT_BYTES: usize = 2 << 20;
 
-/// Slots of address space. One after the other is filled from front to back, and unmapped as a whole when the program has
-/// dropped all its pages.
+/// Slots of address space. One after the other is filled from front to back, and unmapped as a whole when the
+/// program has dropped all its pages.
 ///
-/// It belongs to no connection: the kernel maps into any mapping of any TCP socket (`find_tcp_vma`), so this is one of a socket that was
-/// closed at once. A mapping of the connection's own socket would hold its file, and closing the connection would send no FIN until the
-/// last page was dropped.
+/// It belongs to no connection: the kernel maps into any mapping of any TCP socket (`find_tcp_vma`), so this
+/// is one of a socket that was closed at once. A mapping of the connection's own socket would hold its file,
+/// and closing the connection would send no FIN until the last page was dropped.
 #[derive(Debug)]
 pub(crate) struct Window {
     shared: Arc<Shared>,
@@ -59,7 +60,8 @@ impl Arrived {
 }
 
 impl Window {
-    /// Reserves address space for `slots` slots. Errors: the kernel's error; `Unsupported` on a machine with another page size.
+    /// Reserves address space for `slots` slots. Errors: the kernel's error; `Unsupported` on a machine with
+    /// another page size.
     pub(crate) fn new(slots: usize) -> io::Result<Self> {
         assert!(slots > 0, "a window of no slots");
         if rustix::param::page_size() != PAGE_BYTES {
@@ -79,8 +81,8 @@ impl Window {
         (0..self.filled.len()).all(|slot| self.shared.is_free(slot))
     }
 
-    /// Continues in a slot whose pages were all dropped, and returns the bytes that had to be unmapped; `None` while the program holds
-    /// pages of every slot. Errors: the kernel's, to unmap.
+    /// Continues in a slot whose pages were all dropped, and returns the bytes that had to be unmapped;
+    /// `None` while the program holds pages of every slot. Errors: the kernel's, to unmap.
     pub(crate) fn make_room(&mut self) -> io::Result<Option<usize>> {
         // The same slot again if possible: its page table is in the cache, and the other slots stay empty.
         let mut order = [self.current].into_iter().chain(0..self.filled.len());
@@ -96,11 +98,11 @@ impl Window {
 
     /// Maps received data that consists of whole pages, while there is room. Does not wait.
     ///
-    /// The kernel offers to copy the bytes after them in the same call, which is not used: where room ends it would copy the beginning
-    /// of a page that could be mapped, so that the rest of its packet could not, and it would copy past the mark of an urgent byte
-    /// (`tcp_zc_handle_leftover` checks only the packet's length).
-    /// Errors: the kernel's: `EIO` at the end of the stream. Nothing was then received.
-    /// Panics if there is no room.
+    /// The kernel offers to copy the bytes after them in the same call, which is not used: where room ends it
+    /// would copy the beginning of a page that could be mapped, so that the rest of its packet could not, and
+    /// it would copy past the mark of an urgent byte (`tcp_zc_handle_leftover` checks only the packet's
+    /// length). Errors: the kernel's: `EIO` at the end of the stream. Nothing was then received. Panics if
+    /// there is no room.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Arrived> {
         let (slot, start) = (self.current, self.filled[self.current]);
         let room = SLOT_BYTES - start;
@@ -143,7 +145,8 @@ impl Shared {
     }
 }
 
-/// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even after the connection was closed.
+/// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even
+/// after the connection was closed.
 pub(crate) struct Pages {
     shared: Arc<Shared>,
     first: NonNull<u8>,
@@ -171,11 +174,12 @@ impl Pages {
 
     /// The bytes of the pages.
     ///
-    /// The kernel maps no page of a file or of a process's ordinary memory (`can_map_frag`), but it does map a page of a ring (of packets or
-    /// of io_uring) that a process sends by vmsplice(2); and that process can still write to it.
+    /// The kernel maps no page of a file or of a process's ordinary memory (`can_map_frag`), but it does map
+    /// a page of a ring (of packets or of io_uring) that a process sends by vmsplice(2); and that process can
+    /// still write to it.
     pub(crate) fn bytes(&self) -> MappedBytes<'_> {
-        // SAFETY: the kernel said that it mapped so many bytes here. They are unmapped only when nobody holds pages of the slot, or
-        // with the mapping, which this keeps.
+        // SAFETY: the kernel said that it mapped so many bytes here. They are unmapped only when nobody holds
+        // pages of the slot, or with the mapping, which this keeps.
         unsafe { MappedBytes::new(self.first, self.len()) }
     }
 }
@@ -231,8 +235,9 @@ impl Request {
     fn get(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         assert!(bytes <= size_of::<Self>());
         let mut bytes = bytes as libc::socklen_t;
-        // SAFETY: pointer and length describe `self`, which outlives the call. What it points to is set by `Window::receive` only: a
-        // part of the window that nobody holds pages of; all zeros map nothing, and no buffer to copy to is ever given.
+        // SAFETY: pointer and length describe `self`, which outlives the call. What it points to is set by
+        // `Window::receive` only: a part of the window that nobody holds pages of; all zeros map nothing, and
+        // no buffer to copy to is ever given.
         let result = unsafe {
             let (socket, request) = (socket.as_raw_fd(), std::ptr::from_mut(self).cast());
             libc::getsockopt(socket, libc::IPPROTO_TCP, Self::OPTION, request, &raw mut bytes)

@@ -1,4 +1,5 @@
-//! Published data and files are sent to stream sockets by reference, whole and in order, whatever the peers do.
+//! Published data and files are sent to stream sockets by reference, whole and in order, whatever the peers
+//! do.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
@@ -70,8 +71,8 @@ fn writable(socket: &TcpStream) {
     assert!(poll(&mut polled, Some(&patience)).unwrap() > 0, "the peer reads no more");
 }
 
-/// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so it pauses and tries again
-/// until a step takes nothing.
+/// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so
+/// it pauses and tries again until a step takes nothing.
 fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: Circumstances) {
     loop {
         let before = transfer.sent();

@@ -141,7 +141,8 @@ fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStre
     })
 }
 
-/// The next chunk. A wait with a time limit also ends if the process is stopped and continued (SIGSTOP, SIGCONT): it is then repeated.
+/// The next chunk. A wait with a time limit also ends if the process is stopped and continued (SIGSTOP,
+/// SIGCONT): it is then repeated.
 fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     let give_up = Instant::now() + LONGEST;
     loop {
@@ -215,8 +216,8 @@ fn a_message_is_received_when_it_is_there_however_short() {
 /// Full packets whose bytes are there with the fifth part of 10,000 bytes, and not with the fourth.
 const PACKETS: u32 = 34;
 
-/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for five. `None`: the wait ended early,
-/// as after a stop of the whole process.
+/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for five. `None`:
+/// the wait ended early, as after a stop of the whole process.
 fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Receiver, Expected)> {
     const PART_BYTES: usize = 10_000;
     let (mut sender, stream) = over_loopback();
@@ -555,8 +556,8 @@ fn without_buffers_nothing_is_lost() {
     }
 }
 
-/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped. `None`, with a message, if the
-/// machine lacks a feature.
+/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped.
+/// `None`, with a message, if the machine lacks a feature.
 fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)> {
     let pages = match RingPages::new(RING_PAGES) {
         Ok(pages) => pages,
@@ -687,7 +688,8 @@ fn ip(end: &End, arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// One transfer of a few suffices: if a packet is lost, as on a slow machine, retransmitted data ends between pages.
+/// One transfer of a few suffices: if a packet is lost, as on a slow machine, retransmitted data ends between
+/// pages.
 #[test]
 fn segments_of_whole_pages_map() {
     for mtu in [4148, 8244] {

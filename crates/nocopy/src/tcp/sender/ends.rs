@@ -22,9 +22,10 @@ pub(super) enum End {
 }
 
 impl Sender {
-    /// Takes back buffers that were queued and not handed over, in order, for example to send them by another connection after an error. A
-    /// part of the first one may have been sent; if the kernel still reads it (briefly, once the connection is closed), it is returned like
-    /// sent buffers instead. The peer sees a reset at the end, because it did not get everything.
+    /// Takes back buffers that were queued and not handed over, in order, for example to send them by another
+    /// connection after an error. A part of the first one may have been sent; if the kernel still reads it
+    /// (briefly, once the connection is closed), it is returned like sent buffers instead. The peer sees a
+    /// reset at the end, because it did not get everything.
     ///
     /// Files and published data are not returned.
     ///
@@ -57,7 +58,8 @@ impl Sender {
         self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
     }
 
-    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This side can still receive.
+    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This
+    /// side can still receive.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -67,11 +69,13 @@ impl Sender {
         Ok(())
     }
 
-    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without
-    /// a copy. Returns `false` if something was given up, which [`stats`](Self::stats) counts; the kernel still sends the memory that it
-    /// reads. If that is only pages of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
-    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has acknowledged it or, after two
-    /// minutes, the connection is reset. Queued data is not sent, and then the peer sees a reset.
+    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has
+    /// acknowledged data sent without a copy. Returns `false` if something was given up, which
+    /// [`stats`](Self::stats) counts; the kernel still sends the memory that it reads. If that is only pages
+    /// of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
+    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has
+    /// acknowledged it or, after two minutes, the connection is reset. Queued data is not sent, and then the
+    /// peer sees a reset.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -105,8 +109,8 @@ impl Sender {
         flushed.and(drained)
     }
 
-    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be replaced; otherwise none, and the
-    /// reaper keeps it.
+    /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be
+    /// replaced; otherwise none, and the reaper keeps it.
     fn give_up(&mut self) {
         self.outcome.counters.abandoned_calls += self.in_flight() as u64;
         if self.queue.is_replaceable() {
@@ -117,8 +121,8 @@ impl Sender {
         }
     }
 
-    /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset instead, so that it does not mistake a
-    /// part for the whole.
+    /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset
+    /// instead, so that it does not mistake a part for the whole.
     fn end_stream(&mut self) {
         let end = std::mem::replace(&mut self.end, End::Finished);
         if end == End::Open && self.queued_bytes.all() == 0 {
@@ -131,8 +135,8 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream belongs to the parent, and
-    /// continues.
+    /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream
+    /// belongs to the parent, and continues.
     fn drop(&mut self) {
         if !self.queue.is_inherited() {
             // First: whether something is still queued decides between an end and a reset.
@@ -143,10 +147,12 @@ impl Drop for Sender {
     }
 }
 
-/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all calls.
+/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all
+/// calls.
 pub(super) fn reset(socket: BorrowedFd<'_>) {
     if rustix::net::connect_unspec(socket).is_err() {
-        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half is closed.
+        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half
+        // is closed.
         let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     }
 }

@@ -1,10 +1,12 @@
 //! How a sender hands over its queue: the method for each part, and the fallback if a method fails.
 //!
-//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel numbers only calls that sent something (in
-//! `tcp_sendmsg_locked`, `net_zcopy_put_abort` takes back the number of a failed call).
+//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel numbers only
+//! calls that sent something (in `tcp_sendmsg_locked`, `net_zcopy_put_abort` takes back the number of a
+//! failed call).
 //!
-//! Sends of io_uring are made one by one, without waiting, because the next send could overtake one that waits inside the kernel. Only the
-//! time of the calls is measured, because the time that a peer does not read does not depend on the method.
+//! Sends of io_uring are made one by one, without waiting, because the next send could overtake one that
+//! waits inside the kernel. Only the time of the calls is measured, because the time that a peer does not
+//! read does not depend on the method.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,11 +34,12 @@ const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
 
 const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
 
-/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while the next call is made.
+/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns
+/// while the next call is made.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes in front of ones sent by reference that wait for them. So few that the smallest send buffer has room for both: otherwise
-/// the kernel would hold them back for 200 ms.
+/// The most bytes in front of ones sent by reference that wait for them. So few that the smallest send buffer
+/// has room for both: otherwise the kernel would hold them back for 200 ms.
 pub(super) const HEAD_BYTES_MAX: usize = 1 << 10;
 
 const RUN_PIECES_MAX: u64 = 64;
@@ -45,8 +48,8 @@ const RINGS_MANY: &str = "this process already has many io_uring rings, each of 
 
 const RING_SENDS: u32 = 256;
 
-/// The number of pools registered with rings in this process from which on streams make rings only if asked: registered memory is locked,
-/// and thousands of connections must not lock all memory.
+/// The number of pools registered with rings in this process from which on streams make rings only if asked:
+/// registered memory is locked, and thousands of connections must not lock all memory.
 const RINGS_MAX: usize = 64;
 
 /// A call that the kernel accepted and has not completed.
@@ -54,7 +57,8 @@ const RINGS_MAX: usize = 64;
 pub(super) struct Call {
     run_bytes: usize,
     method: Method,
-    /// Whether its first packet may be shared with the previous call, so that its completion may report *copied* although it was not.
+    /// Whether its first packet may be shared with the previous call, so that its completion may report
+    /// *copied* although it was not.
     may_share: bool,
     /// When it was made, if the policy measures it.
     since: Option<Instant>,
@@ -138,8 +142,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Buffers from the front of the queue, at most that many bytes. Those without bytes are not passed to the kernel, which would take them
-    /// for the end of a failed call.
+    /// Buffers from the front of the queue, at most that many bytes. Those without bytes are not passed to
+    /// the kernel, which would take them for the end of a failed call.
     fn next(&self, bytes_max: usize) -> Extent {
         let (entries, start) = (self.queue.entries(), self.queue.head());
         let (mut end, mut bytes) = (start, 0);
@@ -194,9 +198,11 @@ impl Sender {
         }
     }
 
-    /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more now.
+    /// Sends a run by one method, in as many calls as needed. Returns `false` if the socket accepts no more
+    /// now.
     ///
-    /// Only the time of the calls is measured, without the time that the socket had no room, which depends on the peer, not on the method.
+    /// Only the time of the calls is measured, without the time that the socket had no room, which depends on
+    /// the peer, not on the method.
     fn send_run(&mut self, run_bytes: usize, limits: Limits) -> io::Result<bool> {
         let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run_bytes);
         let choice = chosen.map_or_else(|| self.policy.choose(work(run_bytes)), |(_, choice)| choice);
@@ -236,8 +242,9 @@ impl Sender {
         Ok(is_done)
     }
 
-    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many in
-    /// flight as it leaves free, however long its peer does not read. A stream with its own pool may have all.
+    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the
+    /// pool: each may have as many in flight as it leaves free, however long its peer does not read. A stream
+    /// with its own pool may have all.
     fn is_over_share(&self, run_bytes: usize) -> bool {
         let (cache, entries) = (self.queue.cache(), self.queue.entries());
         if cache.pool().sharers() <= 1 || run_bytes == 0 {
@@ -271,7 +278,8 @@ impl Sender {
         }
     }
 
-    /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel no byte was handed over.
+    /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel
+    /// no byte was handed over.
     fn call(&mut self, bytes_max: usize, how: How) -> io::Result<usize> {
         let extent = self.next(bytes_max);
         let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, how)? };
@@ -313,7 +321,8 @@ impl Sender {
             && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.left() > 0)
     }
 
-    /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings already, only if asked for.
+    /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings
+    /// already, only if asked for.
     fn open_ring_if_few(&mut self) -> Result<(), &'static str> {
         if !self.queue.has_ring() && !self.ring.is_asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RINGS_MANY);
@@ -348,8 +357,8 @@ impl Sender {
         Ok(Method::Plain)
     }
 
-    /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns how many the socket accepted,
-    /// which may be none.
+    /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns
+    /// how many the socket accepted, which may be none.
     #[inline]
     pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.queued() > 0 || self.end == End::Finished {
@@ -392,7 +401,8 @@ impl Sender {
         }
         let woken = self.queue.wait(timeout).map_err(|error| self.error(error))?;
         if self.reap() == 0 && woken == Wakeup::Ready {
-            // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
+            // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes
+            // are under way.
             std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
         }
         Ok(())
@@ -406,8 +416,8 @@ impl Sender {
         }
     }
 
-    /// Reads the kernel's completions of earlier sends, and returns how many zero-copy calls are complete. Makes no system call while none
-    /// is in flight.
+    /// Reads the kernel's completions of earlier sends, and returns how many zero-copy calls are complete.
+    /// Makes no system call while none is in flight.
     pub fn reap(&mut self) -> usize {
         if self.in_flight() == 0 {
             return 0;

@@ -54,7 +54,8 @@ pub(crate) struct Receiver {
 
 counters! {
     pub(crate) struct Counters {
-        /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64 KiB.
+        /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64
+        /// KiB.
         truncated,
         /// Calls for which the pool had no free buffer; the datagrams waited in the kernel.
         no_buffers,
@@ -73,8 +74,9 @@ struct NoBuffers {
 }
 
 impl Receiver {
-    /// How many buffers a call may fill by default. Coalesced (GRO) datagrams cost the same with any number: 221 to 248 ns of processor
-    /// time per datagram of 1400 bytes with 1, 4, 8 and 16, on a busy machine. Uncoalesced ones share the cost of one call.
+    /// How many buffers a call may fill by default. Coalesced (GRO) datagrams cost the same with any number:
+    /// 221 to 248 ns of processor time per datagram of 1400 bytes with 1, 4, 8 and 16, on a busy machine.
+    /// Uncoalesced ones share the cost of one call.
     pub(super) const BATCH: usize = 16;
 
     pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
@@ -109,8 +111,9 @@ impl Receiver {
         self.wait = wait;
     }
 
-    /// Waits for datagrams and returns those that have arrived, in at most a batch of runs. The batch is empty if nothing arrives for
-    /// `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if the kernel waits.
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of runs. The batch is
+    /// empty if nothing arrives for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if the
+    /// kernel waits.
     pub(super) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         self.wait_for_runs(timeout)?;
         Ok(self.give())
@@ -156,9 +159,10 @@ impl Receiver {
         }
     }
 
-    /// Waits inside the receiving call. poll(2) would return at once, again and again, while completions of zero-copy sends wait in the
-    /// error queue (`POLLERR` cannot be turned off). They also wake a thread that sleeps in `recvmmsg`, but the kernel finds no datagram
-    /// there, and lets the thread sleep for the rest of its time.
+    /// Waits inside the receiving call. poll(2) would return at once, again and again, while completions of
+    /// zero-copy sends wait in the error queue (`POLLERR` cannot be turned off). They also wake a thread that
+    /// sleeps in `recvmmsg`, but the kernel finds no datagram there, and lets the thread sleep for the rest
+    /// of its time.
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.call(false);
@@ -247,9 +251,10 @@ impl Receiver {
         Ok(0)
     }
 
-    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the number of datagrams. They are taken
-    /// from the connected socket if `from_connected` and there is one. Runs that are not kept are lost with the next call. Errors: the
-    /// socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    /// Receives waiting datagrams, without waiting, and passes each run in place to `each`; returns the
+    /// number of datagrams. They are taken from the connected socket if `from_connected` and there is one.
+    /// Runs that are not kept are lost with the next call. Errors: the socket failed, or the pool has no
+    /// buffer to receive into (`OutOfMemory`).
     #[inline]
     pub(crate) fn receive_in_place(
         &mut self,
@@ -292,8 +297,8 @@ impl Receiver {
         Ok(datagrams)
     }
 
-    /// Bytes of the last datagram or run that was passed in place, which is in its buffer until the next call, unless it was
-    /// [kept](InPlace::keep).
+    /// Bytes of the last datagram or run that was passed in place, which is in its buffer until the next
+    /// call, unless it was [kept](InPlace::keep).
     #[inline]
     pub(crate) fn last_in_place(&self, range: Range<usize>) -> &[u8] {
         &self.free.last()[range]
@@ -418,7 +423,8 @@ impl Waiting for Looks<'_> {
     }
 }
 
-/// Whether messages arrive one by one, with a pause after each, as questions and answers do: then a call for one is enough.
+/// Whether messages arrive one by one, with a pause after each, as questions and answers do: then a call for
+/// one is enough.
 #[derive(Debug, Default)]
 struct Rhythm {
     /// Messages of the last call.
@@ -482,15 +488,16 @@ impl InPlace<'_> {
         self.buffers.bytes(self.index, &self.message)
     }
 
-    /// Takes the run with its buffer, and replaces the buffer from the pool. `None` if the pool would have no more than `reserve` buffers
-    /// left.
+    /// Takes the run with its buffer, and replaces the buffer from the pool. `None` if the pool would have no
+    /// more than `reserve` buffers left.
     pub(crate) fn keep(&mut self, reserve: usize) -> Option<Run> {
         let other = if self.pool.at_home() > reserve { self.pool.take() } else { None };
         Some(Run::new(self.buffers.exchange(self.index, other?), &self.message))
     }
 }
 
-/// Turns coalescing on, and returns whether the kernel supports it (Linux 5.0); without it each datagram is a run.
+/// Turns coalescing on, and returns whether the kernel supports it (Linux 5.0); without it each datagram is a
+/// run.
 fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),

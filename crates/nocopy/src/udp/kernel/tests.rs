@@ -107,7 +107,8 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
 
-/// Waits until there is something to receive. (A receive with a time limit would also end if the process is stopped and continued.)
+/// Waits until there is something to receive. (A receive with a time limit would also end if the process is
+/// stopped and continued.)
 fn wait_for_any(receiver: &Receiver) {
     let mut polled = [PollFd::new(receiver, PollFlags::IN)];
     assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
@@ -462,8 +463,8 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
         assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
         sender_to(address).send(b"at last").unwrap();
     });
-    // One wait, and another after each stop of the whole process. Completions that come before the thread sleeps would end no wait, but
-    // those are few.
+    // One wait, and another after each stop of the whole process. Completions that come before the thread
+    // sleeps would end no wait, but those are few.
     assert!(calls.of(RECEIVE) < 10, "completions end waits: {} calls", calls.of(RECEIVE));
     assert!(calls.total() < 40, "completions are looked for: {} system calls", calls.total());
 }

@@ -1,5 +1,5 @@
-//! The ordinary sockets behind a socket over a port: they reserve its port number, join its groups, and send and receive datagrams that the
-//! port cannot.
+//! The ordinary sockets behind a socket over a port: they reserve its port number, join its groups, and send
+//! and receive datagrams that the port cannot.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -27,7 +27,8 @@ use crate::sys::udp_send::report_errors;
 pub(super) struct Kernel {
     /// The socket of this address, then the sockets of its groups.
     sockets: Vec<Bound>,
-    /// The first of the sockets, with the network's error reports (ICMP) for all datagrams from its address, however they were sent.
+    /// The first of the sockets, with the network's error reports (ICMP) for all datagrams from its address,
+    /// however they were sent.
     own: Arc<KernelSocket>,
     pub(super) hop_limit: u8,
     pub(super) multicast_hop_limit: u8,
@@ -41,7 +42,8 @@ struct Bound {
 }
 
 impl Kernel {
-    /// Binds a socket to the address: no other program gets the address, and datagrams that the kernel receives for it wait at the socket.
+    /// Binds a socket to the address: no other program gets the address, and datagrams that the kernel
+    /// receives for it wait at the socket.
     pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
         let local = address::local(&socket).map_err(refused("port number"))?;
@@ -54,7 +56,8 @@ impl Kernel {
         Ok(Self { sockets, own, hop_limit, multicast_hop_limit })
     }
 
-    /// Joins the groups on the interface, and makes the sockets ignore datagrams that a port, or ports on all its queues, also receive.
+    /// Joins the groups on the interface, and makes the sockets ignore datagrams that a port, or ports on all
+    /// its queues, also receive.
     pub(super) fn join(
         &mut self,
         ports: &[Port],
@@ -109,7 +112,8 @@ impl Kernel {
         self.sockets.iter().map(|socket| socket.descriptor.as_fd())
     }
 
-    /// Sends pieces as one datagram, with a copy. A call that returns an error that an earlier datagram left at the socket is repeated.
+    /// Sends pieces as one datagram, with a copy. A call that returns an error that an earlier datagram left
+    /// at the socket is repeated.
     pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let (socket, to) = (SockRef::from(&*self.own), SockAddr::from(to));
@@ -117,8 +121,8 @@ impl Kernel {
         loop {
             match socket.send_to_vectored(&pieces, &to) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
-                    // The kernel reports an error twice: in its queue, and by a call. Another thread may have read the queue,
-                    // so a call that fails without an entry there is repeated once.
+                    // The kernel reports an error twice: in its queue, and by a call. Another thread may have
+                    // read the queue, so a call that fails without an entry there is repeated once.
                     left = if self.own.read() > 0 { left - 1 } else { 0 };
                 }
                 sent => return sent.map(drop),
@@ -126,7 +130,8 @@ impl Kernel {
         }
     }
 
-    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, received by the port.
+    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, received by the
+    /// port.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         self.sockets.iter().map(|socket| socket.drops.at(&socket.descriptor)).sum()
     }
@@ -145,8 +150,8 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Receives at one of the sockets. Error reports of the network for sent datagrams do not end receiving, because any host can forge
-    /// them.
+    /// Receives at one of the sockets. Error reports of the network for sent datagrams do not end receiving,
+    /// because any host can forge them.
     fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive_one(socket.descriptor.as_fd(), buffer) {

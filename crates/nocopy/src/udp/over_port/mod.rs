@@ -1,15 +1,17 @@
 //! UDP over a port: datagrams are sent and received as whole frames, bypassing the host's network stack.
 //!
-//! A [`Socket`] writes the headers itself, in front of payloads that are already in frames, and selects its own datagrams among the
-//! interface's packets by a filter. It asks the host for routes, the next hop's hardware address and the MTU, and is notified of changes.
-//! Everything else goes through an ordinary socket bound to the same address and port; the documentation of [`udp`](super) lists the cases.
+//! A [`Socket`] writes the headers itself, in front of payloads that are already in frames, and selects its
+//! own datagrams among the interface's packets by a filter. It asks the host for routes, the next hop's
+//! hardware address and the MTU, and is notified of changes. Everything else goes through an ordinary socket
+//! bound to the same address and port; the documentation of [`udp`](super) lists the cases.
 //!
-//! Datagrams sent this way bypass the host's packet filter (netfilter) and its IPsec policies. If ICMP reports that a packet was too long,
-//! the host updates its route, which is looked up again each second.
+//! Datagrams sent this way bypass the host's packet filter (netfilter) and its IPsec policies. If ICMP
+//! reports that a packet was too long, the host updates its route, which is looked up again each second.
 //!
-//! In packet ring mode the host gets every packet, too: the ordinary socket ignores those that the port receives. It cannot distinguish
-//! them from datagrams that arrived in fragments although they are no longer than the MTU, so such datagrams are lost, counted as
-//! `sk_drops`. This uses the MTU at opening: if it is raised later, longer datagrams are received twice.
+//! In packet ring mode the host gets every packet, too: the ordinary socket ignores those that the port
+//! receives. It cannot distinguish them from datagrams that arrived in fragments although they are no longer
+//! than the MTU, so such datagrams are lost, counted as `sk_drops`. This uses the MTU at opening: if it is
+//! raised later, longer datagrams are received twice.
 
 mod kernel;
 mod receiver;
@@ -45,7 +47,8 @@ fn filter(local: SocketAddr, settings: &Settings) -> Program {
 }
 
 impl Socket {
-    /// Reserves an address of the host and opens a port with its filter. With port number 0 the kernel chooses one.
+    /// Reserves an address of the host and opens a port with its filter. With port number 0 the kernel
+    /// chooses one.
     pub(super) fn open(port: PortBuilder, local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         settings.check_over_port(local)?;
         let kernel = Kernel::reserve(local, settings)?;
@@ -53,8 +56,8 @@ impl Socket {
         Ok(Self::join(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
     }
 
-    /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one area, with one address. If one
-    /// cannot be opened, all are closed.
+    /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one
+    /// area, with one address. If one cannot be opened, all are closed.
     pub(super) fn open_queues(
         port: PortBuilder,
         local: SocketAddr,

@@ -37,8 +37,8 @@ const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 /// The most batches that are taken before the clock is read.
 const UNLOOKED_MAX: u32 = 16;
 
-/// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million packets a second it
-/// overflows in seven minutes.
+/// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million
+/// packets a second it overflows in seven minutes.
 const DROPS_INTERVAL: Duration = Duration::from_secs(60);
 
 const STRAYS_AT_A_TIME: usize = 64;
@@ -52,11 +52,13 @@ counters! {
         over_port,
         /// Payload bytes of the datagrams over the port.
         over_port_bytes,
-        /// Datagrams that arrived through the kernel: in fragments, with options, on another queue, from this host.
+        /// Datagrams that arrived through the kernel: in fragments, with options, on another queue, from this
+        /// host.
         strays,
         /// Payload bytes of the datagrams that arrived through the kernel.
         stray_bytes,
-        /// Datagrams over the port whose sender left the checksum to a card that does not exist (veth, a virtual machine's card).
+        /// Datagrams over the port whose sender left the checksum to a card that does not exist (veth, a
+        /// virtual machine's card).
         unfinished_checksums,
         /// Datagrams over the port that were in several buffers and were joined by a copy.
         gathered,
@@ -64,13 +66,15 @@ counters! {
         gathered_bytes,
         /// Packets over the port with a wrong checksum: lost.
         bad_checksums,
-        /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
+        /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several
+        /// datagrams: lost.
         several_in_one,
         /// Datagrams from other senders than the connected peer.
         of_others,
         /// Packets over the port that were not datagrams for the socket: they were returned to the host.
         to_host,
-        /// Packets over the port that were not datagrams for the socket, and could not be returned to the host: lost.
+        /// Packets over the port that were not datagrams for the socket, and could not be returned to the
+        /// host: lost.
         lost,
     }
 }
@@ -117,7 +121,8 @@ struct Sorting {
     /// The flow of the last datagram, and the facts about all its datagrams.
     last: Option<(UdpFlow, Found)>,
     peer: Option<SocketAddr>,
-    /// Hands packets that are not for the socket to the host; otherwise they are lost, unless the host has them already.
+    /// Hands packets that are not for the socket to the host; otherwise they are lost, unless the host has
+    /// them already.
     host: Result<ToHost, ToHostError>,
     received: Received,
 }
@@ -160,8 +165,9 @@ impl Receiver {
         })
     }
 
-    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], for at most `timeout` if there is one, and returns them as one batch,
-    /// which may be empty: nothing arrived in that time, a signal ended the wait, or the packets were not for the socket.
+    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], for at most `timeout` if there is one,
+    /// and returns them as one batch, which may be empty: nothing arrived in that time, a signal ended the
+    /// wait, or the packets were not for the socket.
     pub(in crate::udp) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.look_now_and_then()?;
@@ -223,7 +229,8 @@ impl Receiver {
         }
     }
 
-    /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see [`nocopy::Receiver::arm`].
+    /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see
+    /// [`nocopy::Receiver::arm`].
     ///
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
     /// Errors: the interface is down or was removed.
@@ -495,8 +502,9 @@ impl Sorting {
         is_peer
     }
 
-    /// Handles a packet longer than the interface's MTU at opening. If it never was on a wire, it is assumed to be several datagrams that a
-    /// socket on this machine sent as one packet (`UDP_SEGMENT`), whose lengths only the kernel knows.
+    /// Handles a packet longer than the interface's MTU at opening. If it never was on a wire, it is assumed
+    /// to be several datagrams that a socket on this machine sent as one packet (`UDP_SEGMENT`), whose
+    /// lengths only the kernel knows.
     #[cold]
     fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
         if is_unfinished {

@@ -22,7 +22,8 @@ use crate::memory::send_queue::KernelSocket;
 use crate::sys::clock::boottime_ns;
 
 counters! {
-    /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the kernel were copied.
+    /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the
+    /// kernel were copied.
     pub(crate) struct Sent {
         /// Datagrams over the port.
         over_port,
@@ -50,8 +51,8 @@ counters! {
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// How often a change of routes, neighbours or interfaces made the sender look up routes again; look-ups because of age do not
-        /// count.
+        /// How often a change of routes, neighbours or interfaces made the sender look up routes again;
+        /// look-ups because of age do not count.
         announced_changes,
     }
 }
@@ -110,8 +111,9 @@ fn of_kernel(error: io::Error) -> Reason {
 
 /// Sends over a port, or through the kernel if the port cannot carry a datagram.
 ///
-/// A send over the port only writes the port's ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch. Datagrams
-/// that must go through the kernel are sent at once, after everything that was queued before.
+/// A send over the port only writes the port's ring; [`flush`](Sender::flush) makes the kernel read it, once
+/// for a whole batch. Datagrams that must go through the kernel are sent at once, after everything that was
+/// queued before.
 #[derive(Debug)]
 pub(crate) struct Sender {
     port: crate::port::Sender,
@@ -162,7 +164,8 @@ impl Sender {
         Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false, strangers }
     }
 
-    /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next send reads the clock.
+    /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next
+    /// send reads the clock.
     #[inline]
     pub(crate) fn begin_batch(&mut self, now_ns: u64) {
         if std::mem::replace(&mut self.at_rest, false) {
@@ -170,23 +173,25 @@ impl Sender {
         }
     }
 
-    /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are in use (flush, and try again).
+    /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are
+    /// in use (flush, and try again).
     #[inline]
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         self.port.buffer()
     }
 
-    /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over IPv6; 16 more if the
-    /// port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no byte of it is copied. Returns the
-    /// unchanged payload if there is no room (flush first), or it cannot be sent at all.
+    /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4
+    /// and 62 over IPv6; 16 more if the port was opened with
+    /// [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no byte of it is copied.
+    /// Returns the unchanged payload if there is no room (flush first), or it cannot be sent at all.
     #[inline]
     pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.send_either_way(frame, to).map(drop)
     }
 
-    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its frame, the frame waits for
-    /// [`Sender::reap_into`], with the payload as it was sent, without headers. The frame of a datagram sent through the kernel waits there
-    /// at once.
+    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its
+    /// frame, the frame waits for [`Sender::reap_into`], with the payload as it was sent, without headers.
+    /// The frame of a datagram sent through the kernel waits there at once.
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
@@ -263,8 +268,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. Benches compare that
-    /// with sending without a copy. Errors: no room (flush first), or it cannot be sent at all.
+    /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as
+    /// [`Sender::send`]. Benches compare that with sending without a copy. Errors: no room (flush first), or
+    /// it cannot be sent at all.
     pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
@@ -287,7 +293,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether there were too few free frames to copy the last datagram, and none is in flight and would return: the program holds them.
+    /// Whether there were too few free frames to copy the last datagram, and none is in flight and would
+    /// return: the program holds them.
     pub(in crate::udp) fn program_has_frames(&self) -> bool {
         self.lacked_frames && self.port.is_idle()
     }
@@ -324,8 +331,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends to an address that may be forged: through the kernel, so that no route is looked up or remembered for it. It may
-    /// overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts that may not exist that the rest is for others.
+    /// Sends to an address that may be forged: through the kernel, so that no route is looked up or
+    /// remembered for it. It may overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts
+    /// that may not exist that the rest is for others.
     pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
         if !self.strangers.may_send(self.kernel.socket().as_fd(), payload.len(), to) {
             return Err(Reason::Full);
@@ -335,9 +343,10 @@ impl Sender {
         Ok(())
     }
 
-    /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
+    /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see
+    /// [`Sender::flush`](crate::Sender::flush).
     ///
-    /// [`nocopy::Sender::flush`]: crate::Sender::flush Errors: the interface is down or was removed; the datagrams stay queued.
+    /// Errors: the interface is down or was removed; the datagrams stay queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
         self.port.try_flush()
@@ -461,7 +470,8 @@ fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
     chain.buffers().iter().map(|frame| &**frame).collect()
 }
 
-/// Writes the headers in front of a payload, and queues the packet. Returns the unchanged payload if it is refused.
+/// Writes the headers in front of a payload, and queues the packet. Returns the unchanged payload if it is
+/// refused.
 #[inline(always)]
 fn queue(
     port: &mut crate::port::Sender,
@@ -485,7 +495,8 @@ fn queue(
     })
 }
 
-/// The headers, with a checksum completed here, because ports do not complete checksums of packets in several frames.
+/// The headers, with a checksum completed here, because ports do not complete checksums of packets in several
+/// frames.
 fn in_software(template: &UdpTemplate) -> UdpTemplate {
     match template.flow().checksum {
         UdpChecksum::Offloaded => {

@@ -1,4 +1,5 @@
-//! Functions of a socket over a port that only the carrier of messages uses, and states that cannot be produced from outside.
+//! Functions of a socket over a port that only the carrier of messages uses, and states that cannot be
+//! produced from outside.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -129,7 +130,8 @@ fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
     }));
 }
 
-/// The kernel numbers the zero-copy calls of all senders of a socket together, so only one sender may make them.
+/// The kernel numbers the zero-copy calls of all senders of a socket together, so only one sender may make
+/// them.
 #[test]
 fn senders_that_share_a_socket_have_one_numbering() {
     let Some(lab) = Lab::builder().queues(3).build_or_skip() else { return };
@@ -192,7 +194,8 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     close(left, socket);
 }
 
-/// Answers to hosts that do not exist leave more than half of the kernel socket to datagrams that have to go through it.
+/// Answers to hosts that do not exist leave more than half of the kernel socket to datagrams that have to go
+/// through it.
 #[test]
 fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

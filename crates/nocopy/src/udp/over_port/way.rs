@@ -1,7 +1,7 @@
 //! The path of a datagram: over the port with prepared headers, or through the kernel, with the reason.
 //!
-//! Changes of routes are handled before the first datagram of each batch, so that after a pause none is sent by an old route. The kernel
-//! resolves and confirms neighbours, never this module.
+//! Changes of routes are handled before the first datagram of each batch, so that after a pause none is sent
+//! by an old route. The kernel resolves and confirms neighbours, never this module.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,15 +21,17 @@ use crate::sys::interface::Interface;
 /// How often to ask the host for route changes while sending.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
 
-/// The age at which everything is looked up again, because some changes are not reported ([`Routes::forget`]).
+/// The age at which everything is looked up again, because some changes are not reported
+/// ([`Routes::forget`]).
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How many destinations are looked up again per second, on average, only because of their age: each can cost two requests to the kernel.
-/// If there are more destinations, routes are kept longer than [`AGE_MAX`].
+/// How many destinations are looked up again per second, on average, only because of their age: each can cost
+/// two requests to the kernel. If there are more destinations, routes are kept longer than [`AGE_MAX`].
 const RENEWED_A_SECOND: u32 = 1000;
 
-/// How many routes are looked up between two checks for changes, that is in a millisecond, at some 10 us each, so that forged addresses
-/// cannot keep a program busy that answers any address. Beyond that, datagrams go through the kernel.
+/// How many routes are looked up between two checks for changes, that is in a millisecond, at some 10 us
+/// each, so that forged addresses cannot keep a program busy that answers any address. Beyond that, datagrams
+/// go through the kernel.
 const LOOKUPS_MAX: u32 = 32;
 
 /// The most destinations with prepared headers: some 16 MiB.
@@ -223,7 +225,8 @@ impl Ways {
         Ok(Way::Port { template, payload_bytes_max, confirm })
     }
 
-    /// The next hop, if its hardware address is known, and whether only the kernel's own traffic can confirm it.
+    /// The next hop, if its hardware address is known, and whether only the kernel's own traffic can confirm
+    /// it.
     fn station(&mut self, to: IpAddr, route: &Route) -> Result<(Option<MacAddress>, bool), RouteError> {
         if let Some(group) = MacAddress::of_group(to) {
             return Ok((Some(group), false));

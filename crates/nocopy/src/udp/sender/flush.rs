@@ -1,4 +1,5 @@
-//! How a sender hands over its queue: cut into calls of as many datagrams as the method allows, with a fallback for each failure.
+//! How a sender hands over its queue: cut into calls of as many datagrams as the method allows, with a
+//! fallback for each failure.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ use crate::udp::peer_error::PENDING_ERRORS_MAX;
 
 const RING_SENDS: u32 = 128;
 
-/// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and parts of two pages.
+/// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and
+/// parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
 /// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
@@ -31,7 +33,8 @@ const PAGE_BYTES: usize = 4096;
 /// How often to try a datagram that the ring refused.
 const ATTEMPTS: usize = 4;
 
-/// How long one wait for room lasts at most, because the completion that made room may have been read already.
+/// How long one wait for room lasts at most, because the completion that made room may have been read
+/// already.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// Equal datagrams at the front of the queue, for one destination.
@@ -170,7 +173,8 @@ impl Sender {
         self.queue.head().ticket < run.end
     }
 
-    /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was used.
+    /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was
+    /// used.
     #[inline]
     fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
         let (mut pending, chosen) = (PendingErrors::default(), how.method);
@@ -313,7 +317,8 @@ impl Sender {
         }
         self.count_sent(datagrams, bytes, None);
         let submitted = self.queue.submit();
-        // If the ring holds something, an error does not concern it: it is submitted with the next call, or when completions are read.
+        // If the ring holds something, an error does not concern it: it is submitted with the next call, or
+        // when completions are read.
         if datagrams == 0 { submitted.map(|()| false) } else { Ok(true) }
     }
 
@@ -366,8 +371,8 @@ impl Sender {
         }
     }
 
-    /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is kept for
-    /// [`errors`](Self::errors).
+    /// Whether the error belongs to an earlier datagram and was waiting at the socket; its description is
+    /// kept for [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
     fn belongs_to_earlier(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
@@ -408,7 +413,8 @@ impl Sender {
         Cut::one(self.queue.entries(), self.queue.head()).extent
     }
 
-    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete by that.
+    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete
+    /// by that.
     pub fn reap(&mut self) -> usize {
         let frames = self.port.as_mut().map_or(0, |port| port.reap());
         if self.queue.in_flight() > 0 {
@@ -439,7 +445,8 @@ impl Sender {
         count
     }
 
-    /// Repeats a call that the ring refused by ordinary ones, one for each datagram: for the program it was handed over already.
+    /// Repeats a call that the ring refused by ordinary ones, one for each datagram: for the program it was
+    /// handed over already.
     #[cold]
     #[inline(never)]
     fn resend(&mut self, done: &Completion<Call>, error: &io::Error) -> Evidence {
@@ -534,7 +541,8 @@ impl Cut {
         Self { extent: within(from, bytes, message), datagrams: 1 }
     }
 
-    /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or messages of one datagram each.
+    /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or
+    /// messages of one datagram each.
     fn long(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
         let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
         let message = &entries.payload(from.ticket).message;

@@ -1,5 +1,5 @@
-//! `nfs-read`: programs that read by NFS, against the same server: this library's client and one on libnfs. The server runs on the sender's
-//! processor, the program, a process of its own, on the receiver's.
+//! `nfs-read`: programs that read by NFS, against the same server: this library's client and one on libnfs.
+//! The server runs on the sender's processor, the program, a process of its own, on the receiver's.
 
 mod copies;
 mod process;

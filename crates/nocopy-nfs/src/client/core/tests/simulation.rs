@@ -1,5 +1,5 @@
-//! The core against the server's core, from seeds: streams cut anywhere, replies in any order, connections lost in any place, and the server
-//! started again without what was not committed.
+//! The core against the server's core, from seeds: streams cut anywhere, replies in any order, connections
+//! lost in any place, and the server started again without what was not committed.
 
 use std::collections::HashMap;
 use std::fs;

@@ -20,7 +20,8 @@ struct Active {
 }
 
 impl Active {
-    /// Whether to request more: up to the listed size of the file, then one read at a time until a reply reports the end.
+    /// Whether to request more: up to the listed size of the file, then one read at a time until a reply
+    /// reports the end.
     fn wants(&self) -> bool {
         self.posted < self.partial.size().max(self.next + 1)
     }
@@ -39,8 +40,8 @@ impl Batch {
         Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
-    /// Copies all files; returns the complete ones, which do not have their final names yet, and an error that prevents further copying.
-    /// Errors of single files are noted.
+    /// Copies all files; returns the complete ones, which do not have their final names yet, and an error
+    /// that prevents further copying. Errors of single files are noted.
     pub(super) fn run(
         mut self,
         copying: &mut Copying<'_>,

@@ -1,5 +1,6 @@
-//! Directories of this host that are copied, or in which copies are made, by their descriptors: a link that somebody puts into the path meanwhile leads nowhere,
-//! because only names in a directory are used, and links are not followed.
+//! Directories of this host that are copied, or in which copies are made, by their descriptors: a link that
+//! somebody puts into the path meanwhile leads nowhere, because only names in a directory are used, and links
+//! are not followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions, set_permissions};
@@ -48,8 +49,8 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Makes a directory in this one, or opens the one that is there. Its owner may write in it; [`settle`](Self::settle) gives it its own
-    /// permissions.
+    /// Makes a directory in this one, or opens the one that is there. Its owner may write in it;
+    /// [`settle`](Self::settle) gives it its own permissions.
     pub(super) fn make(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
         match mkdirat(&self.descriptor, name, Mode::from_raw_mode(mode & 0o777 | OWNER)) {
             Err(Errno::EXIST) => {}
@@ -65,7 +66,8 @@ impl Directory {
         Ok(Self { descriptor, path: self.path(name) })
     }
 
-    /// Gives this directory, which is complete, its permissions and its time. Returns the permissions that it has now.
+    /// Gives this directory, which is complete, its permissions and its time. Returns the permissions that it
+    /// has now.
     pub(super) fn settle(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
         rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(mode))?;
         rustix::fs::futimens(&self.descriptor, &times(modified))?;

@@ -21,7 +21,8 @@ use super::{Clients, Copying, is_same_directory, local, url};
 use crate::client::{Client, Entry, Found, Url};
 use crate::wire::nfs3::{FileHandle, FileType};
 
-/// The most files that are open at a time, and of how many descriptors that this process may have one is used for them.
+/// The most files that are open at a time, and of how many descriptors that this process may have one is used
+/// for them.
 const OPEN_MAX: u64 = 256;
 const DESCRIPTORS_PER_FILE: u64 = 4;
 
@@ -34,7 +35,8 @@ type Above = Rc<[(FileHandle, Rc<Directory>)]>;
 enum Step {
     /// Copy a directory.
     Enter(Wanted, Above),
-    /// Make a link in a directory in which everything else was made, so that nothing is ever written through it.
+    /// Make a link in a directory in which everything else was made, so that nothing is ever written through
+    /// it.
     Link(Wanted),
     /// Give a copied directory, which is complete, its permissions and time.
     Leave(Wanted, Rc<Directory>),

@@ -27,7 +27,8 @@ enum Holes {
 
 impl Source {
     pub(super) fn new(file: File, about: &Metadata) -> Self {
-        // Without a length that is that of its content, it has no holes: what is made when it is read takes no blocks.
+        // Without a length that is that of its content, it has no holes: what is made when it is read takes
+        // no blocks.
         let is_stored = || kind_of(&file, about) != Kind::Stream;
         let holes = match about.blocks().saturating_mul(512) < about.len() && is_stored() {
             true => Holes::Data { end: 0 },
@@ -36,7 +37,8 @@ impl Source {
         Self { file, holes }
     }
 
-    /// Moves to the next data from an offset on, if it is in a hole. Returns how many bytes may be data, or `None` if none follow.
+    /// Moves to the next data from an offset on, if it is in a hole. Returns how many bytes may be data, or
+    /// `None` if none follow.
     pub(super) fn skip(&mut self, offset: &mut u64) -> io::Result<Option<u64>> {
         match self.holes {
             Holes::None => return Ok(Some(u64::MAX)),

@@ -14,7 +14,8 @@ pub(super) const DEVICE_THERE: &str = "a device; only root makes devices, and 'n
 
 pub(super) const NO_NODES: &str = "a FIFO or a socket; the server makes none; use another server for it";
 
-/// A time of a file of this host, for a server, and whether it is exactly that: NFS has times from 1970 to 2106.
+/// A time of a file of this host, for a server, and whether it is exactly that: NFS has times from 1970
+/// to 2106.
 pub(super) fn time_of(about: &Metadata) -> (Time, bool) {
     let seconds = about.mtime().clamp(0, u32::MAX.into());
     let nanoseconds = if seconds == about.mtime() { about.mtime_nsec() as u32 } else { 0 };

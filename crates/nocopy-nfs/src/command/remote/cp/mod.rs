@@ -1,7 +1,8 @@
 //! `nocopy cp`: files and directories from a server, or to one.
 //!
-//! A file is copied to NAME.nocopy-part, and renamed when it is complete and on the disk: so a file with the final name is never incomplete.
-//! `--resume` continues an interrupted copy from where a [record] proves that it is right.
+//! A file is copied to NAME.nocopy-part, and renamed when it is complete and on the disk: so a file with the
+//! final name is never incomplete. `--resume` continues an interrupted copy from where a [record] proves that
+//! it is right.
 
 mod batch;
 mod compare;
@@ -72,7 +73,8 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// The sources, each once. If two have the same name, what was copied from one is not replaced by the other.
+    /// The sources, each once. If two have the same name, what was copied from one is not replaced by the
+    /// other.
     fn sources(&mut self, named: &[OsString], name: impl Fn(&OsStr) -> Option<OsString>) -> Vec<OsString> {
         let (mut all, mut words, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
         for source in named {
@@ -200,14 +202,16 @@ fn local_path(word: &OsStr) -> Result<PathBuf, Failure> {
         .ok_or_else(|| crate::client::ClientError::from(UrlError::File { url: url() }).into())
 }
 
-/// Whether a directory of this host is one of the server, which may export it: then a copy would be copied into itself.
+/// Whether a directory of this host is one of the server, which may export it: then a copy would be copied
+/// into itself.
 fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &Found) -> Result<bool, Failure> {
     let about = || ours.about().map_err(|error| local(ours.own_path(), error));
     let before = about()?;
     if before.ino() != theirs.attributes.file_id {
         return Ok(false);
     }
-    // Other file systems have the same numbers, but hardly a directory that was changed in the same nanosecond.
+    // Other file systems have the same numbers, but hardly a directory that was changed in the same
+    // nanosecond.
     let changed = client.attributes(theirs.file)?.changed;
     let changed = (i64::from(changed.seconds), i64::from(changed.nanoseconds));
     let [before, after] = [before, about()?].map(|about| (about.ctime(), about.ctime_nsec()));

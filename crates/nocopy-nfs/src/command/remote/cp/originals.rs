@@ -1,4 +1,5 @@
-//! Copies of files that have several names, so that the next name becomes one more name of the copy (a hard link).
+//! Copies of files that have several names, so that the next name becomes one more name of the copy (a hard
+//! link).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,7 +15,8 @@ use super::record::Version;
 use super::replaced;
 use crate::wire::nfs3::Attributes;
 
-/// Copies on this host, by the numbers that the server gives to their originals. Names of one file have its size and times, too.
+/// Copies on this host, by the numbers that the server gives to their originals. Names of one file have its
+/// size and times, too.
 #[derive(Debug, Default)]
 pub(super) struct Originals {
     all: HashMap<(u64, Version), Copied>,

@@ -30,7 +30,8 @@ pub(super) fn make_link(
     Ok(())
 }
 
-/// Makes a FIFO, a socket or a device. A server decides what is behind a device, so that only its owner, root, may use it.
+/// Makes a FIFO, a socket or a device. A server decides what is behind a device, so that only its owner,
+/// root, may use it.
 pub(super) fn make_node(copying: &mut Copying<'_>, wanted: &Wanted) -> Result<(), Failure> {
     let about = &wanted.found.attributes;
     let kind = match about.file_type {
@@ -63,7 +64,8 @@ pub(super) fn make_node(copying: &mut Copying<'_>, wanted: &Wanted) -> Result<()
     Ok(())
 }
 
-/// Gives one more name to the copy of a file that has several. Returns whether there is such a copy, and it has this name.
+/// Gives one more name to the copy of a file that has several. Returns whether there is such a copy, and it
+/// has this name.
 pub(super) fn make_name(
     copying: &mut Copying<'_>,
     root: &Directory,

@@ -294,7 +294,8 @@ impl Outgoing {
         compared
     }
 
-    /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes, and whether no more follow.
+    /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes,
+    /// and whether no more follow.
     pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
         let room = self.source.skip(&mut self.offset).map_err(|error| self.failed(error))?;
         let Some(room) = room else {

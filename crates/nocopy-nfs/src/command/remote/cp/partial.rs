@@ -143,7 +143,8 @@ impl Partial {
         Ok(())
     }
 
-    /// Whether the server's file has holes. Which parts are holes it cannot say, but zeros in whole blocks can be some here.
+    /// Whether the server's file has holes. Which parts are holes it cannot say, but zeros in whole blocks
+    /// can be some here.
     fn has_holes(&self) -> bool {
         self.found.attributes.used < self.found.attributes.size
     }
@@ -278,7 +279,8 @@ fn make(directory: &Directory, names: &Names) -> io::Result<File> {
     directory.create(&names.part)
 }
 
-/// Removes what has the names of the part and the record; first the record, and on the disk, too: it must not be there with another part.
+/// Removes what has the names of the part and the record; first the record, and on the disk, too: it must not
+/// be there with another part.
 fn discard(directory: &Directory, names: &Names) -> io::Result<()> {
     if directory.remove(&names.record)? {
         directory.sync()?;

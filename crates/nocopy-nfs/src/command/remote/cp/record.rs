@@ -1,8 +1,9 @@
 //! What proves that the beginning of an unfinished copy is right: a record beside it, `NAME.nocopy-done`.
 //!
-//! The length of `NAME.nocopy-part` proves nothing: writes are executed in any order, some of them fail, and a disk stores them in an order of
-//! its own. So the record says how many bytes were on the disk, and of which version of which source they are. It is removed before a part is
-//! made, and it is written only when the bytes that it counts are on the disk.
+//! The length of `NAME.nocopy-part` proves nothing: writes are executed in any order, some of them fail, and
+//! a disk stores them in an order of its own. So the record says how many bytes were on the disk, and of
+//! which version of which source they are. It is removed before a part is made, and it is written only when
+//! the bytes that it counts are on the disk.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -14,7 +15,8 @@ use siphasher::sip::SipHasher13;
 
 use crate::wire::nfs3::{Attributes, Time};
 
-/// How many more bytes must be on the disk before the record is written again. Shorter files have none, and are copied anew.
+/// How many more bytes must be on the disk before the record is written again. Shorter files have none, and
+/// are copied anew.
 pub(super) const INTERVAL_BYTES: u64 = 32 << 20;
 
 /// Longer than any record.
@@ -46,7 +48,8 @@ impl Names {
     }
 }
 
-/// The beginning of a name that leaves no room for a suffix, and a hash of all of it. No character is cut in two.
+/// The beginning of a name that leaves no room for a suffix, and a hash of all of it. No character is cut in
+/// two.
 fn shortened(name: &[u8]) -> Vec<u8> {
     let mut hasher = SipHasher13::new();
     hasher.write(name);
@@ -58,8 +61,8 @@ fn shortened(name: &[u8]) -> Vec<u8> {
     [&name[..end], hash.as_bytes()].concat()
 }
 
-/// Whether a name is that of an unfinished copy or its record. Such files in a directory are left out: the names of their copies would
-/// conflict with this copy's own.
+/// Whether a name is that of an unfinished copy or its record. Such files in a directory are left out: the
+/// names of their copies would conflict with this copy's own.
 pub(super) fn is_unfinished(name: &OsStr) -> bool {
     [PART, RECORD].iter().any(|suffix| name.as_encoded_bytes().ends_with(suffix.as_bytes()))
 }
@@ -96,8 +99,9 @@ impl Version {
         self.size >= INTERVAL_BYTES
     }
 
-    /// The record that the first `done` bytes of this version are on the disk, in the part with this number. Its length does not depend on
-    /// the numbers, so that it can be written over an earlier one; the checksum shows that it was written whole.
+    /// The record that the first `done` bytes of this version are on the disk, in the part with this number.
+    /// Its length does not depend on the numbers, so that it can be written over an earlier one; the checksum
+    /// shows that it was written whole.
     pub(super) fn record(&self, part: u64, done: u64) -> String {
         let Self { file_id, size, modified, changed } = self;
         let mut text = format!(
@@ -119,8 +123,8 @@ impl Version {
     }
 }
 
-/// A file that has the name of a part or of a record. In a directory where others may write, it can be theirs, or a second name of another
-/// file; such a file is never written to.
+/// A file that has the name of a part or of a record. In a directory where others may write, it can be
+/// theirs, or a second name of another file; such a file is never written to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Earlier {
     pub(super) is_regular: bool,

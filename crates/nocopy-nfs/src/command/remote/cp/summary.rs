@@ -19,7 +19,8 @@ pub(super) struct Counts {
     pub(super) links: u64,
     /// FIFOs, sockets and devices that were made.
     pub(super) nodes: u64,
-    /// Left out because of what they are, such as a directory without `--recursive`; each is also among those that failed.
+    /// Left out because of what they are, such as a directory without `--recursive`; each is also among those
+    /// that failed.
     pub(super) left_out: u64,
     /// Left out by `--resume`: copied already.
     pub(super) unchanged: u64,

@@ -113,7 +113,8 @@ fn copy(
     Ok(None)
 }
 
-/// Gives one more name to the copy of a file that has several. Returns whether there is such a copy, and it has this name.
+/// Gives one more name to the copy of a file that has several. Returns whether there is such a copy, and it
+/// has this name.
 fn has_name(
     copying: &mut Copying<'_>,
     client: &mut Client,
@@ -131,7 +132,8 @@ fn has_name(
     }
 }
 
-/// A source that the user names, by its directory and its name there. Links on the way are followed, and so is one that is the source.
+/// A source that the user names, by its directory and its name there. Links on the way are followed, and so
+/// is one that is the source.
 fn named(path: &Path) -> io::Result<(Rc<Directory>, OsString)> {
     let text = path.as_os_str().as_bytes();
     match path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/.")) {

@@ -1,4 +1,5 @@
-//! Uploads of several files at a time: each makes some calls one after the other, and while one waits for a reply others continue.
+//! Uploads of several files at a time: each makes some calls one after the other, and while one waits for a
+//! reply others continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -67,7 +68,8 @@ impl Uploads {
         }
     }
 
-    /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors of single files are noted.
+    /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors
+    /// of single files are noted.
     pub(super) fn begin(
         &mut self,
         copying: &mut Copying<'_>,
@@ -161,7 +163,8 @@ impl Uploads {
         Ok(())
     }
 
-    /// Gives up one file. Its written part is committed, because otherwise its buffers would never be returned.
+    /// Gives up one file. Its written part is committed, because otherwise its buffers would never be
+    /// returned.
     fn fail(
         &mut self,
         number: u64,
@@ -305,7 +308,8 @@ fn write(file: &mut Outgoing, copying: &mut Copying<'_>, client: &mut Client) ->
     }
 }
 
-/// Begins a commit. Errors: the server has given another file of this copy the same handle, and that is being committed.
+/// Begins a commit. Errors: the server has given another file of this copy the same handle, and that is being
+/// committed.
 fn commit(file: &mut Outgoing, what: FileHandle, step: Step, client: &mut Client) -> Result<Next, Failure> {
     file.step = step;
     client.begin_commit(what).map(Next::Call).ok_or_else(|| file.replaced())

@@ -1,4 +1,5 @@
-//! Two clients that may send anything, and a disk that fails: what is read is what was written, and what may be lost is said.
+//! Two clients that may send anything, and a disk that fails: what is read is what was written, and what may
+//! be lost is said.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -61,7 +61,8 @@ fn frame(head: &[u8], packet: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2], head, packet, &[0; 5]].concat()
 }
 
-/// The frame with right checksums: that of IPv4 at `header`, and that of the upper protocol from `begin` to `end`.
+/// The frame with right checksums: that of IPv4 at `header`, and that of the upper protocol from `begin` to
+/// `end`.
 fn expected(
     mut frame: Vec<u8>,
     header: Option<std::ops::Range<usize>>,

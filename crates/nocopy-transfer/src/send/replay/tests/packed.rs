@@ -29,7 +29,8 @@ fn skippable(bytes: u32) -> Vec<u8> {
     [&0x184d_2a53_u32.to_le_bytes()[..], &bytes.to_le_bytes(), &vec![7; bytes as usize]].concat()
 }
 
-/// A zstd frame of blocks that each repeat a byte, without a checksum; its window is 2 to the power of `window`.
+/// A zstd frame of blocks that each repeat a byte, without a checksum; its window is 2 to the power of
+/// `window`.
 fn repeats(window: u8, blocks: &[(u8, u32)]) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
     for (number, (byte, count)) in blocks.iter().enumerate() {

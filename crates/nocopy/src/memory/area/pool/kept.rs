@@ -1,8 +1,9 @@
 //! Frames that the sender gets back unchanged after sending, so that it can send them again.
 //!
-//! A completion reports only an address, so the packet's offset and length in its frame are noted here before sending. The flag [`KEPT`] in
-//! the frame's state word says that a note is valid. It is set and cleared together with the borrower, so a false completion cannot return
-//! a frame twice, and an old note is never used for a frame that was sent normally.
+//! A completion reports only an address, so the packet's offset and length in its frame are noted here before
+//! sending. The flag [`KEPT`] in the frame's state word says that a note is valid. It is set and cleared
+//! together with the borrower, so a false completion cannot return a frame twice, and an old note is never
+//! used for a frame that was sent normally.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,12 +11,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::{Frame, KEPT};
 use super::Pool;
 
-/// Offset and length of packets in their frames when they were sent: `start << 16 | len`, by frame number. Empty until a frame is kept.
+/// Offset and length of packets in their frames when they were sent: `start << 16 | len`, by frame number.
+/// Empty until a frame is kept.
 #[derive(Default)]
 pub(super) struct Notes(Box<[Cell<u32>]>);
 
 impl Pool {
-    /// Makes the frame return unchanged after its next sending. A caller that does not send it calls [`Pool::unkeep`].
+    /// Makes the frame return unchanged after its next sending. A caller that does not send it calls
+    /// [`Pool::unkeep`].
     #[inline]
     pub(crate) fn keep(&mut self, frame: &Frame) {
         if !self.owns(frame) {
@@ -31,7 +34,8 @@ impl Pool {
         word.store(word.load(Relaxed) | u32::from(KEPT), Relaxed);
     }
 
-    /// Allocates the notes for frames of all pools of the area at once, so that sending itself never allocates.
+    /// Allocates the notes for frames of all pools of the area at once, so that sending itself never
+    /// allocates.
     #[cold]
     fn make_notes(&mut self) {
         self.notes.0 = (0..self.shared.frame_count).map(|_| Cell::new(0)).collect();

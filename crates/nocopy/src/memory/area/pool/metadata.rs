@@ -63,8 +63,8 @@ impl Pool {
         (lent_to(word.load(Relaxed)) == self.id).then(|| {
             // The address is one that was sent with a request, so there is room for it in front.
             let request = self.view.data(address - u64::from(SEND_METADATA_BYTES)).cast::<SendMetadata>();
-            // SAFETY: a request was written there (`lend_with`), the frame lies in the area (`frame_at`), and the kernel no longer writes
-            // it: it is on the completion ring, read with acquire.
+            // SAFETY: a request was written there (`lend_with`), the frame lies in the area (`frame_at`), and
+            // the kernel no longer writes it: it is on the completion ring, read with acquire.
             unsafe { request.read_unaligned() }.answer
         })
     }

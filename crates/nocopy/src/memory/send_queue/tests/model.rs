@@ -1,5 +1,5 @@
-//! Random histories of a queue against a model: memory is free when all of it was handed over and each call that reads it is settled, and at
-//! no other time.
+//! Random histories of a queue against a model: memory is free when all of it was handed over and each call
+//! that reads it is settled, and at no other time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -27,7 +27,8 @@ enum Step {
     CallForPart,
     /// The ring takes the next entry, and refuses it later.
     CallByRing,
-    /// The kernel's report of calls from one to another, counted from the oldest that is open; those that were never made are forged.
+    /// The kernel's report of calls from one to another, counted from the oldest that is open; those that
+    /// were never made are forged.
     Report {
         from: i8,
         count: u8,
@@ -37,7 +38,8 @@ enum Step {
     Settle(u8),
     /// A finished call is forgotten: its memory is never free.
     Forget,
-    /// A call for the next entry fails. Whether the next two numbers are reported, and whether the kernel holds no call then.
+    /// A call for the next entry fails. Whether the next two numbers are reported, and whether the kernel
+    /// holds no call then.
     Fail {
         reported: [bool; 2],
         is_quiet: bool,
@@ -208,7 +210,8 @@ impl World {
         }
     }
 
-    /// The four cases of a failed call, by the reports of the next two numbers; it is sent in another way meanwhile.
+    /// The four cases of a failed call, by the reports of the next two numbers; it is sent in another way
+    /// meanwhile.
     fn fail(&mut self, reported: [bool; 2], is_quiet: bool) {
         let failed = self.head;
         self.queue.fail(whole(failed));

@@ -1,5 +1,5 @@
-//! Keeps received datagrams until they are read: runs stay where the kernel wrote them, single ones move to small buffers. One message that
-//! the program waits for is read before the next call, and not kept.
+//! Keeps received datagrams until they are read: runs stay where the kernel wrote them, single ones move to
+//! small buffers. One message that the program waits for is read before the next call, and not kept.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,8 @@ use crate::sys::udp_receive::LocalAddress;
 use crate::udp::kernel::InPlace;
 use crate::udp::run::Run;
 
-/// Runs of at least this many datagrams, or bytes, stay in the buffer they were received into, which is full enough.
+/// Runs of at least this many datagrams, or bytes, stay in the buffer they were received into, which is full
+/// enough.
 const RUN_KEPT_FROM: usize = 8;
 const RUN_KEPT_FROM_BYTES: usize = 16 << 10;
 
@@ -88,8 +89,8 @@ impl Intake {
         Self { small, here, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
     }
 
-    /// How many more datagrams may be kept, or somewhat fewer. While that is nearly all, the exact number, which needs a lock, does not
-    /// matter.
+    /// How many more datagrams may be kept, or somewhat fewer. While that is nearly all, the exact number,
+    /// which needs a lock, does not matter.
     #[inline]
     pub(super) fn free(&self) -> usize {
         let here = self.here.len();
@@ -160,7 +161,8 @@ impl Intake {
         bytes: &[u8],
         deliver: &mut impl Deliver,
     ) {
-        // What does not fit is longer than anything that was agreed on. It is cut before it is judged: what is judged is what is kept.
+        // What does not fit is longer than anything that was agreed on. It is cut before it is judged: what
+        // is judged is what is kept.
         let bytes = &bytes[..bytes.len().min(self.small.buffer_bytes())];
         if !deliver.in_place(from, congested, bytes, || self.copied(bytes))
             && let Some(datagram) = self.copied(bytes)
@@ -200,7 +202,8 @@ impl Intake {
     }
 }
 
-/// The address of this host from which a datagram to that address is answered, by a socket of IPv6 or IPv4; `None`: any.
+/// The address of this host from which a datagram to that address is answered, by a socket of IPv6 or IPv4;
+/// `None`: any.
 fn own(asked: LocalAddress, is_ipv6: bool) -> Option<Local> {
     let address = asked.reply_from.map_or(asked.address, IpAddr::V4);
     let is_of_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());

@@ -1,8 +1,8 @@
-//! A second socket with the endpoint's address, connected to the peer to which all packets go: the kernel keeps the route of such a socket,
-//! and finds it sooner.
+//! A second socket with the endpoint's address, connected to the peer to which all packets go: the kernel
+//! keeps the route of such a socket, and finds it sooner.
 //!
-//! The peer's packets come to it from then on, those of all others to the first socket, which is looked at now and then while nothing
-//! comes there. Whoever sleeps is woken by either of them.
+//! The peer's packets come to it from then on, those of all others to the first socket, which is looked at
+//! now and then while nothing comes there. Whoever sleeps is woken by either of them.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -19,7 +19,8 @@ use crate::sys::udp_receive::set_coalescing;
 use crate::sys::udp_send::{allow_fragments, send};
 use crate::udp::kernel;
 
-/// It is opened after so many calls in a row that send to one address, and closed after so many that send to others.
+/// It is opened after so many calls in a row that send to one address, and closed after so many that send to
+/// others.
 const IN_A_ROW: u32 = 256;
 /// How much longer the row must be after it was closed: in closing it, what comes meanwhile is lost.
 const MORE_EACH_TIME: u32 = 8;
@@ -104,7 +105,8 @@ impl OnlyPeer {
         send_lone(to, receiver.socket(), bytes)
     }
 
-    /// The socket that is connected to an address, if several packets that go there together are to be sent by it.
+    /// The socket that is connected to an address, if several packets that go there together are to be sent
+    /// by it.
     #[inline]
     pub(super) fn socket_to<'r>(
         &mut self,
@@ -143,7 +145,8 @@ impl OnlyPeer {
         }
     }
 
-    /// The kernel refused it: the first socket is tried, which says why. That an address is gone, for example, concerns this socket alone.
+    /// The kernel refused it: the first socket is tried, which says why. That an address is gone, for
+    /// example, concerns this socket alone.
     #[cold]
     fn leave_after_error(&mut self) -> bool {
         if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
@@ -230,7 +233,8 @@ impl OnlyPeer {
     #[cold]
     fn close(&mut self, receiver: &mut kernel::Receiver) {
         if let Some(socket) = receiver.connected() {
-            // A forked child may keep it open: it must neither be watched nor get the peer's packets any more.
+            // A forked child may keep it open: it must neither be watched nor get the peer's packets any
+            // more.
             for poll in &self.polls {
                 let _ = epoll::delete(poll, socket); // it is watched
             }
@@ -256,8 +260,9 @@ impl OnlyPeer {
     }
 }
 
-/// What comes between `bind` and `connect` goes to the new socket, whoever sent it: the kernel gives precedence to the newest one. While both
-/// sockets allow others with their address, for some microseconds, another program that asks for the same could take it, too.
+/// What comes between `bind` and `connect` goes to the new socket, whoever sent it: the kernel gives
+/// precedence to the newest one. While both sockets allow others with their address, for some microseconds,
+/// another program that asks for the same could take it, too.
 fn open(receiver: &kernel::Receiver, to: &Path) -> io::Result<OwnedFd> {
     let first = receiver.socket();
     let local = address::local(&first)?;

@@ -1,5 +1,5 @@
-//! Packets for the next flush: packets of equal length to one peer become one message of the kernel's (GSO), and one call sends many
-//! messages.
+//! Packets for the next flush: packets of equal length to one peer become one message of the kernel's (GSO),
+//! and one call sends many messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -117,8 +117,8 @@ impl Outbox {
         }
     }
 
-    /// Sends packets that lie one after another, each of `segment_bytes` bytes except that the last may be shorter, to an address or to the
-    /// one that the socket is connected to. False: they were not sent.
+    /// Sends packets that lie one after another, each of `segment_bytes` bytes except that the last may be
+    /// shorter, to an address or to the one that the socket is connected to. False: they were not sent.
     #[inline]
     pub(super) fn send_joined(
         &mut self,
@@ -137,7 +137,8 @@ impl Outbox {
         burst.send(socket, 0).is_ok_and(|sent| sent == 1)
     }
 
-    /// Whether the socket has room for a datagram of so many bytes to a host that may not be there; `is_proven`: to a peer.
+    /// Whether the socket has room for a datagram of so many bytes to a host that may not be there;
+    /// `is_proven`: to a peer.
     pub(super) fn has_room_for(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -154,8 +155,8 @@ impl Outbox {
         }
     }
 
-    /// The socket has no room: packets to hosts that do not answer are given up, since others wait behind them. They count as lost on their
-    /// way.
+    /// The socket has no room: packets to hosts that do not answer are given up, since others wait behind
+    /// them. They count as lost on their way.
     #[cold]
     fn give_up_absent(
         &mut self,
@@ -192,8 +193,8 @@ impl Outbox {
         self.rows.front().map(|(to, _)| (*to, self.rows.len() > 1))
     }
 
-    /// As [`flush`](Self::flush), by a socket that is connected to the only destination. False: it has no room for everything.
-    /// Errors: it refused something, which another socket is to try.
+    /// As [`flush`](Self::flush), by a socket that is connected to the only destination. False: it has no
+    /// room for everything. Errors: it refused something, which another socket is to try.
     pub(super) fn flush_connected(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -288,8 +289,8 @@ impl Outbox {
         }
     }
 
-    /// Handles the refusal of the first message: joined packets are sent one by one, a packet that is too long may be fragmented, and
-    /// others count as lost on their way.
+    /// Handles the refusal of the first message: joined packets are sent one by one, a packet that is too
+    /// long may be fragmented, and others count as lost on their way.
     fn refused(
         &mut self,
         error: &io::Error,
@@ -402,8 +403,8 @@ fn begin(burst: &mut CopiedBurst<'_>, to: Option<&Path>) {
     }
 }
 
-/// Joins as many of the packets to one peer as can be: all of one length, except that the last may be shorter. Adds their bytes to the
-/// message that was begun, and returns their number.
+/// Joins as many of the packets to one peer as can be: all of one length, except that the last may be
+/// shorter. Adds their bytes to the message that was begun, and returns their number.
 #[inline]
 fn join<'a>(
     slots: impl Iterator<Item = u32>,

@@ -8,7 +8,8 @@ use crate::message::HEADER_BYTES;
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::carrier::Hold;
 
-/// The length of a slot for a packet whose payload lies elsewhere. It holds the header, the chunk prefix, and the CRC, which is sent last.
+/// The length of a slot for a packet whose payload lies elsewhere. It holds the header, the chunk prefix, and
+/// the CRC, which is sent last.
 const PREFIX_SLOT_BYTES: usize = 64;
 
 /// The most pieces of a packet outside its slot; more are joined by a copy.
@@ -25,7 +26,8 @@ struct Packet {
     hold: Hold,
 }
 
-/// Memory for packets, in slots of two sizes: for whole packets, and for what precedes pieces that lie elsewhere.
+/// Memory for packets, in slots of two sizes: for whole packets, and for what precedes pieces that lie
+/// elsewhere.
 #[derive(Debug)]
 pub(super) struct Staging {
     memory: Box<[u8]>,
@@ -177,8 +179,8 @@ impl Staging {
         Some(bytes)
     }
 
-    /// Writes the headers of packets that are sent for the first time. Returns the bytes of all, and how many each but the last has, if they
-    /// lie one after another: all but the last fill their slots.
+    /// Writes the headers of packets that are sent for the first time. Returns the bytes of all, and how many
+    /// each but the last has, if they lie one after another: all but the last fill their slots.
     #[inline]
     pub(super) fn seal_run(
         &mut self,

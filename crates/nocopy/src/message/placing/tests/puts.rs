@@ -164,7 +164,8 @@ fn long_puts_are_not_copied_in_user_space() {
     assert!(copied(Cause::SocketCall) > 19 * BYTES as u64, "by the kernel: {}", right.ledger());
 }
 
-/// A put that is read when its region is withdrawn is refused, and writes no more; the buffer comes back at once.
+/// A put that is read when its region is withdrawn is refused, and writes no more; the buffer comes back at
+/// once.
 #[test]
 fn a_region_is_withdrawn_in_the_middle_of_a_put() {
     const LONG: usize = 15 << 20; // more than the kernel holds on its way
@@ -365,7 +366,8 @@ fn a_put_without_a_place_for_its_connection_is_refused() {
     assert!(matches!(&reason, Reason::System(error) if error.to_string().contains("peers_max")), "{reason}");
 }
 
-/// A peer that has registered nothing refuses the connection for puts; the next put says so, and the one after it asks again.
+/// A peer that has registered nothing refuses the connection for puts; the next put says so, and the one
+/// after it asks again.
 #[test]
 fn a_peer_without_regions_refuses_puts_until_it_is_asked_again() {
     let (mut left, to_right, mut right, to_left) = pair(false, 1 << 16);

@@ -34,7 +34,8 @@ fn send_message(from: &mut Endpoint, message: &[u8], to: Peer) {
     from.wait(Duration::ZERO).unwrap(); // for acknowledgements of earlier ones
 }
 
-/// The next message, and who it is from. The sender works meanwhile: if the machine stood still, it sends the rest later or once more.
+/// The next message, and who it is from. The sender works meanwhile: if the machine stood still, it sends the
+/// rest later or once more.
 fn next(at: &mut Endpoint, sender: &mut Endpoint) -> (u32, Peer) {
     let give_up = Instant::now() + PATIENCE;
     loop {
