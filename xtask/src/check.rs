@@ -1,13 +1,15 @@
-//! The checks that need no traffic: formatting, lints, layers, circles of imports, public items, names in documents, API documentation, BPF
-//! objects, the oldest Rust, and the rows of nightly suites.
+//! The checks that need no traffic: formatting, lints, the width of comments, layers, circles of imports,
+//! public items, names in documents, API documentation, BPF objects, the oldest Rust, and the rows of nightly
+//! suites.
 
 use crate::gate::Gate;
 use crate::step::{Failed, Step, files};
-use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust};
+use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust, width};
 
 pub(crate) fn run(gate: &mut Gate) {
     gate.run("formatting", || formatting().into());
     gate.run("lints and fuzz targets", || lints().run().into());
+    gate.run("width of comments", width::check);
     gate.run("layers", layers::check);
     gate.run("circles of imports", circles::check);
     gate.run("public items", api::check);

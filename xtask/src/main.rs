@@ -29,6 +29,7 @@ mod step;
 mod stops;
 mod suite;
 mod vm;
+mod width;
 mod workspace;
 
 use std::process::ExitCode;
@@ -48,9 +49,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
+    /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the
+    /// VM lab.
     Test(TestArguments),
-    /// Formatting, lints, layers, circles of imports, public items, names in documents, API documentation, BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, circles of imports, public items, names in documents, API documentation,
+    /// BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,
