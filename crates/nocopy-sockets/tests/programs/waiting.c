@@ -31,6 +31,7 @@ static _Atomic unsigned next;
 static unsigned arrived;
 static _Atomic pid_t waiter;
 static sigjmp_buf back;
+static volatile sig_atomic_t signalled;
 
 static void end(const char *why) {
     fprintf(stderr, "%s, %s: %s\n", way, NAMES[function], why);
@@ -81,13 +82,17 @@ static void *work(void *nothing) {
     waiter = (pid_t)syscall(SYS_gettid);
     send_some(BEFORE); /* this burst ends by the call that waits */
     if (sigsetjmp(back, 1)) return "jumped";
-    errno = 0;
-    call();
+    /* A process that is stopped and goes on ends some of the calls, too: see signal(7). */
+    do {
+        errno = 0;
+        call();
+    } while (errno == EINTR && !signalled);
     return errno == EINTR ? "interrupted" : nothing;
 }
 
 static void on_signal(int number) {
     (void)number;
+    signalled = 1;
     if (!strcmp(way, "jump")) siglongjmp(back, 1);
     if (!strcmp(way, "exit")) pthread_exit("exit");
 }
@@ -121,6 +126,7 @@ int main(int count, char **words) {
     sigaction(SIGUSR1, &action, NULL);
     for (function = 0; function < FUNCTIONS; function++) {
         waiter = 0;
+        signalled = 0;
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, NULL)) end("pthread_create");
         wait_until_asleep(&waiter, &next);
