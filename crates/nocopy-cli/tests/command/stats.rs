@@ -224,7 +224,8 @@ fn on_a_terminal_a_table_is_drawn_over() {
     let text = &ended.drawn;
     assert_eq!(ended.code, 0, "{text:?}");
     assert_eq!((text.matches(ENTER).count(), text.matches(LEAVE).count()), (1, 1), "{text:?}");
-    assert_eq!(text.matches(FRAME).count(), 4, "one at once and three refreshes: {text:?}");
+    // A process that was stopped draws again when it goes on (SIGCONT).
+    assert!(text.matches(FRAME).count() >= 4, "one at once and three refreshes: {text:?}");
     for frame in text.split_once(LEAVE).unwrap().0.split(FRAME).skip(1) {
         assert!(frame.contains("Ctrl-C quits") && frame.contains("drops/s"), "{frame:?}");
         assert_eq!(frame.matches("\r\n").count(), 2, "a fourth line would scroll: {frame:?}");
