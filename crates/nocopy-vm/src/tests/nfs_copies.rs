@@ -30,6 +30,9 @@ const READ_BYTES: usize = 1 << 20;
 /// padding.
 const OTHER_BYTES_MAX: u64 = 512;
 
+/// How often a file is read from one server: again if not all of its calls were counted.
+const TIMES_MAX: u64 = 10;
+
 /// The least length of the client's reads, including read-ahead.
 const CALL_BYTES_MIN: u64 = 256 << 10;
 
@@ -56,15 +59,25 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for is_stable in [false, true] {
         let server = scene.serve(guest.lab(), if is_stable { &["--stable"] } else { &[] })?;
         let reads = Reads::of(server.id())?;
+        let mut times = 0;
         for access in [Access::Cached, Access::Direct] {
-            let mounted = scene.mount(guest.lab())?;
-            let before = reads.seen()?;
-            let copies = meter.copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
-            let seen = reads.seen()?.since(&before);
-            check(guest, (is_stable, access), &copies, &seen);
-            mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
+            loop {
+                times += 1;
+                let mounted = scene.mount(guest.lab())?;
+                let before = reads.seen()?;
+                let copies = meter.copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
+                let seen = reads.seen()?.since(&before);
+                mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
+                if seen.missed == 0 {
+                    check(guest, (is_stable, access), &copies, &seen);
+                    break;
+                }
+                if times == TIMES_MAX {
+                    return Err(Failure(format!("{} calls ended without being counted", seen.missed)));
+                }
+            }
         }
-        check_ledger(&server.end()?, is_stable);
+        check_ledger(&server.end()?, is_stable, times);
     }
     Ok(())
 }
@@ -113,8 +126,8 @@ fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, se
 }
 
 /// Checks that the server's own summary has the same figures.
-fn check_ledger(summary: &Value, is_stable: bool) {
-    let total = 2 * BYTES as u64;
+fn check_ledger(summary: &Value, is_stable: bool, times: u64) {
+    let total = times * BYTES as u64;
     let ledger = &summary["ledger"];
     let told = (ledger["copied_bytes"]["asked for"].as_u64(), ledger["unknown_bytes"].as_u64());
     let wanted = if is_stable { (Some(total), Some(0)) } else { (None, Some(total)) };
