@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::child::ScopedChild;
 use crate::lines::PATIENCE;
 
 const GANESHA: &str = "ganesha.nfsd";
@@ -60,7 +61,7 @@ fn may_have_descriptors() -> bool {
 /// Both programs; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Running {
-    programs: Vec<Child>,
+    programs: Vec<ScopedChild>,
 }
 
 impl Running {
@@ -83,12 +84,12 @@ impl Running {
     }
 
     pub(super) fn process(&self) -> u32 {
-        self.programs.last().map_or(0, Child::id)
+        self.programs.last().map_or(0, |program| program.id())
     }
 
     fn add(&mut self, command: &mut Command) -> io::Result<()> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.programs.push(command.spawn()?);
+        self.programs.push(ScopedChild(command.spawn()?));
         Ok(())
     }
 
@@ -112,11 +113,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ganesha before rpcbind. Each fails if it has ended.
-        for program in self.programs.iter_mut().rev() {
-            let _ = program.kill();
-            let _ = program.wait();
-        }
+        while self.programs.pop().is_some() {} // Ganesha before rpcbind
     }
 }
 

@@ -134,7 +134,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             // SAFETY: the entries are borrowed for the call, which copies.
             SendMode::Copied { waits, more } => unsafe {
                 let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
-                stream::send(self.socket.as_fd(), &self.slices(extent), waits, flags)
+                let taken = stream::send(self.socket.as_fd(), &self.slices(extent), waits, flags)?;
+                Ok(taken.min(extent.bytes))
             },
             SendMode::ZeroCopy { waits } => self.send_numbered(extent, waits, note),
             SendMode::Ring => self.send_at_once(extent, note),
@@ -148,7 +149,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let taken =
             unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, stream::ZERO_COPY)? };
         // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
-        let extent = self.entries.extent(extent.start, taken.min(extent.bytes));
+        let taken = taken.min(extent.bytes);
+        let extent = self.entries.extent(extent.start, taken);
         self.entries.open_call(extent.tickets());
         self.numbered.calls.push(OpenCall { extent, note });
         Ok(taken)
