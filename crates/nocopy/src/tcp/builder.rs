@@ -11,12 +11,13 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use super::choice;
 use super::open_error::OpenError;
 use super::receiver;
+use super::sender::{Queue, RING_SENDS};
 use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
 use crate::engine::address;
 use crate::engine::path::Paths;
 use crate::engine::wait::Wait;
 use crate::memory::pool::{Cache, Pool};
-use crate::memory::send_queue::NoZeroCopy;
+use crate::memory::send_queue::{KernelSocket, NoZeroCopy};
 use crate::sys::option;
 
 /// Bytes and number of buffers of the sender's own pool: small enough to stay in the processor's cache.
@@ -184,7 +185,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`OpenError`]. Other handles to the stream remain usable.
     pub fn wrap(self, stream: TcpStream) -> Result<Stream, OpenError> {
         self.adopt(stream, true)
     }
@@ -264,18 +265,20 @@ impl Builder {
             }
             policy.unavailable(Method::ZeroCopy, refused.why());
         }
-        let buffers = cache(self.send_pool, own_pool)?;
-        let (published, returns) = (self.published_method, self.return_buffers);
-        let mut sender = Sender::new(Arc::clone(&socket), buffers, policy, paths, peer, published, returns);
-        if is_shared {
-            sender.share().expect("made by this process");
-        }
-        if let Some(method @ Method::UringZeroCopy) = self.method {
-            sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
-        }
         let buffers = cache(self.receive_pool, receiver::own_pool)?;
         let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
         receiver.set_wait(self.wait);
+        let buffers = cache(self.send_pool, own_pool)?;
+        let mut queue = Queue::new(KernelSocket::new(Arc::clone(&socket)), buffers, self.return_buffers);
+        if let Some(method @ Method::UringZeroCopy) = self.method {
+            let refused = |refused| OpenError::Method { method, source: io::Error::other(refused) };
+            queue.open_ring(RING_SENDS).map_err(refused)?;
+        }
+        // Last: a sender that is dropped ends the stream, of which the caller may have another descriptor.
+        let mut sender = Sender::new(queue, policy, paths, peer, self.published_method);
+        if is_shared {
+            sender.share().expect("made by this process");
+        }
         Ok(Stream { socket, sender, receiver })
     }
 }
@@ -322,7 +325,23 @@ fn cache(given: Option<Pool>, own: fn() -> io::Result<Pool>) -> Result<Cache, Op
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
+
+    #[test]
+    fn a_refused_stream_stays_open_for_another_descriptor() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let builder = Stream::builder().receive_method(ReceiveMethod::Recv { bytes: u32::MAX });
+        let refused = builder.wrap(stream.try_clone().unwrap()).unwrap_err();
+        assert!(matches!(refused, OpenError::ChunkLength { .. }), "{refused}");
+        stream.write_all(b"as before").unwrap();
+        drop(stream);
+        let mut received = Vec::new();
+        listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+        assert_eq!(received, b"as before");
+    }
 
     #[test]
     fn a_stream_with_so_zerocopy_set_before_is_not_zero_copy() {

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ends::End;
-use flush::{Call, RingUse};
+use flush::Call;
+pub(super) use flush::RING_SENDS;
 
 use super::by_reference::{ByReference, Transfer};
 
@@ -26,12 +27,14 @@ use crate::engine::wait::{Look, look_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::pool::{Buffer, Cache};
-use crate::memory::send_queue::{Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
+use crate::memory::pool::Buffer;
+use crate::memory::send_queue::{Completed, NoZeroCopy, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::stream;
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
+
+pub(super) type Queue = SendQueue<Item, Call>;
 
 /// The sending half of a stream.
 ///
@@ -48,7 +51,7 @@ const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool;
 /// unknown.
 #[derive(Debug)]
 pub struct Sender {
-    queue: SendQueue<Item, Call>,
+    queue: Queue,
     queued_bytes: QueuedBytes,
     end: End,
     paths: PathEvidence,
@@ -58,7 +61,8 @@ pub struct Sender {
     /// The choice for a run of so many bytes, if it was made already.
     chosen: Option<(usize, Choice<Method>)>,
     outcome: Outcome,
-    ring: RingUse,
+    /// The last call by io_uring sent a part, so its last packet is unfinished.
+    has_open_packet: bool,
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
     by_reference: Option<ByReference>,
@@ -66,16 +70,14 @@ pub struct Sender {
 
 impl Sender {
     pub(super) fn new(
-        socket: Arc<OwnedFd>,
-        cache: Cache,
+        queue: Queue,
         policy: Policy<Method>,
         paths: Paths,
         peer: Option<IpAddr>,
         published_method: Option<PublishedMethod>,
-        return_buffers: bool,
     ) -> Self {
         Self {
-            queue: SendQueue::new(KernelSocket::new(socket), cache, return_buffers),
+            queue,
             queued_bytes: QueuedBytes::default(),
             end: End::Open,
             paths: PathEvidence::new(paths),
@@ -84,7 +86,7 @@ impl Sender {
             policy,
             chosen: None,
             outcome: Outcome::default(),
-            ring: RingUse::default(),
+            has_open_packet: false,
             published_method,
             by_reference: None,
         }

@@ -1,6 +1,7 @@
 //! Streams under faults: the right error, memory returned, nothing stuck, and every byte accounted for.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -289,6 +290,11 @@ fn without_leave_to_lock_memory_sends_are_copied_and_counted() {
         let refused = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
         let text = refused.to_string();
         assert!(matches!(refused, OpenError::Method { .. }) && text.contains("ulimit -l"), "{text}");
+        // Whoever has another descriptor of a stream may try again.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        by(Some(Method::UringZeroCopy)).wrap(stream.try_clone().unwrap()).unwrap_err();
+        stream.write_all(b"not ended").unwrap();
     }
     // The ring's pool can be locked; the program's own memory cannot, nor any without a ring.
     let small = Pool::new(4, 4096).unwrap();

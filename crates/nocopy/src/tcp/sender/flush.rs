@@ -46,7 +46,7 @@ const RUN_PIECES_MAX: u64 = 64;
 
 const RINGS_MANY: &str = "this process already has many io_uring rings, each of which locks memory; choose `uring-zerocopy` explicitly";
 
-const RING_SENDS: u32 = 256;
+pub(in crate::tcp) const RING_SENDS: u32 = 256;
 
 /// The number of pools registered with rings in this process from which on streams make rings only if asked:
 /// registered memory is locked, and thousands of connections must not lock all memory.
@@ -54,7 +54,7 @@ const RINGS_MAX: usize = 64;
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
+pub(in crate::tcp) struct Call {
     run_bytes: usize,
     method: Method,
     /// Whether its first packet may be shared with the previous call, so that its completion may report
@@ -84,14 +84,6 @@ struct Limits {
     waits: bool,
     /// It ends when the stream has sent so many bytes.
     until: u64,
-}
-
-/// This stream's use of io_uring.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RingUse {
-    pub(super) is_asked_for: bool,
-    /// The last call by it sent a part, so its last packet is unfinished.
-    has_open_packet: bool,
 }
 
 impl Sender {
@@ -297,7 +289,7 @@ impl Sender {
     fn call_kernel(&mut self, extent: Extent, how: How) -> io::Result<usize> {
         let How { method, waits, since, run_bytes, .. } = how;
         let call = Call { run_bytes, method, may_share: false, since };
-        let may_share = self.ring.has_open_packet;
+        let may_share = self.has_open_packet;
         match method {
             Method::Plain => {
                 self.queue.send(extent, SendMode::Copied { waits, more: self.is_head(extent) }, call)
@@ -305,7 +297,7 @@ impl Sender {
             Method::ZeroCopy => self.queue.send(extent, SendMode::ZeroCopy { waits }, call),
             Method::UringZeroCopy => {
                 let sent = self.queue.send(extent, SendMode::Ring, Call { may_share, ..call })?;
-                self.ring.has_open_packet = if sent > 0 { sent < extent.bytes } else { may_share };
+                self.has_open_packet = if sent > 0 { sent < extent.bytes } else { may_share };
                 Ok(sent)
             }
         }
@@ -321,18 +313,12 @@ impl Sender {
             && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.left() > 0)
     }
 
-    /// Makes the ring, with the pool's memory registered, if there is none; if this process has many rings
-    /// already, only if asked for.
+    /// Makes the ring, with the pool's memory registered, if there is none and this process has few.
     fn open_ring_if_few(&mut self) -> Result<(), &'static str> {
-        if !self.queue.has_ring() && !self.ring.is_asked_for && pool::registrations() >= RINGS_MAX {
+        if !self.queue.has_ring() && pool::registrations() >= RINGS_MAX {
             return Err(RINGS_MANY);
         }
         self.queue.open_ring(RING_SENDS).map_err(|refused| refused.why())
-    }
-
-    pub(in crate::tcp) fn open_ring(&mut self) -> io::Result<()> {
-        self.ring.is_asked_for = true;
-        self.queue.open_ring(RING_SENDS).map_err(io::Error::other)
     }
 
     /// Sends by a copy, because there is no memory to record a zero-copy call, or no room in the ring.
