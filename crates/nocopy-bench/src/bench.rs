@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_follow_the_budget_within_reason() {
+    fn windows_follow_the_budget_within_limits() {
         let budget = Duration::from_secs(30);
         let window = window_length(budget, 9, 8);
         assert!((window + TRIAL_OVERHEAD) * 72 <= budget);

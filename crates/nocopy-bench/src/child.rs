@@ -10,7 +10,7 @@ use serde::Serialize;
 const COMMAND: &str = "bench-child";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum ChildKind {
     /// One side of a stream.
     Stream,
     /// A program that injects frames by libpcap.
@@ -23,7 +23,7 @@ pub enum Kind {
     ServeNfs,
 }
 
-impl Kind {
+impl ChildKind {
     /// The command that does the task.
     pub(crate) fn command(self, task: &impl Serialize) -> io::Result<Command> {
         let mut command = Command::new("/proc/self/exe");
@@ -34,9 +34,9 @@ impl Kind {
 }
 
 /// Tells the bench something: a line of JSON on standard output.
-pub(crate) fn say(word: &impl Serialize) -> io::Result<()> {
+pub(crate) fn print_message(line: &impl Serialize) -> io::Result<()> {
     let mut output = io::stdout().lock();
-    serde_json::to_writer(&mut output, word)?;
+    serde_json::to_writer(&mut output, line)?;
     output.write_all(b"\n")?;
     output.flush()
 }
@@ -50,13 +50,13 @@ pub(crate) struct ScopedChild(pub Child);
 
 impl ScopedChild {
     /// Waits for [`UNDER_WAY`] on standard output, which must be a pipe.
-    pub(crate) fn wait_until_under_way(&mut self, name: &str) -> io::Result<()> {
+    pub(crate) fn wait_for_first_send(&mut self, name: &str) -> io::Result<()> {
         let Some(output) = self.stdout.take() else { unreachable!("piped, as said above") };
-        let mut word = String::new();
-        BufReader::new(output).read_line(&mut word)?;
-        match word.trim_end() {
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        match line.trim_end() {
             UNDER_WAY => Ok(()),
-            said => Err(io::Error::other(format!("{name} printed '{said}' instead of beginning"))),
+            other => Err(io::Error::other(format!("{name} printed '{other}' instead of beginning"))),
         }
     }
 }

@@ -18,7 +18,7 @@ const ROUNDS: u32 = 9;
 const ROUNDS_QUICK: u32 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SelectionKind {
     /// The main jobs alone.
     Headline,
     /// The five of [`founding`].
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 pub(crate) struct Choice<'a> {
     arguments: &'a BenchArguments,
     workloads: Vec<&'static Workload>,
-    pub kind: Kind,
+    pub kind: SelectionKind,
 }
 
 impl<'a> Choice<'a> {
@@ -39,14 +39,16 @@ impl<'a> Choice<'a> {
         let named = |name| arguments.workloads.iter().any(|workload| workload.name == name);
         let is_unnamed = arguments.workloads.is_empty();
         let kind = match arguments {
-            BenchArguments { founding: true, .. } => Kind::Founding,
-            BenchArguments { all: false, methods, .. } if is_unnamed && methods.is_empty() => Kind::Headline,
-            _ => Kind::Workloads,
+            BenchArguments { founding: true, .. } => SelectionKind::Founding,
+            BenchArguments { all: false, methods, .. } if is_unnamed && methods.is_empty() => {
+                SelectionKind::Headline
+            }
+            _ => SelectionKind::Workloads,
         };
         let workloads = match kind {
-            Kind::Headline => headline::workloads(),
-            Kind::Founding => founding::ALL.into(),
-            Kind::Workloads => {
+            SelectionKind::Headline => headline::workloads(),
+            SelectionKind::Founding => founding::ALL.into(),
+            SelectionKind::Workloads => {
                 let all = list::ALL.into_iter();
                 all.filter(|workload| is_unnamed || named(workload.name)).collect()
             }
@@ -57,10 +59,10 @@ impl<'a> Choice<'a> {
     pub(crate) fn plan(&self) -> Plan {
         let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
         let usual = match (self.kind, quick) {
-            (Kind::Headline, _) => headline::ROUNDS,
-            (Kind::Founding, _) => founding::ROUNDS,
-            (Kind::Workloads, true) => ROUNDS_QUICK,
-            (Kind::Workloads, false) => ROUNDS,
+            (SelectionKind::Headline, _) => headline::ROUNDS,
+            (SelectionKind::Founding, _) => founding::ROUNDS,
+            (SelectionKind::Workloads, true) => ROUNDS_QUICK,
+            (SelectionKind::Workloads, false) => ROUNDS,
         };
         Plan {
             methods: methods.clone(),
@@ -114,8 +116,8 @@ impl<'a> Choice<'a> {
 
     pub(crate) fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let measured = match self.kind {
-            Kind::Headline => headline::measure(bench),
-            Kind::Founding | Kind::Workloads => {
+            SelectionKind::Headline => headline::measure(bench),
+            SelectionKind::Founding | SelectionKind::Workloads => {
                 self.workloads.iter().try_for_each(|&workload| measure(workload, bench))
             }
         };
@@ -143,7 +145,8 @@ impl<'a> Choice<'a> {
     fn skip_of_io_uring(&self, plan: &Plan) -> Option<String> {
         let cause = plan.without_io_uring.as_ref().filter(|_| plan.methods.is_empty())?;
         let mut methods = self.workloads.iter().flat_map(|workload| workload.methods);
-        let is_left_out = self.kind != Kind::Headline && methods.any(|(name, _)| is_of_io_uring(name));
+        let is_left_out =
+            self.kind != SelectionKind::Headline && methods.any(|(name, _)| is_of_io_uring(name));
         is_left_out.then(|| format!("SKIP: uring-*: {cause}."))
     }
 
@@ -153,7 +156,7 @@ impl<'a> Choice<'a> {
                 vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name)]
             }
             // In the headline, other omissions have no line.
-            _ if self.kind == Kind::Headline => Vec::new(),
+            _ if self.kind == SelectionKind::Headline => Vec::new(),
             _ => (workload.skips)(plan),
         }
     }
@@ -182,10 +185,10 @@ mod tests {
         arguments: BenchArguments,
     }
 
-    fn chosen<T>(words: &str, look: impl FnOnce(&Choice<'_>, &Plan) -> T) -> T {
+    fn with_choice<T>(words: &str, check: impl FnOnce(&Choice<'_>, &Plan) -> T) -> T {
         let line = Line::parse_from(["bench"].into_iter().chain(words.split_whitespace()));
         let choice = Choice::new(&line.arguments);
-        look(&choice, &choice.plan())
+        check(&choice, &choice.plan())
     }
 
     fn names(choice: &Choice<'_>) -> Vec<&'static str> {
@@ -193,35 +196,37 @@ mod tests {
     }
 
     #[test]
-    fn without_a_workload_it_is_the_headline() {
-        assert!(chosen("", |choice, plan| choice.kind == Kind::Headline && plan.rounds == headline::ROUNDS));
+    fn no_workload_selects_the_headline() {
+        assert!(with_choice("", |choice, plan| choice.kind == SelectionKind::Headline
+            && plan.rounds == headline::ROUNDS));
         for words in ["--all", "--method xdp"] {
-            chosen(words, |choice, _| {
-                assert_eq!(choice.kind, Kind::Workloads, "{words}");
+            with_choice(words, |choice, _| {
+                assert_eq!(choice.kind, SelectionKind::Workloads, "{words}");
                 assert_eq!(names(choice).len(), list::ALL.len(), "{words}");
                 assert_eq!(choice.command(), format!("nocopy bench {words}"));
             });
         }
-        chosen("--founding", |choice, plan| {
-            assert_eq!((choice.kind, plan.rounds), (Kind::Founding, founding::ROUNDS));
+        with_choice("--founding", |choice, plan| {
+            assert_eq!((choice.kind, plan.rounds), (SelectionKind::Founding, founding::ROUNDS));
             assert_eq!(names(choice), founding::ALL.map(|workload| workload.name));
         });
-        assert_eq!(chosen("udp-send capture", |choice, _| names(choice)), ["capture", "udp-send"]);
+        assert_eq!(with_choice("udp-send capture", |choice, _| names(choice)), ["capture", "udp-send"]);
     }
 
     #[test]
-    fn between_interfaces_nothing_is_measured_that_needs_a_lab() {
+    fn lab_workloads_are_skipped_between_interfaces() {
         let between = |words: &str| format!("{words} --interface a --peer b");
-        let (checked, notes) = chosen(&between(""), |choice, plan| (choice.check(plan), choice.notes(plan)));
+        let (checked, notes) =
+            with_choice(&between(""), |choice, plan| (choice.check(plan), choice.notes(plan)));
         let is_skipped = |name: &str| notes.iter().any(|note| note.starts_with(&format!("SKIP: {name}: ")));
         assert!(checked.is_ok() && is_skipped("udp-send") && !is_skipped("capture"), "{notes:?}");
-        let refused = chosen(&between("tcp-send udp-send"), |choice, plan| choice.check(plan));
+        let refused = with_choice(&between("tcp-send udp-send"), |choice, plan| choice.check(plan));
         assert!(matches!(refused, Err(Failure::Loopback { workload }) if workload == "udp-send, tcp-send"));
     }
 
     #[test]
-    fn a_method_of_other_workloads_is_nothing_to_measure() {
-        let refused = chosen("capture --method tcpdump", |choice, plan| choice.check(plan));
+    fn a_method_of_no_selected_workload_is_refused() {
+        let refused = with_choice("capture --method tcpdump", |choice, plan| choice.check(plan));
         assert!(matches!(refused, Err(Failure::NothingToMeasure)));
     }
 }

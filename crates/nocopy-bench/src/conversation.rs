@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use super::frame;
 use super::series::{Latency, Sample};
 use super::stage::Stage;
-use super::traffic::{StreamFacts, Traffic, Work, conduct};
+use super::traffic::{StreamFacts, Traffic, Work, run_trial};
 use super::window::{Gauge, Phase};
 use crate::Failure;
 use nocopy_report::result::Evidence;
@@ -20,14 +20,14 @@ use nocopy_transfer::exchange::{Exchange, Waiting};
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in
-/// this many looks.
-const LOOKS_A_CLOCK: u32 = 256;
+/// this many polls.
+const POLLS_PER_CLOCK_READ: u32 = 256;
 
 /// Bytes of the message's number, at its beginning.
 pub(crate) const NUMBER_BYTES: usize = 8;
 
 /// What the asking side measured.
-struct Found {
+struct RoundTrips {
     times: Histogram<u64>,
     /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is
     /// not counted.
@@ -47,19 +47,19 @@ pub(crate) fn converse<E: Exchange>(
     duration: Duration,
     evidence: Evidence,
 ) -> Result<Sample, Failure> {
-    let found = Mutex::new(Found { times: empty_histogram(), answered: 0, lost: 0 });
+    let round_trips = Mutex::new(RoundTrips { times: empty_histogram(), answered: 0, lost: 0 });
     // Borrowed, so that both stay open until both threads are done: a closed UDP socket refuses the last
     // answer, and the refusal is an error at the other end.
     let ask_all: Work<'_> = Box::new(|gauge| {
-        ask(&mut asking, bytes, waiting, gauge, &mut found.lock().expect("nobody panicked with it"))
+        ask(&mut asking, bytes, waiting, gauge, &mut round_trips.lock().expect("nobody panicked with it"))
     });
     let answer_all: Work<'_> = Box::new(|gauge| answer(&mut answering, gauge));
-    conduct(stage, duration, None, vec![ask_all], vec![answer_all]).map_err(Failure::step(
+    run_trial(stage, duration, None, vec![ask_all], vec![answer_all]).map_err(Failure::step(
         method,
         "exchange messages",
         "check that both interfaces are still up",
     ))?;
-    let Found { times, answered, lost } = found.into_inner().expect("nobody panicked with it");
+    let RoundTrips { times, answered, lost } = round_trips.into_inner().expect("nobody panicked with it");
     let evidence = asking.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
     let latency = percentiles(&times).map(|latency| Latency { answered, lost, ..latency });
     let stream = StreamFacts { receiver_user_copies: answering.user_copies(), ..StreamFacts::default() };
@@ -89,51 +89,55 @@ fn ask(
     bytes: usize,
     waiting: Waiting,
     gauge: &mut Gauge<'_>,
-    found: &mut Found,
+    round_trips: &mut RoundTrips,
 ) -> io::Result<()> {
-    let looks_a_clock = if waiting == Waiting::Spinning { LOOKS_A_CLOCK } else { 1 };
+    let polls_per_clock_read = if waiting == Waiting::Spinning { POLLS_PER_CLOCK_READ } else { 1 };
     let mut message: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
     for number in 0_u64.. {
         message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
         let start = Instant::now();
         exchange.send(&message)?;
-        let awaited = Awaited { number, bytes, start, looks_a_clock };
-        let answered = await_answer(exchange, gauge, &awaited)?;
+        let pending = PendingRequest { number, bytes, start, polls_per_clock_read };
+        let answered = await_answer(exchange, gauge, &pending)?;
         let elapsed = start.elapsed();
         if !gauge.sending() {
             break;
         }
         match answered {
-            true => found.answered += 1,
-            false => found.lost += 1,
+            true => round_trips.answered += 1,
+            false => round_trips.lost += 1,
         }
         if answered && gauge.phase() == Phase::Measure {
-            found.times.saturating_record(elapsed.as_nanos() as u64);
+            round_trips.times.saturating_record(elapsed.as_nanos() as u64);
         }
         gauge.count(answered.into());
     }
     Ok(())
 }
 
-struct Awaited {
+struct PendingRequest {
     number: u64,
     bytes: usize,
     start: Instant,
-    looks_a_clock: u32,
+    polls_per_clock_read: u32,
 }
 
 /// False when the answer is lost or the trial over.
-fn await_answer(exchange: &mut impl Exchange, gauge: &Gauge<'_>, awaited: &Awaited) -> io::Result<bool> {
-    let mut answer = Arriving::default();
-    for look in 1_u32.. {
+fn await_answer(
+    exchange: &mut impl Exchange,
+    gauge: &Gauge<'_>,
+    pending: &PendingRequest,
+) -> io::Result<bool> {
+    let mut answer = PartialMessage::default();
+    for poll in 1_u32.. {
         if exchange.receive(|piece| answer.take(piece))? {
             // An answer to an earlier message, which was given up.
-            if answer.number() == Some(awaited.number) && answer.bytes == awaited.bytes {
+            if answer.number() == Some(pending.number) && answer.bytes == pending.bytes {
                 return Ok(true);
             }
-            answer = Arriving::default();
+            answer = PartialMessage::default();
         }
-        let lost = look.is_multiple_of(awaited.looks_a_clock) && awaited.start.elapsed() > LOST_AFTER;
+        let lost = poll.is_multiple_of(pending.polls_per_clock_read) && pending.start.elapsed() > LOST_AFTER;
         if lost || !gauge.sending() {
             return Ok(false);
         }
@@ -157,12 +161,12 @@ fn answer(exchange: &mut impl Exchange, gauge: &mut Gauge<'_>) -> io::Result<()>
 
 /// A message that arrives in pieces, each of whose bytes is read.
 #[derive(Debug, Default)]
-pub(crate) struct Arriving {
+pub(crate) struct PartialMessage {
     head: [u8; NUMBER_BYTES],
     pub bytes: usize,
 }
 
-impl Arriving {
+impl PartialMessage {
     #[inline]
     pub(crate) fn take(&mut self, piece: &[u8]) {
         frame::read(piece);
@@ -183,12 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_may_come_in_pieces() {
-        let mut arriving = Arriving::default();
-        assert_eq!(arriving.number(), None);
+    fn a_number_may_arrive_in_pieces() {
+        let mut message = PartialMessage::default();
+        assert_eq!(message.number(), None);
         for piece in [&[0, 0, 0][..], &[], &[0, 0, 0, 1], &[2, 9, 9], &[7]] {
-            arriving.take(piece);
+            message.take(piece);
         }
-        assert_eq!((arriving.number(), arriving.bytes), (Some(258), 11));
+        assert_eq!((message.number(), message.bytes), (Some(258), 11));
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_is_idle_iowait_and_steal() {
+    fn idle_time_includes_iowait_and_steal() {
         let stat = "cpu  100 20 30 4000 500 6 7 80 9 0\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
         assert_eq!(idle_ticks(stat), Some((4580, 2)));
         assert_eq!(stolen_ticks(stat), Some(80));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_even_and_odd_where_it_can_be() {
+    fn a_processor_pair_is_even_and_odd_if_possible() {
         assert_eq!(choose_pair(&[0, 1]), [0, 1]);
         assert_eq!(choose_pair(&[3, 5, 6]), [6, 3]);
         assert_eq!(choose_pair(&[2, 4]), [2, 4]);

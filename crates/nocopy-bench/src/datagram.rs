@@ -82,11 +82,11 @@ impl Expected {
             let place = (number % a_burst as u64) as usize * bytes % PATTERN_BYTES;
             datagram.get(NUMBER_BYTES..) == Some(&self.pattern[place..place + bytes][NUMBER_BYTES..])
         });
-        let said = || {
+        let error_text = || {
             let number = number.map_or("without a number".into(), |number| number.to_string());
             format!("datagram {number}, {} bytes: other contents arrived than were sent", datagram.len())
         };
-        is_right.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, said()))
+        is_right.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, error_text()))
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_what_the_kernel_takes() {
+    fn bursts_fit_the_kernel_limits() {
         let bursts = [64, 1400, 8192].map(|bytes| Datagrams::in_bursts(bytes).a_burst);
         assert_eq!(bursts, [64, 46, 7]);
     }

@@ -6,7 +6,7 @@ use nocopy_report::result::{Copies, Evidence};
 const UNKNOWN_CAUSE: &str =
     "not copied by the socket; what a virtual interface does with the bytes is not reported";
 
-pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
+pub(crate) fn reported(evidence: nocopy::Evidence) -> Evidence {
     match evidence {
         nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
         nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
@@ -21,13 +21,13 @@ pub(crate) fn of(ledger: &Ledger) -> Evidence {
     let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
         return Evidence::unknown("nothing was moved");
     };
-    let told = told(evidence);
+    let reported = reported(evidence);
     if entries.len() == 1 {
-        return told;
+        return reported;
     }
     let share = |(evidence, bytes): &(nocopy::Evidence, u64)| {
         format!("{evidence} {:.0} %", *bytes as f64 / ledger.bytes() as f64 * 100.0)
     };
     let cause = entries.iter().map(share).collect::<Vec<_>>().join(", ");
-    Evidence { cause: Some(cause), ..told }
+    Evidence { cause: Some(cause), ..reported }
 }

@@ -30,54 +30,54 @@ const WINDOW: Duration = Duration::from_millis(120);
 const TIME: Duration = Duration::from_secs(52);
 
 /// A job's workload, and what makes the stage and plays the job's series on it.
-type Measurement = (&'static Workload, fn(&mut Turn<'_, '_>) -> Result<(), Failure>);
+type Measurement = (&'static Workload, fn(&mut JobRun<'_, '_>) -> Result<(), Failure>);
 
 /// One for each job, in their order.
 const MEASUREMENTS: [Measurement; JOBS.len()] = [
-    (&udp_send::UDP_SEND, |turn| {
-        let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-        turn.play(udp_send::in_bursts(&place, Datagrams::in_bursts(64)))
+    (&udp_send::UDP_SEND, |run| {
+        let testbed = udp_send::delivered(USUAL_MTU_BYTES)?;
+        run.play(udp_send::in_bursts(&testbed, Datagrams::in_bursts(64)))
     }),
-    (&udp_send::UDP_SEND, |turn| {
-        let place = udp_send::delivered(USUAL_MTU_BYTES)?;
-        turn.play(udp_send::in_bursts(&place, Datagrams::in_bursts(1400)))
+    (&udp_send::UDP_SEND, |run| {
+        let testbed = udp_send::delivered(USUAL_MTU_BYTES)?;
+        run.play(udp_send::in_bursts(&testbed, Datagrams::in_bursts(1400)))
     }),
-    (&udp_send::UDP_SEND, |turn| {
-        let place = udp_send::segmented(USUAL_MTU_BYTES)?;
-        turn.play(udp_send::singly(&place, Datagrams::singly(1400)))
+    (&udp_send::UDP_SEND, |run| {
+        let testbed = udp_send::segmented(USUAL_MTU_BYTES)?;
+        run.play(udp_send::singly(&testbed, Datagrams::singly(1400)))
     }),
-    (&udp_send::UDP_RECEIVE, |turn| {
-        let place = udp_send::pair(USUAL_MTU_BYTES)?;
-        turn.play(udp_send::reception(&place, 1400))
+    (&udp_send::UDP_RECEIVE, |run| {
+        let testbed = udp_send::pair(USUAL_MTU_BYTES)?;
+        run.play(udp_send::reception(&testbed, 1400))
     }),
-    (&tcp::send::TCP_SEND, |turn| turn.play(tcp::send::of_owned(&tcp::Place::loopback()?))),
-    (&tcp::send::TCP_SEND, |turn| turn.play(tcp::send::of_published(&tcp::Place::loopback()?))),
-    (&tcp::receive::TCP_RECEIVE, |turn| turn.play(tcp::receive::of_any(&tcp::Place::loopback()?))),
-    (&tcp::proxy::TCP_PROXY, |turn| turn.play(tcp::proxy::series(&tcp::Place::loopback()?))),
-    (&messages::latency::MESSAGE_LATENCY, |turn| {
+    (&tcp::send::TCP_SEND, |run| run.play(tcp::send::of_owned(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::send::TCP_SEND, |run| run.play(tcp::send::of_published(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::receive::TCP_RECEIVE, |run| run.play(tcp::receive::of_any(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::proxy::TCP_PROXY, |run| run.play(tcp::proxy::series(&tcp::TcpTestbed::loopback()?))),
+    (&messages::latency::MESSAGE_LATENCY, |run| {
         let stage = messages::stage(Lab::builder())?;
-        turn.play(messages::latency::of_length(&stage, 64))
+        run.play(messages::latency::of_length(&stage, 64))
     }),
-    (&messages::stream::MESSAGE_STREAM, |turn| {
+    (&messages::stream::MESSAGE_STREAM, |run| {
         let stage = messages::stage(Lab::builder())?;
-        turn.play(messages::stream::of_length(&stage, 64))
+        run.play(messages::stream::of_length(&stage, 64))
     }),
-    (&messages::stream::MESSAGE_STREAM, |turn| {
+    (&messages::stream::MESSAGE_STREAM, |run| {
         let stage = messages::stage(Lab::builder())?;
-        turn.play(messages::stream::of_length(&stage, 1 << 20))
+        run.play(messages::stream::of_length(&stage, 1 << 20))
     }),
-    (&packet_send::PACKET_SEND, |turn| {
-        let stage = turn.bench.plan.stage(Lab::builder())?;
+    (&packet_send::PACKET_SEND, |run| {
+        let stage = run.bench.plan.stage(Lab::builder())?;
         let sink = packet_send::Sink::open(&stage)?;
-        turn.play(packet_send::of_length(&stage, &sink, 64))
+        run.play(packet_send::of_length(&stage, &sink, 64))
     }),
-    (&capture::CAPTURE, |turn| {
-        let stage = turn.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        turn.play(capture::generated(&stage, 64, Load::Full))
+    (&capture::CAPTURE, |run| {
+        let stage = run.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+        run.play(capture::generated(&stage, 64, Load::Full))
     }),
-    (&capture::CAPTURE, |turn| {
-        let stage = turn.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        turn.play(capture::generated(&stage, 64, capture::PACE))
+    (&capture::CAPTURE, |run| {
+        let stage = run.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+        run.play(capture::generated(&stage, 64, capture::PACE))
     }),
 ];
 
@@ -88,14 +88,14 @@ pub(crate) fn workloads() -> Vec<&'static Workload> {
     all
 }
 
-pub(crate) fn more() -> String {
+pub(crate) fn further_commands() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name).collect();
     let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
     format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
 pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
-    Ok(print::text(&(headline_table::footer(report) + &more()))?)
+    Ok(print::text(&(headline_table::footer(report) + &further_commands()))?)
 }
 
 /// All jobs, the lines of each printed once they are measured.
@@ -111,20 +111,20 @@ pub(crate) fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
         let time = left * job.methods() as u32 / methods_left as u32;
         let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
-        play(&mut Turn { bench: &mut *bench, job, rounds })?;
+        play(&mut JobRun { bench: &mut *bench, job, rounds })?;
         methods_left -= job.methods();
     }
     Ok(())
 }
 
 /// A job, and the rounds in which it is played.
-struct Turn<'a, 'b> {
+struct JobRun<'a, 'b> {
     bench: &'a mut Bench<'b>,
     job: &'a Job,
     rounds: Rounds,
 }
 
-impl Turn<'_, '_> {
+impl JobRun<'_, '_> {
     /// Plays the methods of the job, which are some of the series'.
     fn play(&mut self, mut series: Series<'_>) -> Result<(), Failure> {
         let Self { bench, job, rounds } = self;

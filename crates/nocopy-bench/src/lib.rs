@@ -50,15 +50,15 @@ use serde::Deserialize;
 pub use arguments::BenchArguments;
 use baseline::{datagram_program, injector, nfs_client, nfs_server};
 use bench::Bench;
-pub use child::Kind as ChildKind;
-use choice::{Choice, Kind};
+pub use child::ChildKind;
+use choice::{Choice, SelectionKind};
 pub use failure::Failure;
 
 /// The shortest time that is measured.
 pub const WINDOW_MIN: Duration = Duration::from_millis(50);
 
 /// How long to measure other load on the machine before the bench.
-const BUSY_LOOK: Duration = Duration::from_millis(200);
+const BUSY_SAMPLE: Duration = Duration::from_millis(200);
 const BUSY_PERCENT_MAX: f64 = 15.0;
 
 pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
@@ -89,8 +89,8 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         }
         // The lines of the headline are printed already.
         match choice.kind {
-            Kind::Headline => headline::print_footer(&report)?,
-            Kind::Founding | Kind::Workloads => result_table::print(&report)?,
+            SelectionKind::Headline => headline::print_footer(&report)?,
+            SelectionKind::Founding | SelectionKind::Workloads => result_table::print(&report)?,
         }
     }
     if let Err(failure) = measured.and(written) {
@@ -119,7 +119,7 @@ pub fn child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
 
 /// Other work on the processors is no error, but explains wide intervals to a reader.
 fn warn_if_busy() {
-    if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
+    if let Ok(percent) = cpu::busy_percent(BUSY_SAMPLE)
         && percent >= BUSY_PERCENT_MAX
     {
         print::say(format_args!(

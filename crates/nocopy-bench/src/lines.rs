@@ -34,8 +34,8 @@ impl Lines {
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             if poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout))? == 0 {
                 let seconds = PATIENCE.as_secs();
-                let said = format!("its process has said nothing for {seconds} s");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+                let text = format!("its process has said nothing for {seconds} s");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             let mut piece = [0; 1024];
             match self.output.read(&mut piece)? {

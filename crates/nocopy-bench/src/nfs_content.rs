@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_told_from_that_of_another_place() {
+    fn content_of_another_offset_is_detected() {
         let words = |from: u64| (from..from + 4).flat_map(word_at).collect::<Vec<u8>>();
         assert!(is_content(64, &words(8)) && !is_content(72, &words(8)));
         let mut changed = words(8);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::integration::xdp::Generator;
 
-use super::baseline::recorder::Running;
+use super::baseline::recorder::RunningRecorder;
 use super::cpu;
 use super::series::Sample;
 use super::stage::Stage;
@@ -39,14 +39,14 @@ pub(crate) struct Rate<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct Throughput {
     /// Packets that reached the interface.
     offered: u64,
     reading: Reading,
     machine_busy: Duration,
 }
 
-impl Taken {
+impl Throughput {
     fn is_lossless(&self) -> bool {
         self.reading.packets >= self.offered
     }
@@ -70,16 +70,19 @@ impl Rates {
     /// Halves the range of rates, by ratio, until it is narrow.
     ///
     /// If even the lowest rate loses packets, its losses are shown.
-    pub(crate) fn highest(self, at: impl Fn(f64) -> Result<Taken, Failure>) -> Result<Taken, Failure> {
+    pub(crate) fn find_highest(
+        self,
+        at: impl Fn(f64) -> Result<Throughput, Failure>,
+    ) -> Result<Throughput, Failure> {
         let (mut low, mut high, mut best) = (self.kpps_min, self.kpps_max, None);
         while high / low > STEP_RATIO {
             let kpps = (low * high).sqrt();
-            let taken = at(kpps)?;
-            let achieved = taken.reading.packets as f64 / taken.reading.elapsed.as_secs_f64() / 1e3;
-            if !taken.is_lossless() {
+            let throughput = at(kpps)?;
+            let achieved = throughput.reading.packets as f64 / throughput.reading.elapsed.as_secs_f64() / 1e3;
+            if !throughput.is_lossless() {
                 high = kpps;
             } else {
-                (low, best) = (kpps, Some(taken));
+                (low, best) = (kpps, Some(throughput));
                 // The source makes no more than this.
                 if achieved < kpps / STEP_RATIO {
                     break;
@@ -92,12 +95,12 @@ impl Rates {
 
 /// Makes a program count what arrives at a rate, until it is ended. Called on a thread that entered the
 /// receiver's site.
-pub(crate) fn take(
+pub(crate) fn measure(
     stage: &Stage,
     generator: &Generator,
     rate: Rate<'_>,
-    running: Running,
-) -> io::Result<Taken> {
+    running: RunningRecorder,
+) -> io::Result<Throughput> {
     let interface = &stage.receiver.interface;
     sleep(SETTLE);
     let (cpu, idle, before) = (running.cpu()?, cpu::machine_idle_time()?.0, arrived(interface)?);
@@ -109,7 +112,7 @@ pub(crate) fn take(
     let packets = running.stop()?.packets;
     let machine_busy = ((elapsed + delay) * processors).saturating_sub(idle_then.saturating_sub(idle));
     let reading = Reading { packets, elapsed, cpu, packets_total: packets };
-    Ok(Taken { offered, reading, machine_busy })
+    Ok(Throughput { offered, reading, machine_busy })
 }
 
 fn send(generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_compared_with_its_like() {
+    fn a_variant_is_compared_with_the_same_variant() {
         let trials = vec![
             trial("udp", Some("blocking"), &[]),
             trial("udp", Some("spinning"), &["udp"]),
@@ -440,7 +440,7 @@ mod tests {
     /// Twenty equal methods whose rounds differ by chance: the best of them by the rounds that are compared
     /// would seem better by some 8 %.
     #[test]
-    fn the_luck_of_the_best_is_not_compared_with() {
+    fn choosing_the_best_baseline_adds_no_bias() {
         let mut random = 1_u64;
         let mut rounds = |count: usize| -> Vec<u64> {
             let mut next = || {

@@ -81,7 +81,7 @@ impl Probe {
 }
 
 /// The threads of each side start on their processors one after another.
-pub(crate) fn conduct(
+pub(crate) fn run_trial(
     stage: &Stage,
     duration: Duration,
     sink: Option<Sink<'_>>,
@@ -91,14 +91,15 @@ pub(crate) fn conduct(
     let window = Window::new();
     thread::scope(|scope| {
         let window = &window;
-        let start = |role, site, (place, work)| scope.spawn(move || follow(role, site, place, work, window));
+        let start =
+            |role, site, (place, work)| scope.spawn(move || run_worker(role, site, place, work, window));
         let receive = receive.into_iter().enumerate();
         let receivers: Vec<_> = receive.map(|work| start(c"receiver", &stage.receiver, work)).collect();
         let send = send.into_iter().enumerate();
         let senders: Vec<_> = send.map(|work| start(c"sender", &stage.sender, work)).collect();
         let all: Vec<_> = receivers.iter().chain(&senders).collect();
-        wait_until_under_way(window, &all);
-        let probes = observe(window, duration, sink);
+        wait_for_workers(window, &all);
+        let probes = open_window(window, duration, sink);
         // No early return from here on: the threads wait for the stop, and the scope for the threads.
         let senders: Vec<_> = senders.into_iter().map(join).collect();
         if !receivers.is_empty() {
@@ -123,7 +124,7 @@ pub(crate) fn conduct(
 
 /// Waits until every thread has done some work: on a busy machine the window could otherwise end before one
 /// begins.
-fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
+fn wait_for_workers<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
     let start = Instant::now();
     while window.under_way() < threads.len()
         && !threads.iter().any(|thread| thread.is_finished())
@@ -133,7 +134,13 @@ fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]
     }
 }
 
-fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Window) -> io::Result<Reading> {
+fn run_worker(
+    role: &CStr,
+    site: &Site,
+    place: usize,
+    work: Work<'_>,
+    window: &Window,
+) -> io::Result<Reading> {
     site.enter(place)?;
     // Everything is open: reading packets needs no privileges any more.
     capability::narrow(capability::NONE)?;
@@ -144,7 +151,7 @@ fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Windo
 }
 
 /// Opens the window for `duration`; leaves it in [`Phase::Drain`] in every case.
-fn observe(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
+fn open_window(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
     sleep(WARM_UP);
     window.advance(Phase::Measure);
     let before = Probe::take(sink);

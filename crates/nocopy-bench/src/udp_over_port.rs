@@ -48,7 +48,7 @@ pub(crate) fn open(
         .frame_count(RX_RING, TX_RING);
     let builder = Socket::builder().port(port).method(Method::Xdp).checksum(checksum);
     let (_receiver, sender) = site.run(|| builder.bind((site.ipv4, 0).into()))?.split();
-    let evidence = evidence::told(sender.explain().evidence);
+    let evidence = evidence::reported(sender.explain().evidence);
     Ok((Path { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
 }
 

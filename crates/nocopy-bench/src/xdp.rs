@@ -35,7 +35,7 @@ const OPENINGS: usize = 6;
 const PATIENCE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum WaitMode {
     Poll,
     Spinning,
     /// Spinning for a while, then asleep.
@@ -44,13 +44,13 @@ pub(crate) enum Waiting {
     Coalesced(Load),
 }
 
-impl Waiting {
+impl WaitMode {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Waiting::Poll => "poll",
-            Waiting::Spinning => "spinning",
-            Waiting::Adaptive => "adaptive",
-            Waiting::Coalesced(_) => "coalesced",
+            WaitMode::Poll => "poll",
+            WaitMode::Spinning => "spinning",
+            WaitMode::Adaptive => "adaptive",
+            WaitMode::Coalesced(_) => "coalesced",
         }
     }
 
@@ -58,21 +58,21 @@ impl Waiting {
     /// used again, unless the receiver is to sleep long.
     fn rx_ring(self) -> u32 {
         match self {
-            Waiting::Coalesced(Load::Paced { .. }) => 8192,
+            WaitMode::Coalesced(Load::Paced { .. }) => 8192,
             _ => 2048,
         }
     }
 
     fn wait(self) -> Wait {
         match self {
-            Waiting::Poll => Wait::Interrupt,
-            Waiting::Spinning => Wait::Spin,
-            Waiting::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
+            WaitMode::Poll => Wait::Interrupt,
+            WaitMode::Spinning => Wait::Spin,
+            WaitMode::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
             // Half a ring of packets would do; at millions a second it fills in a fraction of a millisecond.
-            Waiting::Coalesced(Load::Full) => {
+            WaitMode::Coalesced(Load::Full) => {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
             }
-            Waiting::Coalesced(Load::Paced { .. }) => {
+            WaitMode::Coalesced(Load::Paced { .. }) => {
                 // The same delay as the packet ring's blocks.
                 Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
             }
@@ -88,8 +88,8 @@ fn filter() -> Program {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    choice: Choice,
+pub(crate) struct PortSpec {
+    mode: PortMode,
     /// Whether packets may be longer than a frame.
     long: bool,
     /// Whether only packets that match [`frame::FILTER`] are received.
@@ -97,33 +97,33 @@ pub(crate) struct Wanted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    Xdp(Waiting),
-    Ring(Waiting),
+enum PortMode {
+    Xdp(WaitMode),
+    Ring(WaitMode),
     Default(Purpose),
 }
 
-impl Wanted {
-    const fn of(choice: Choice) -> Self {
-        Self { choice, long: false, filtered: false }
+impl PortSpec {
+    const fn of(mode: PortMode) -> Self {
+        Self { mode, long: false, filtered: false }
     }
 
-    pub(crate) const fn xdp(waiting: Waiting) -> Self {
-        Self::of(Choice::Xdp(waiting))
+    pub(crate) const fn xdp(waiting: WaitMode) -> Self {
+        Self::of(PortMode::Xdp(waiting))
     }
 
     /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait
     /// as long as the baseline's.
     pub(crate) const fn ring(load: Load) -> Self {
         let waiting = match load {
-            Load::Full => Waiting::Poll,
-            Load::Paced { .. } => Waiting::Coalesced(load),
+            Load::Full => WaitMode::Poll,
+            Load::Paced { .. } => WaitMode::Coalesced(load),
         };
-        Self::of(Choice::Ring(waiting))
+        Self::of(PortMode::Ring(waiting))
     }
 
     pub(crate) const fn default_for(purpose: Purpose) -> Self {
-        Self::of(Choice::Default(purpose))
+        Self::of(PortMode::Default(purpose))
     }
 
     pub(crate) const fn long(self, long: bool) -> Self {
@@ -139,23 +139,23 @@ impl Wanted {
     }
 
     pub(crate) const fn is_ring(self) -> bool {
-        matches!(self.choice, Choice::Ring(_))
+        matches!(self.mode, PortMode::Ring(_))
     }
 
-    pub(crate) fn waiting(self) -> Option<Waiting> {
-        match self.choice {
-            Choice::Xdp(waiting) | Choice::Ring(waiting) => Some(waiting),
-            Choice::Default(_) => None,
+    pub(crate) fn waiting(self) -> Option<WaitMode> {
+        match self.mode {
+            PortMode::Xdp(waiting) | PortMode::Ring(waiting) => Some(waiting),
+            PortMode::Default(_) => None,
         }
     }
 
     fn builder(self, site: &Site) -> PortBuilder {
         // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
         let builder = Port::builder(&site.interface).multi_buffer(self.long).promiscuous(true);
-        let (builder, waiting, rx_ring) = match self.choice {
-            Choice::Default(purpose) => return builder.purpose(purpose),
-            Choice::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
-            Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
+        let (builder, waiting, rx_ring) = match self.mode {
+            PortMode::Default(purpose) => return builder.purpose(purpose),
+            PortMode::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
+            PortMode::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
         };
         let (builder, wait) = match self.filtered {
             // Few packets match: the ring has room for those of a longer sleep.
@@ -166,7 +166,7 @@ impl Wanted {
     }
 
     pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {
-        Ok(site.run(|| released(|| self.builder(site).open()))?)
+        Ok(site.run(|| open_when_released(|| self.builder(site).open()))?)
     }
 
     /// Opens a port on each queue; in packet ring mode each receives the packets of one processor.
@@ -174,13 +174,13 @@ impl Wanted {
         let builder = self
             .builder(site)
             .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
-        Ok(site.run(|| released(|| builder.clone().open_queues(..)))?.into())
+        Ok(site.run(|| open_when_released(|| builder.clone().open_queues(..)))?.into())
     }
 }
 
 /// Opens a port; on a busy machine the kernel releases the queues of the trial before later than the library
 /// waits.
-fn released<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+fn open_when_released<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let mut opened = open();
     for _ in 1..OPENINGS {
         if !matches!(opened, Err(OpenError::QueueTaken { .. })) {
@@ -240,7 +240,7 @@ fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) 
     Ok(())
 }
 
-fn too_small() -> io::Error {
+fn frame_too_small() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the port's frames are too small for the packet")
 }
 
@@ -273,7 +273,7 @@ pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()
 }
 
 #[derive(Debug)]
-pub(crate) struct Talker {
+pub(crate) struct PortExchange {
     receiver: Receiver,
     sender: Sender,
     template: Template,
@@ -285,30 +285,30 @@ pub(crate) fn pair(
     stage: &Stage,
     waiting: exchange::Waiting,
     payload_bytes: usize,
-) -> Result<((Talker, Talker), Evidence), Failure> {
-    let wanted = Wanted::xdp(match waiting {
-        exchange::Waiting::Blocking => Waiting::Poll,
-        exchange::Waiting::Spinning => Waiting::Spinning,
-        exchange::Waiting::Adaptive => Waiting::Adaptive,
+) -> Result<((PortExchange, PortExchange), Evidence), Failure> {
+    let spec = PortSpec::xdp(match waiting {
+        exchange::Waiting::Blocking => WaitMode::Poll,
+        exchange::Waiting::Spinning => WaitMode::Spinning,
+        exchange::Waiting::Adaptive => WaitMode::Adaptive,
     });
-    let (asking, answering) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
+    let (asking, answering) = (spec.open(&stage.sender)?, spec.open(&stage.receiver)?);
     let evidence = evidence(&asking);
     let frame_bytes = HEADER_BYTES + payload_bytes;
-    let talker = |port: Port, template| {
+    let exchange_over = |port: Port, template| {
         let (receiver, sender) = port.split();
-        Talker { receiver, sender, template, waiting }
+        PortExchange { receiver, sender, template, waiting }
     };
-    let asking = talker(asking, Template::to_peer(stage, frame_bytes));
-    let answering = talker(answering, Template::from_peer(stage, frame_bytes));
+    let asking = exchange_over(asking, Template::to_peer(stage, frame_bytes));
+    let answering = exchange_over(answering, Template::from_peer(stage, frame_bytes));
     Ok(((asking, answering), evidence))
 }
 
-impl Exchange for Talker {
+impl Exchange for PortExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let mut frame = self.sender.buffer().ok_or_else(none_left)?;
+        let mut frame = self.sender.buffer().ok_or_else(no_free_frame)?;
         let headers = &self.template.bytes()[..HEADER_BYTES];
-        frame.append(headers.len()).ok_or_else(too_small)?.copy_from_slice(headers);
-        frame.append(message.len()).ok_or_else(too_small)?.copy_from_slice(message);
+        frame.append(headers.len()).ok_or_else(frame_too_small)?.copy_from_slice(headers);
+        frame.append(message.len()).ok_or_else(frame_too_small)?.copy_from_slice(message);
         self.sender.send(frame).map_err(|rejected| rejected.reason)?;
         self.sender.flush()
     }
@@ -326,6 +326,6 @@ impl Exchange for Talker {
     }
 }
 
-fn none_left() -> io::Error {
+fn no_free_frame() -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, "every frame is with the kernel")
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{nuttcp, started};
 use crate::Failure;
-use crate::child::{Kind, ScopedChild, UNDER_WAY};
+use crate::child::{ChildKind, ScopedChild, UNDER_WAY};
 use crate::cpu;
 use nocopy_report::Outcome;
 
@@ -83,7 +83,7 @@ impl Program {
     fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {
         let arguments = [to.0.to_string(), to.1.to_string(), bytes.to_string()];
         Ok(match self {
-            Self::Loop => Kind::Sendto.command(&Task { to, bytes })?,
+            Self::Loop => ChildKind::Sendto.command(&Task { to, bytes })?,
             Self::Python => {
                 let mut command = Command::new("python3");
                 command.args(["-c", PYTHON]).args(arguments);
@@ -106,12 +106,12 @@ fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
 
 /// The process, as the bench sees it; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     child: ScopedChild,
     _server: Option<ScopedChild>,
 }
 
-impl Running {
+impl RunningProgram {
     /// Starts it in the calling thread's namespace; returns when datagrams were sent.
     pub(crate) fn start(
         program: Program,
@@ -129,7 +129,7 @@ impl Running {
             return Ok(Self { child, _server });
         }
         let mut child = ScopedChild(command.spawn()?);
-        child.wait_until_under_way(program.name())?;
+        child.wait_for_first_send(program.name())?;
         Ok(Self { child, _server: None })
     }
 

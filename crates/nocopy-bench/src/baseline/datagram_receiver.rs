@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn joined_datagrams_are_taken_apart() {
+    fn joined_datagrams_are_split() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         join(&receiver).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

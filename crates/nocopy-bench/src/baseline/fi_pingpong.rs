@@ -24,9 +24,9 @@ const CONTROL_PORT: u16 = 47592;
 const SECONDS_MAX: &str = "10";
 
 pub(crate) fn is_installed() -> bool {
-    let asked = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let spec = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     // With `-h` it ends with another code than 0; if a library is missing, with 127.
-    asked.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
+    spec.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
 }
 
 /// Round trips of messages of one length; it reports only their mean time.
@@ -41,10 +41,10 @@ pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
 }
 
 fn silent(output: &Output) -> io::Error {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stderr);
     io::Error::other(format!(
         "fi_pingpong printed no time, but '{}'",
-        said.lines().next().unwrap_or_default()
+        text.lines().next().unwrap_or_default()
     ))
 }
 
@@ -57,8 +57,8 @@ fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child>
 }
 
 /// Twice the time of one transfer, which is a column of the last line.
-fn round_trip_us(said: &str) -> Option<f64> {
-    let mut lines = said.lines();
+fn round_trip_us(text: &str) -> Option<f64> {
+    let mut lines = text.lines();
     let column = lines.find_map(|line| line.split_whitespace().position(|word| word == "usec/xfer"))?;
     let one_way: f64 = lines.next_back()?.split_whitespace().nth(column)?.parse().ok()?;
     Some(2.0 * one_way).filter(|time| *time > 0.0)
@@ -88,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_transfer_is_doubled() {
-        let said = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+    fn round_trip_time_is_twice_the_transfer_time() {
+        let text = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                     64      1k      =1k      125k        0.02s     12.51       5.12       0.20\n";
-        assert_eq!(round_trip_us(said), Some(10.24));
+        assert_eq!(round_trip_us(text), Some(10.24));
         assert_eq!(round_trip_us("fi_getinfo: -61\n"), None);
         assert_eq!(round_trip_us("bytes usec/xfer\n"), None);
     }

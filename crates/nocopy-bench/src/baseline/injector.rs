@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::child::{Kind, ScopedChild, UNDER_WAY};
+use crate::child::{ChildKind, ScopedChild, UNDER_WAY};
 use crate::cpu;
 use crate::frame::HEADER_BYTES;
 use crate::lines::PATIENCE;
@@ -49,11 +49,11 @@ impl Injector {
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         let task = Task { interface: interface.into(), frame: frame.into() };
-        let mut command = Kind::Inject.command(&task)?;
+        let mut command = ChildKind::Inject.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
         let mut child = ScopedChild(command.spawn()?);
-        child.wait_until_under_way("the program that injects")?;
+        child.wait_for_first_send("the program that injects")?;
         Ok(Self { child })
     }
 
@@ -141,7 +141,7 @@ fn inject(Task { interface, mut frame }: Task) -> Result<(), String> {
     let functions = Functions::find()?;
     let handle = activated(&functions, &interface)?;
     // SAFETY: an open handle; the text ends with a zero.
-    let said = || unsafe { CStr::from_ptr((functions.text)(handle)).to_string_lossy().into_owned() };
+    let error_text = || unsafe { CStr::from_ptr((functions.text)(handle)).to_string_lossy().into_owned() };
     let over = std::thread::spawn(|| drop(io::stdin().read_to_end(&mut Vec::new())));
     let mut sequence = 0_u64;
     while !over.is_finished() {
@@ -149,7 +149,7 @@ fn inject(Task { interface, mut frame }: Task) -> Result<(), String> {
             frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sequence.to_be_bytes());
             // SAFETY: an open handle; the pointer and length are the frame's.
             if unsafe { (functions.inject)(handle, frame.as_ptr().cast(), frame.len()) } < 0 {
-                return Err(said());
+                return Err(error_text());
             }
             sequence += 1;
         }

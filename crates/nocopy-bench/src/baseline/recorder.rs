@@ -67,15 +67,15 @@ impl Recorder {
         Ok(command)
     }
 
-    fn recorded(self, said: &str) -> Option<Recorded> {
+    fn recorded(self, text: &str) -> Option<Recorded> {
         let before = |words: &str| {
-            let line = said.lines().find(|line| line.contains(words))?;
+            let line = text.lines().find(|line| line.contains(words))?;
             line.split_whitespace().next()?.parse().ok()
         };
         match self {
             Recorder::Nocopy => {
                 let summary: serde_json::Value =
-                    serde_json::from_str(said.lines().find(|line| line.starts_with('{'))?).ok()?;
+                    serde_json::from_str(text.lines().find(|line| line.starts_with('{'))?).ok()?;
                 let lost = ["tp_drops", "unreadable", "left_out", "not_written", "missing"];
                 let lost: Option<u64> = lost.iter().map(|name| summary[*name].as_u64()).sum();
                 Some(Recorded { packets: summary["written"].as_u64()?, dropped: lost? })
@@ -86,7 +86,7 @@ impl Recorder {
             Recorder::Dumpcap => {
                 // Packets received/dropped on interface 'nc1': 300000/0
                 // (pcap:0/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)
-                let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
+                let line = text.lines().find(|line| line.starts_with("Packets received/dropped"))?;
                 let counts = line.rsplit("': ").next()?.split_whitespace().next()?;
                 let (packets, dropped) = counts.split_once('/')?;
                 Some(Recorded { packets: packets.parse().ok()?, dropped: dropped.parse().ok()? })
@@ -104,12 +104,12 @@ impl Recorder {
     }
 
     /// Starts it in the calling thread's namespace; returns when it captures.
-    pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<Running> {
-        let before = capturing()?;
+    pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<RunningRecorder> {
+        let before = capturing_sockets()?;
         let child = ScopedChild(self.command(interface, file)?.spawn()?);
-        let mut running = Running { recorder: self, child };
+        let mut running = RunningRecorder { recorder: self, child };
         let give_up = Instant::now() + PATIENCE;
-        while capturing()? <= before {
+        while capturing_sockets()? <= before {
             if running.child.try_wait()?.is_some() || Instant::now() > give_up {
                 return Err(running.failure("did not begin to capture"));
             }
@@ -127,25 +127,25 @@ pub(crate) struct Recorded {
 }
 
 /// Packet sockets of this thread's network namespace that are running, each with a ring.
-fn capturing() -> io::Result<usize> {
+fn capturing_sockets() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     let is_running = |line: &str| line.split_whitespace().nth(5) == Some("1");
     Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
 }
 
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningRecorder {
     recorder: Recorder,
     child: ScopedChild,
 }
 
-impl Running {
+impl RunningRecorder {
     /// Starts tcpdump by the given command; returns when it prints that it listens.
     pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
         tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Self { recorder: Recorder::Tcpdump, child: ScopedChild(tcpdump.spawn()?) };
-        let (mut said, give_up) = (String::new(), Instant::now() + PATIENCE);
-        while !said.contains("listening on ") || !said.ends_with('\n') {
+        let (mut text, give_up) = (String::new(), Instant::now() + PATIENCE);
+        while !text.contains("listening on ") || !text.ends_with('\n') {
             let Some(output) = &mut running.child.stderr else { unreachable!("piped, as said above") };
             let mut byte = [0];
             let left = give_up.saturating_duration_since(Instant::now());
@@ -153,12 +153,12 @@ impl Running {
             let ready = retry_on_intr(|| poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left)))?;
             if ready == 0 || output.read(&mut byte)? == 0 {
                 let _ = running.child.kill();
-                let last = said.lines().last().unwrap_or_default();
+                let last = text.lines().last().unwrap_or_default();
                 return Err(io::Error::other(format!(
                     "tcpdump did not begin to capture, and printed '{last}'"
                 )));
             }
-            said.push(byte[0].into());
+            text.push(byte[0].into());
         }
         Ok(running)
     }
@@ -187,10 +187,10 @@ impl Running {
                 if !matches!(status.code(), Some(0 | 1)) {
                     return Err(self.failure("ended with an error"));
                 }
-                let mut said = String::new();
-                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
-                self.child.stderr.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
-                let recorded = self.recorder.recorded(&said);
+                let mut text = String::new();
+                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut text))?;
+                self.child.stderr.take().map_or(Ok(0), |mut output| output.read_to_string(&mut text))?;
+                let recorded = self.recorder.recorded(&text);
                 return recorded
                     .ok_or_else(|| io::Error::other(format!("{} printed no summary", self.recorder.name())));
             }
@@ -204,11 +204,11 @@ impl Running {
     /// The error, with the last line that the program printed.
     fn failure(&mut self, fact: &str) -> io::Error {
         let _ = self.child.kill();
-        let mut said = String::new();
+        let mut text = String::new();
         if let Some(output) = &mut self.child.stderr {
-            let _ = output.read_to_string(&mut said);
+            let _ = output.read_to_string(&mut text);
         }
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+        let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
         io::Error::other(format!("{} {fact}, and printed '{last}'", self.recorder.name()))
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_found_in_what_programs_say() {
+    fn packet_counts_are_parsed_from_program_output() {
         let tcpdump = "tcpdump: listening on nc1\n300007 packets captured\n300010 packets received by filter\n3 packets dropped by kernel\n";
         assert_eq!(Recorder::Tcpdump.recorded(tcpdump), Some(Recorded { packets: 300_007, dropped: 3 }));
         let dumpcap = "Capturing on 'nc1'\nFile: x\nPackets captured: 12\nPackets received/dropped on interface 'nc1': 12/4 (pcap:4/dumpcap:0/flushed:0/ps_ifdrop:0) (75.0%)\n";

@@ -104,14 +104,14 @@ impl Server {
 
 /// A process that ends when this is dropped, and when this program ends, however that ends.
 #[derive(Debug)]
-struct Kept {
+struct SupervisedProcess {
     shell: Child,
     /// At its end the shell kills the process.
     input: Option<ChildStdin>,
     id: u32,
 }
 
-impl Kept {
+impl SupervisedProcess {
     fn start([line, reads]: [String; 2], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let script = format!(
             "{line} >/dev/null 2>&1 <<'END' &\n{reads}END\necho $!\nread -r line\nkill -KILL $!\nwait\n"
@@ -121,12 +121,13 @@ impl Kept {
         command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = command.spawn()?;
         let input = shell.stdin.take();
-        let mut kept = Self { shell, input, id: 0 };
-        let output = kept.shell.stdout.take().ok_or_else(|| io::Error::other("/bin/sh has no output"))?;
+        let mut process = Self { shell, input, id: 0 };
+        let output = process.shell.stdout.take().ok_or_else(|| io::Error::other("/bin/sh has no output"))?;
         let mut number = String::new();
         BufReader::new(output).read_line(&mut number)?;
-        kept.id = number.trim().parse().map_err(|_| io::Error::other(format!("'{line}' was not started")))?;
-        Ok(kept)
+        process.id =
+            number.trim().parse().map_err(|_| io::Error::other(format!("'{line}' was not started")))?;
+        Ok(process)
     }
 
     /// Whether it has ended by itself; the shell has not asked yet how.
@@ -141,7 +142,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SupervisedProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         // Fails if it has ended.
@@ -199,13 +200,13 @@ fn commands(answer: &mut impl BufRead) -> io::Result<Option<u64>> {
 
 /// A server and its load; both end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
-    server: Kept,
-    load: Kept,
+pub(crate) struct RunningServer {
+    server: SupervisedProcess,
+    load: SupervisedProcess,
     _queries: File,
 }
 
-impl Running {
+impl RunningServer {
     /// Starts the server at the sender's side, and its load at the receiver's; returns when answers are
     /// given.
     pub(crate) fn start(
@@ -216,14 +217,14 @@ impl Running {
         let (at, from) = (&stage.sender, &stage.receiver);
         let queries = File::from(memfd_create("queries", MemfdFlags::empty())?);
         (&queries).write_all(QUERIES)?;
-        let kept = at.run_pinned(|| Kept::start(server.line(at.ipv4), prepare))?;
-        kept.wait_until(server.name(), || Ok(server.is_open(kept.id)))?;
-        let mut counter = at.run(|| Counter::of(server, kept.id))?;
+        let process = at.run_pinned(|| SupervisedProcess::start(server.line(at.ipv4), prepare))?;
+        process.wait_until(server.name(), || Ok(server.is_open(process.id)))?;
+        let mut counter = at.run(|| Counter::of(server, process.id))?;
         let before = counter.read()?;
         let load = [server.load(at.ipv4, &queries), String::new()];
-        let load = from.run_pinned(|| Kept::start(load, |_| {}))?;
+        let load = from.run_pinned(|| SupervisedProcess::start(load, |_| {}))?;
         load.wait_until(server.load_name(), || Ok(counter.read()? >= before + FIRST))?;
-        Ok((Self { server: kept, load, _queries: queries }, counter))
+        Ok((Self { server: process, load, _queries: queries }, counter))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_read_from_the_whole_answer() {
+    fn command_count_is_parsed_from_the_full_reply() {
         let body = "# Stats\r\ntotal_connections_received:18\r\ntotal_commands_processed:15769\r\n";
         let text = format!("${}\r\n{body}\r\n+OK\r\n", body.len());
         let mut answer = text.as_bytes();
@@ -254,11 +255,11 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_process_ends_with_its_keeper() {
-        let kept = Kept::start(["exec sleep 600".into(), String::new()], |_| {}).unwrap();
-        assert!(kept.id > 0 && !kept.has_ended());
-        let process = format!("/proc/{}", kept.id);
-        drop(kept);
-        assert!(!std::path::Path::new(&process).exists());
+    fn a_supervised_process_ends_with_its_supervisor() {
+        let process = SupervisedProcess::start(["exec sleep 600".into(), String::new()], |_| {}).unwrap();
+        assert!(process.id > 0 && !process.has_ended());
+        let path = format!("/proc/{}", process.id);
+        drop(process);
+        assert!(!std::path::Path::new(&path).exists());
     }
 }

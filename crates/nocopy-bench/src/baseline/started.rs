@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lines::PATIENCE;
 
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// `LISTEN`, as /proc/net/tcp has it.
 const LISTENING: &str = "0A";
@@ -31,7 +31,7 @@ pub(super) fn wait_until(
         if start.elapsed() > PATIENCE {
             return Err(io::Error::other(format!("{program} did nothing for {} s", PATIENCE.as_secs())));
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -85,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_ended_is_not_waited_for() {
-        let mut looks = 0;
+    fn waiting_stops_when_the_program_has_ended() {
+        let mut polls = 0;
         let is_done = || {
-            looks += 1;
-            Ok(looks == 3)
+            polls += 1;
+            Ok(polls == 3)
         };
         wait_until("one", || Ok(None), is_done).unwrap();
         let error = wait_until("one", || Ok(Some("exit status: 1".into())), || Ok(false)).unwrap_err();

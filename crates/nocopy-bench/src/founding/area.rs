@@ -12,7 +12,7 @@ use crate::bench::Bench;
 use crate::message::Carrier;
 use crate::series::Series;
 use crate::stage::Stage;
-use crate::workload::latency::Asked;
+use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload, messages};
 
 const NAME: &str = "communication-area";
@@ -47,7 +47,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 }
 
 fn round_trip(stage: &Stage) -> Series<'_> {
-    let asked = |method, variant, baselines, waiting| Asked {
+    let spec = |method, variant, baselines, waiting| RoundTripSpec {
         method,
         variant,
         baselines,
@@ -55,7 +55,7 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         bytes: ROUND_TRIP_BYTES,
     };
     let message = |baselines, waiting: Waiting| {
-        asked(Carrier::Port.method(), Some(waiting.name()), baselines, waiting).message(stage, Carrier::Port)
+        spec(Carrier::Port.method(), Some(waiting.name()), baselines, waiting).message(stage, Carrier::Port)
     };
     Series {
         workload: NAME,
@@ -65,13 +65,13 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         link: None,
         figure: Figure::MedianLatency,
         trials: vec![
-            asked("tcp-blocking", None, &[], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
-            asked("udp-blocking", None, &["tcp-blocking"], Blocking).udp(stage),
-            asked("xdp-poll", None, &["tcp-blocking"], Blocking).xdp(stage),
+            spec("tcp-blocking", None, &[], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-blocking", None, &["tcp-blocking"], Blocking).udp(stage),
+            spec("xdp-poll", None, &["tcp-blocking"], Blocking).xdp(stage),
             message(&["tcp-blocking"], Blocking),
-            asked("tcp-spinning", None, &[], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
-            asked("udp-spinning", None, &["tcp-spinning"], Spinning).udp(stage),
-            asked("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp(stage),
+            spec("tcp-spinning", None, &[], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-spinning", None, &["tcp-spinning"], Spinning).udp(stage),
+            spec("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp(stage),
             message(&["tcp-spinning"], Spinning),
         ],
     }

@@ -85,7 +85,7 @@ mod tests {
     /// Values of RFC 2544's table for Gigabit Ethernet, in thousands; it counts the check sequence as part of
     /// a frame.
     #[test]
-    fn a_gigabit_is_what_the_wire_has_room_for() {
+    fn a_gigabit_includes_framing_overhead() {
         for (with_check_sequence, kpps) in [(256, 452), (512, 234), (1518, 81)] {
             assert_eq!(gigabit_of(with_check_sequence - 4), Load::Paced { kpps });
         }

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::udp::Method as SendMethod;
+use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum::{Computed, Offloaded, Omitted};
 use nocopy_report::figure::Figure;
 
@@ -13,7 +13,7 @@ use crate::bench::{Bench, Rounds};
 use crate::datagram::Datagrams;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
-use crate::workload::udp_send::{self, Context, Place, Way};
+use crate::workload::udp_send::{self, Context, SendMethod, SinkTestbed};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "zerocpy";
@@ -51,8 +51,8 @@ pub(crate) const ZEROCPY: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for (bytes, mtu_bytes) in DATAGRAMS {
-        let place = udp_send::delivered(mtu_bytes)?;
-        let series = series(&place, bytes);
+        let testbed = udp_send::delivered(mtu_bytes)?;
+        let series = series(&testbed, bytes);
         let window = bench.plan.window.unwrap_or(bench.plan.halved(RUN));
         let time = RUN_MAX * RUNS * series.trials.len() as u32;
         let rounds = Rounds { count: bench.plan.rounds.min(RUNS), window, time };
@@ -62,18 +62,18 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn series(place: &Place, bytes: usize) -> Series<'_> {
-    let trial = |way, variant, baselines| {
-        let context = Context::of(place, Datagrams::in_bursts(bytes), way);
+fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
+    let trial = |send_method, variant, baselines| {
+        let context = Context::of(testbed, Datagrams::in_bursts(bytes), send_method);
         let trial = context.trial(variant, baselines);
         let run = move |window| at_least(DATAGRAMS_MIN, window, &trial.run);
         Trial { run: Box::new(run), method: trial.method, variant: trial.variant, baselines }
     };
     let port = |copied, checksum, variant, baselines| {
-        trial(Way::Port { copied, checksum }, Some(variant), baselines)
+        trial(SendMethod::Port { copied, checksum }, Some(variant), baselines)
     };
     let mut trials = vec![
-        trial(Way::Singly, None, &[]),
+        trial(SendMethod::Singly, None, &[]),
         // A baseline is the first trial with its name: for the copy the one without checksum, for the
         // checksum the one with it.
         port(true, Omitted, "omitted", &["socket"]),
@@ -82,15 +82,15 @@ fn series(place: &Place, bytes: usize) -> Series<'_> {
         port(false, Omitted, "omitted", &["socket", "xdp-copy", "xdp-udp"]),
     ];
     // Ports complete no checksum of a packet in several frames, which a datagram of 8 KiB is.
-    if place.stage.mtu_bytes() == USUAL_MTU_BYTES {
+    if testbed.stage.mtu_bytes() == USUAL_MTU_BYTES {
         trials.push(port(false, Offloaded, "offloaded", &["socket"]));
     }
-    let foreign = [SendMethod::ZeroCopy, SendMethod::UringZeroCopy];
-    trials.extend(foreign.map(|method| trial(Way::Foreign(method), None, &["socket"])));
+    let foreign = [Method::ZeroCopy, Method::UringZeroCopy];
+    trials.extend(foreign.map(|method| trial(SendMethod::Foreign(method), None, &["socket"])));
     Series {
         workload: NAME,
         title: format!("{bytes}-byte datagrams"),
-        sink: Some(place.sink.name()),
+        sink: Some(testbed.sink.name()),
         payload_bytes: bytes,
         link: None,
         figure: Figure::PacketsPerSecond,
@@ -133,7 +133,7 @@ mod tests {
     use crate::window::Reading;
 
     #[test]
-    fn a_run_goes_on_until_enough_have_arrived() {
+    fn a_run_continues_until_the_minimum_has_arrived() {
         let runs = Cell::new(0);
         let run = |window: Duration| {
             runs.set(runs.get() + 1);

@@ -8,8 +8,8 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
+use super::messages::Report;
 use super::source::{SOURCE_BYTES, Source};
-use super::words::Report;
 use crate::cpu;
 use crate::window::Reading;
 

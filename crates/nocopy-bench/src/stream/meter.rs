@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::words::Word;
-use crate::child::say;
+use super::messages::PeerMessage;
+use crate::child::print_message;
 use crate::window::{Gauge, Reading};
 
 #[derive(Debug)]
@@ -23,11 +23,11 @@ impl<'w> Meter<'w> {
         self.gauge.count(bytes as u64);
         if !self.is_under_way {
             self.is_under_way = true;
-            say(&Word::UnderWay)?;
+            print_message(&PeerMessage::UnderWay)?;
         }
         if !self.is_measuring && self.gauge.is_measuring() {
             self.is_measuring = true;
-            say(&Word::Measuring)?;
+            print_message(&PeerMessage::Measuring)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! that runs its process, and would slow down the sender, too.
 
 mod amount;
-mod cast;
+mod messages;
 mod meter;
 mod ours;
 mod peer;
@@ -18,17 +18,17 @@ mod process;
 mod proxy;
 mod receive;
 mod send;
+mod setup;
 mod source;
 mod task;
 mod transfer;
-mod words;
 
 pub(crate) use amount::Amount;
-pub(crate) use cast::{Cast, Side};
 pub(crate) use process::run;
-pub(crate) use proxy::ProxyWay;
-pub(crate) use receive::ReceiveWay;
-pub(crate) use send::SendWay;
+pub(crate) use proxy::ProxyMode;
+pub(crate) use receive::ReceiveMode;
+pub(crate) use send::SendMode;
+pub(crate) use setup::{Side, StreamSetup};
 pub(crate) use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
 pub(crate) use transfer::Transfer;
 

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::{Method, Published, ReceiveMethod, Sender, Stream};
 use nocopy::{Buffer, Pool};
 
+use super::messages::Report;
 use super::meter::Meter;
 use super::source::{CHUNK_BYTES, fill};
-use super::words::Report;
 use crate::frame;
 use nocopy_report::result::Evidence;
 
 /// Bytes of a buffer of a socket's own pool, by default.
 const BUFFER_BYTES: usize = 64 << 10;
 
-const NAP: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sends owned buffers by this method, or by the one that measures best.
 pub(super) fn send(
@@ -43,7 +43,7 @@ pub(super) fn send(
         #[allow(unsafe_code)]
         let opened = unsafe { builder.wrap_unshared(stream.try_clone()?) };
         match opened {
-            Err(error) if is_short_of_memory(&error) && Instant::now() < give_up => sleep(NAP),
+            Err(error) if is_short_of_memory(&error) && Instant::now() < give_up => sleep(RETRY_INTERVAL),
             opened => break opened.map_err(io::Error::other)?,
         }
     };
@@ -82,14 +82,14 @@ pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<
 
 /// Buffers are reused in every case; taking the last returned one first keeps them in the cache.
 fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
-    let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
-    for buffer in &mut home {
+    let mut free_buffers: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    for buffer in &mut free_buffers {
         buffer.resize(BUFFER_BYTES);
         buffer.as_mut().into_iter().for_each(fill);
     }
     while meter.sending() {
         for _ in 0..CHUNK_BYTES / BUFFER_BYTES {
-            let mut buffer = match home.pop_front() {
+            let mut buffer = match free_buffers.pop_front() {
                 Some(buffer) => buffer,
                 None => sender.wait_buffer(Duration::MAX)?.expect("no limit"),
             };
@@ -97,10 +97,10 @@ fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
             sender.send(buffer).map_err(|rejected| rejected.reason)?;
         }
         sender.flush()?;
-        home.extend(std::iter::from_fn(|| sender.buffer()));
+        free_buffers.extend(std::iter::from_fn(|| sender.buffer()));
         meter.count(CHUNK_BYTES)?;
     }
-    home.into_iter().for_each(|buffer| sender.recycle(buffer));
+    free_buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     Ok(())
 }
 

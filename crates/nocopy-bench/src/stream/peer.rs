@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{ChildStdin, Stdio};
 
+use super::messages::{PeerMessage, Report};
 use super::task::Task;
-use super::words::{Report, Word};
-use crate::child::{Kind, ScopedChild};
+use crate::child::{ChildKind, ScopedChild};
 use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
@@ -15,23 +15,23 @@ use crate::window::Phase;
 pub(super) struct Peer {
     child: ScopedChild,
     phases: ChildStdin,
-    words: Lines,
+    messages: Lines,
 }
 
 impl Peer {
     pub(super) fn start(site: &Site, task: Task) -> io::Result<Self> {
-        let mut command = Kind::Stream.command(&task)?;
+        let mut command = ChildKind::Stream.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = ScopedChild(site.run(|| command.spawn())?);
-        let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(phases), Some(messages)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes, as said above");
         };
-        Ok(Self { child, phases, words: Lines::new(words) })
+        Ok(Self { child, phases, messages: Lines::new(messages) })
     }
 
     pub(super) fn address(&mut self) -> io::Result<SocketAddr> {
         match self.next()? {
-            Word::Listening(address) => Ok(address),
+            PeerMessage::Listening(address) => Ok(address),
             other => Err(unexpected(&other)),
         }
     }
@@ -40,30 +40,30 @@ impl Peer {
         self.child.id()
     }
 
-    pub(super) fn wait_for(&mut self, awaited: &Word) -> io::Result<()> {
-        let word = self.next()?;
-        if word == *awaited { Ok(()) } else { Err(unexpected(&word)) }
+    pub(super) fn wait_for(&mut self, expected: &PeerMessage) -> io::Result<()> {
+        let message = self.next()?;
+        if message == *expected { Ok(()) } else { Err(unexpected(&message)) }
     }
 
-    pub(super) fn tell(&mut self, phase: Phase) -> io::Result<()> {
+    pub(super) fn send_phase(&mut self, phase: Phase) -> io::Result<()> {
         self.phases.write_all(&[phase as u8])
     }
 
     pub(super) fn report(&mut self) -> io::Result<Report> {
         match self.next()? {
-            Word::Done(report) => Ok(report),
+            PeerMessage::Done(report) => Ok(report),
             other => Err(unexpected(&other)),
         }
     }
 
-    fn next(&mut self) -> io::Result<Word> {
-        match serde_json::from_slice(&self.words.next()?)? {
-            Word::Failed(why) => Err(io::Error::other(why)),
-            word => Ok(word),
+    fn next(&mut self) -> io::Result<PeerMessage> {
+        match serde_json::from_slice(&self.messages.next()?)? {
+            PeerMessage::Failed(why) => Err(io::Error::other(why)),
+            message => Ok(message),
         }
     }
 }
 
-fn unexpected(word: &Word) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("its process said {word:?} out of turn"))
+fn unexpected(message: &PeerMessage) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("its process said {message:?} out of turn"))
 }

@@ -7,67 +7,67 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 
+use super::messages::{PeerMessage, Report};
 use super::meter::Meter;
 use super::task::{Role, Task};
-use super::words::{Report, Word};
 use super::{CONGESTION_CONTROL, amount, proxy, receive, send};
 use crate::Failure;
 use crate::baseline::tcp::set_congestion_control;
-use crate::child::say;
+use crate::child::print_message;
 use crate::cpu;
 use crate::window::{Phase, Reading, Window};
 use nocopy_report::{Outcome, capability};
 
 /// The interval at which an idle process checks for the end.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The main function of the process.
 pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
-    let word = match follow(task) {
-        Ok(report) => Word::Done(report),
-        Err(error) => Word::Failed(error.to_string()),
+    let message = match perform(task) {
+        Ok(report) => PeerMessage::Done(report),
+        Err(error) => PeerMessage::Failed(error.to_string()),
     };
-    say(&word).map_err(nocopy_report::Failure::Print)?;
+    print_message(&message).map_err(nocopy_report::Failure::Print)?;
     Ok(Outcome::Positive)
 }
 
-fn follow(task: Task) -> io::Result<Report> {
+fn perform(task: Task) -> io::Result<Report> {
     // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not
     // interrupt another processor.
     cpu::pin(task.processor)?;
-    let course: &'static Course = Box::leak(Box::new(Course::of(&task.role)));
+    let phases: &'static TrialPhases = Box::leak(Box::new(TrialPhases::of(&task.role)));
     match task.role {
-        Role::Send { to, way, source_bytes } => {
+        Role::Send { to, mode, source_bytes } => {
             let stream = connect(to)?;
-            course.begin()?;
-            send::run(stream, way, source_bytes, course.meter())
+            phases.begin()?;
+            send::run(stream, mode, source_bytes, phases.meter())
         }
-        Role::Receive { at, way } => {
+        Role::Receive { at, mode } => {
             let listener = listen(at)?;
-            course.begin()?;
-            receive::run(accept(&listener)?, way, course.meter())
+            phases.begin()?;
+            receive::run(accept(&listener)?, mode, phases.meter())
         }
         Role::SendAmount { to, bytes } => {
             let source = amount::source();
             let stream = connect(to)?;
-            course.begin()?;
+            phases.begin()?;
             amount::send(stream, &source, bytes)
         }
         Role::ReceiveAmount { at, amount } => {
             let listener = listen(at)?;
-            course.begin()?;
+            phases.begin()?;
             let report = amount.receive(&listener, || accept(&listener))?;
-            say(&Word::Received)?;
-            course.wait_until_over();
+            print_message(&PeerMessage::Received)?;
+            phases.wait_until_over();
             Ok(report)
         }
-        Role::Proxy { at, to, way } => {
+        Role::Proxy { at, to, mode } => {
             let (listener, onwards) = (listen(at)?, connect(to)?);
-            course.begin()?;
+            phases.begin()?;
             let incoming = accept(&listener)?;
-            say(&Word::UnderWay)?;
-            let evidence = Some(proxy::run(&incoming, &onwards, way)?);
-            Ok(Report { reading: course.reading(), evidence, mapped_fraction: None })
+            print_message(&PeerMessage::UnderWay)?;
+            let evidence = Some(proxy::run(&incoming, &onwards, mode)?);
+            Ok(Report { reading: phases.reading(), evidence, mapped_fraction: None })
         }
     }
 }
@@ -80,7 +80,7 @@ fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
 }
 
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    say(&Word::Listening(listener.local_addr()?))?;
+    print_message(&PeerMessage::Listening(listener.local_addr()?))?;
     let (stream, _) = listener.accept()?;
     set_congestion_control(&stream, CONGESTION_CONTROL)?;
     Ok(stream)
@@ -94,7 +94,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 
 /// The phases of the trial, as the bench announces them.
 #[derive(Debug)]
-struct Course {
+struct TrialPhases {
     window: Window,
     /// When the window began and ended, each with the processor time until then, for work that cannot be
     /// interrupted to take counts.
@@ -103,7 +103,7 @@ struct Course {
     is_counted: bool,
 }
 
-impl Course {
+impl TrialPhases {
     fn of(role: &Role) -> Self {
         let is_counted = !matches!(role, Role::Proxy { .. });
         Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
@@ -113,7 +113,7 @@ impl Course {
     /// which would keep them.
     fn begin(&'static self) -> io::Result<()> {
         capability::narrow(capability::NONE)?;
-        std::thread::Builder::new().name("phases".into()).spawn(|| self.follow())?;
+        std::thread::Builder::new().name("phases".into()).spawn(|| self.follow_phases())?;
         Ok(())
     }
 
@@ -122,14 +122,15 @@ impl Course {
     }
 
     /// Follows the phases, and ends the process if the bench has ended.
-    fn follow(&self) {
-        let mut word = [0];
+    fn follow_phases(&self) {
+        let mut message = [0];
         let mut input = io::stdin();
-        while let Ok(1) = input.read(&mut word) {
-            let phase = Phase::of(word[0]);
+        while let Ok(1) = input.read(&mut message) {
+            let phase = Phase::of(message[0]);
             self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
             self.window.advance(phase);
-            if phase == Phase::Measure && !self.is_counted && say(&Word::Measuring).is_err() {
+            if phase == Phase::Measure && !self.is_counted && print_message(&PeerMessage::Measuring).is_err()
+            {
                 break;
             }
         }
@@ -138,7 +139,7 @@ impl Course {
 
     fn wait_until_over(&self) {
         while self.window.is_open() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -15,7 +15,7 @@ const SPLICE_CAUSE: &str =
 const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ProxyWay {
+pub(crate) enum ProxyMode {
     /// `read()` and `write()`, through a buffer.
     ReadWrite { buffer_bytes: usize },
     /// The library's pages, by `splice()`.
@@ -23,13 +23,13 @@ pub(crate) enum ProxyWay {
 }
 
 /// Moves bytes until the stream ends, then ends the outgoing stream.
-pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> io::Result<Evidence> {
-    let evidence = match way {
-        ProxyWay::ReadWrite { buffer_bytes } => {
+pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, mode: ProxyMode) -> io::Result<Evidence> {
+    let evidence = match mode {
+        ProxyMode::ReadWrite { buffer_bytes } => {
             read_write(incoming, onwards, buffer_bytes)?;
             Evidence::copied(READ_WRITE_CAUSE)
         }
-        ProxyWay::Splice => {
+        ProxyMode::Splice => {
             splice(incoming, onwards)?;
             Evidence::unknown(SPLICE_CAUSE)
         }

@@ -7,9 +7,9 @@ use nocopy::tcp::ReceiveMethod;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
+use super::messages::Report;
 use super::meter::Meter;
 use super::ours;
-use super::words::Report;
 use crate::frame;
 use nocopy_report::result::Evidence;
 
@@ -18,7 +18,7 @@ const SOCKET_CAUSE: &str = "socket call: the kernel copies what is received";
 const DISCARD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ReceiveWay {
+pub(crate) enum ReceiveMode {
     /// `recv()` into a reused buffer that is not read.
     Unread {
         buffer_bytes: usize,
@@ -34,7 +34,7 @@ pub(crate) enum ReceiveWay {
     Mapped,
 }
 
-impl ReceiveWay {
+impl ReceiveMode {
     /// The length of the buffer, if it is fixed.
     pub(crate) fn buffer_bytes(self) -> Option<usize> {
         match self {
@@ -44,13 +44,13 @@ impl ReceiveWay {
     }
 }
 
-pub(super) fn run(mut stream: TcpStream, way: ReceiveWay, mut meter: Meter<'_>) -> io::Result<Report> {
-    match way {
-        ReceiveWay::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
-        ReceiveWay::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
-        ReceiveWay::Discard => discard(&stream, &mut meter)?,
-        ReceiveWay::Auto => return ours::receive(stream, None, meter),
-        ReceiveWay::Mapped => return ours::receive(stream, Some(ReceiveMethod::Mapped), meter),
+pub(super) fn run(mut stream: TcpStream, mode: ReceiveMode, mut meter: Meter<'_>) -> io::Result<Report> {
+    match mode {
+        ReceiveMode::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
+        ReceiveMode::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
+        ReceiveMode::Discard => discard(&stream, &mut meter)?,
+        ReceiveMode::Auto => return ours::receive(stream, None, meter),
+        ReceiveMode::Mapped => return ours::receive(stream, Some(ReceiveMethod::Mapped), meter),
     }
     let evidence = Some(Evidence::copied(SOCKET_CAUSE));
     Ok(Report { reading: meter.finish(), evidence, ..Report::default() })
@@ -60,7 +60,7 @@ fn by_hand(
     stream: &mut TcpStream,
     buffer_bytes: usize,
     meter: &mut Meter<'_>,
-    look: impl Fn(&[u8]),
+    inspect: impl Fn(&[u8]),
 ) -> io::Result<()> {
     let mut buffer = vec![0; buffer_bytes];
     loop {
@@ -68,7 +68,7 @@ fn by_hand(
         if received == 0 {
             return Ok(());
         }
-        look(&buffer[..received]);
+        inspect(&buffer[..received]);
         meter.count(received)?;
     }
 }

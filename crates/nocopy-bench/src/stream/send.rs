@@ -10,10 +10,10 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use serde::{Deserialize, Serialize};
 
+use super::messages::Report;
 use super::meter::Meter;
 use super::ours;
 use super::source::{CHUNK_BYTES, Source};
-use super::words::Report;
 use crate::baseline::stream_sender;
 use nocopy_report::result::Evidence;
 
@@ -26,7 +26,7 @@ const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent";
 const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions are not read here";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum SendWay {
+pub(crate) enum SendMode {
     Plain,
     /// `sendfile()` from a file that is in memory.
     Sendfile,
@@ -46,20 +46,20 @@ pub(crate) enum SendWay {
 /// Sends until the window closes, then ends the stream.
 pub(super) fn run(
     stream: TcpStream,
-    way: SendWay,
+    mode: SendMode,
     source_bytes: usize,
     mut meter: Meter<'_>,
 ) -> io::Result<Report> {
     let source = || Source::new(source_bytes);
-    let evidence = match way {
-        SendWay::Plain => by_hand(&stream, &mut meter, source(), send_plainly)?,
-        SendWay::Sendfile => by_hand(&stream, &mut meter, source(), send_file)?,
-        SendWay::Vmsplice => by_hand(&stream, &mut meter, source(), send_by_pipe)?,
-        SendWay::WholePages => by_hand(&stream, &mut meter, source(), send_pages)?,
-        SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?,
-        SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?,
-        SendWay::Auto => ours::send(stream, None, source_bytes, &mut meter)?,
-        SendWay::Published => ours::publish(stream, source_bytes, &mut meter)?,
+    let evidence = match mode {
+        SendMode::Plain => by_hand(&stream, &mut meter, source(), send_plainly)?,
+        SendMode::Sendfile => by_hand(&stream, &mut meter, source(), send_file)?,
+        SendMode::Vmsplice => by_hand(&stream, &mut meter, source(), send_by_pipe)?,
+        SendMode::WholePages => by_hand(&stream, &mut meter, source(), send_pages)?,
+        SendMode::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?,
+        SendMode::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?,
+        SendMode::Auto => ours::send(stream, None, source_bytes, &mut meter)?,
+        SendMode::Published => ours::publish(stream, source_bytes, &mut meter)?,
     };
     Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amount, ProxyWay, ReceiveWay, SendWay};
+use super::{Amount, ProxyMode, ReceiveMode, SendMode};
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Task {
@@ -14,9 +14,9 @@ pub(crate) struct Task {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Role {
-    Send { to: SocketAddr, way: SendWay, source_bytes: usize },
-    Receive { at: Ipv4Addr, way: ReceiveWay },
-    Proxy { at: Ipv4Addr, to: SocketAddr, way: ProxyWay },
+    Send { to: SocketAddr, mode: SendMode, source_bytes: usize },
+    Receive { at: Ipv4Addr, mode: ReceiveMode },
+    Proxy { at: Ipv4Addr, to: SocketAddr, mode: ProxyMode },
     SendAmount { to: SocketAddr, bytes: u64 },
     ReceiveAmount { at: Ipv4Addr, amount: Amount },
 }

@@ -3,9 +3,9 @@
 use std::io;
 
 use super::Amount;
+use super::messages::PeerMessage;
 use super::peer::Peer;
 use super::task::{Role, Task};
-use super::words::Word;
 use crate::stage::Stage;
 use crate::window::{Phase, Reading};
 
@@ -36,19 +36,19 @@ impl Transfer {
         let role = Role::SendAmount { to, bytes: self.bytes };
         let site = &stage.sender;
         self.sender = Some(Peer::start(site, Task { role, processor: site.processor(0) })?);
-        self.receiver.wait_for(&Word::Received)
+        self.receiver.wait_for(&PeerMessage::Received)
     }
 
     /// Ends the receiver, and returns how long it took.
     pub(crate) fn end(mut self) -> io::Result<Reading> {
-        self.receiver.tell(Phase::Stop)?;
+        self.receiver.send_phase(Phase::Stop)?;
         let reading = self.receiver.report()?.reading;
         self.sender.as_mut().map(Peer::report).transpose()?;
         match reading.packets == self.bytes {
             true => Ok(reading),
             false => {
-                let said = format!("{} bytes were sent, and {} received", self.bytes, reading.packets);
-                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+                let text = format!("{} bytes were sent, and {} received", self.bytes, reading.packets);
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
         }
     }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_amount_follows_from_the_time_there_is() {
+    fn the_amount_follows_the_available_time() {
         let minute = Duration::from_secs(60);
         let bytes = |trial_ms| amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
         // 42 transfers, 1.43 s each.

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_buffers_that_are_named_are_measured() {
+    fn only_named_buffers_are_measured() {
         for quick in [false, true] {
             let arguments = arguments(&[1_000_000, 4096, 4096], quick);
             let plan = Plan::new(&arguments);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_there_once_and_64_kib_always() {
+    fn cells_are_unique_and_include_64_kib() {
         for (quick, count) in [(false, 13 * 4), (true, 7 * 4)] {
             let plan = Plan::new(&arguments(&[], quick));
             assert_eq!(plan.cells.len(), count);

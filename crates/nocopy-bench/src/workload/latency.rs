@@ -49,7 +49,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {
     use Waiting::{Blocking, Spinning};
-    let asked = |method, baselines, waiting| Asked {
+    let spec = |method, baselines, waiting| RoundTripSpec {
         method,
         variant: None,
         baselines,
@@ -59,14 +59,14 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     let mut trials = Vec::new();
     if stage.is_private() {
         trials.extend([
-            asked("udp-blocking", &[], Blocking).udp(stage),
-            asked("udp-spinning", &[], Spinning).udp(stage),
-            asked("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
-            asked("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-blocking", &[], Blocking).udp(stage),
+            spec("udp-spinning", &[], Spinning).udp(stage),
+            spec("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
+            spec("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
         ]);
     }
-    trials.push(asked("xdp-poll", &["udp-blocking"], Blocking).xdp(stage));
-    trials.push(asked("xdp-spinning", &["udp-spinning", "tcp-spinning"], Spinning).xdp(stage));
+    trials.push(spec("xdp-poll", &["udp-blocking"], Blocking).xdp(stage));
+    trials.push(spec("xdp-spinning", &["udp-spinning", "tcp-spinning"], Spinning).xdp(stage));
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, {PAYLOAD_BYTES}-byte payload, there and back"),
@@ -79,7 +79,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RoundTripSpec {
     pub method: &'static str,
     pub variant: Option<&'static str>,
     pub baselines: &'static [&'static str],
@@ -87,7 +87,7 @@ pub(crate) struct Asked {
     pub bytes: usize,
 }
 
-impl Asked {
+impl RoundTripSpec {
     /// Between two ends that are opened for each run.
     pub(crate) fn trial<'a, E: Exchange + 'a>(
         self,

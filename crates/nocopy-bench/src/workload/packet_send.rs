@@ -16,8 +16,8 @@ use crate::frame::Template;
 use crate::generator::{self, Load};
 use crate::series::{BEST_MODE, Sample, Series, Trial};
 use crate::stage::Stage;
-use crate::traffic::{Work, conduct};
-use crate::xdp::{self, Waiting, Wanted};
+use crate::traffic::{Work, run_trial};
+use crate::xdp::{self, PortSpec, WaitMode};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
@@ -93,22 +93,22 @@ fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>
 pub(crate) fn of_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
     let template = Template::to_peer(stage, frame_bytes);
     let long = frame_bytes == LONG_FRAME_BYTES;
-    let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {
-        let wanted = wanted.map(|wanted| wanted.long(long));
-        let context = Context { stage, sink, template: template.clone(), method, wanted };
+    let trial = |method, baselines, spec: Option<PortSpec>, run: Run| {
+        let spec = spec.map(|spec| spec.long(long));
+        let context = Context { stage, sink, template: template.clone(), method, spec };
         let run = Box::new(move |duration| run(&context, duration));
         Trial { method, variant: None, baselines, run }
     };
-    let port = |method, baselines, wanted| trial(method, baselines, Some(wanted), send_by_port);
+    let port = |method, baselines, spec| trial(method, baselines, Some(spec), send_by_port);
     let mut trials = vec![
         trial(BASELINE, &[], None, send_singly as Run),
         trial("sendmmsg", &[BASELINE], None, send_batches),
         trial("packet-tx-ring", &[BASELINE], None, send_tx_ring),
-        port("ring", &[BASELINE], Wanted::ring(Load::Full)),
-        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Poll)),
+        port("ring", &[BASELINE], PortSpec::ring(Load::Full)),
+        port("xdp", &[BASELINE], PortSpec::xdp(WaitMode::Poll)),
     ];
     if long {
-        trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Send)));
+        trials.push(port("default", &[BASELINE, BEST_MODE], PortSpec::default_for(Purpose::Send)));
     } else {
         // No ratio: no program writes these frames, of which a page is the longest.
         trials.push(trial("kernel-generator", &[], None, generate));
@@ -131,13 +131,13 @@ struct Context<'a> {
     sink: &'a Sink,
     template: Template,
     method: &'static str,
-    wanted: Option<Wanted>,
+    spec: Option<PortSpec>,
 }
 
 impl Context<'_> {
-    fn conduct(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
+    fn run_trial(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
         let count = || self.sink.packets();
-        let traffic = conduct(self.stage, duration, Some(&count), vec![send], Vec::new())
+        let traffic = run_trial(self.stage, duration, Some(&count), vec![send], Vec::new())
             .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
@@ -155,13 +155,13 @@ impl Context<'_> {
 fn send_singly(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let socket = context.socket()?;
     let work: Work<'_> = Box::new(|gauge| packet_socket::send_singly(&socket, &context.template, gauge));
-    context.conduct(duration, work, Evidence::copied(SOCKET_CAUSE))
+    context.run_trial(duration, work, Evidence::copied(SOCKET_CAUSE))
 }
 
 fn send_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let socket = context.socket()?;
     let work: Work<'_> = Box::new(|gauge| packet_socket::send_batches(&socket, &context.template, gauge));
-    context.conduct(duration, work, Evidence::copied(SOCKET_CAUSE))
+    context.run_trial(duration, work, Evidence::copied(SOCKET_CAUSE))
 }
 
 fn send_tx_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
@@ -172,20 +172,20 @@ fn send_tx_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Fai
         "run it as root or grant CAP_NET_RAW",
     ))?;
     let work: Work<'_> = Box::new(move |gauge| ring.send(&context.template, gauge));
-    context.conduct(duration, work, Evidence::unknown(TX_RING_CAUSE))
+    context.run_trial(duration, work, Evidence::unknown(TX_RING_CAUSE))
 }
 
 fn send_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let wanted = context.wanted.expect("trials of ports want one");
-    let port = wanted.open(&context.stage.sender)?;
+    let spec = context.spec.expect("trials of ports want one");
+    let port = spec.open(&context.stage.sender)?;
     let evidence = xdp::evidence(&port);
     let work: Work<'_> = Box::new(move |gauge| xdp::send(port, &context.template, gauge));
-    context.conduct(duration, work, evidence)
+    context.run_trial(duration, work, evidence)
 }
 
 fn generate(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let generator = generator::open(&context.stage.sender)?;
     let frame = context.template.bytes();
     let work: Work<'_> = Box::new(|gauge| generator::generate(&generator, (frame, None), Load::Full, gauge));
-    context.conduct(duration, work, Evidence::unknown(generator::CAUSE))
+    context.run_trial(duration, work, Evidence::unknown(generator::CAUSE))
 }

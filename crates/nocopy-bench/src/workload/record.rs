@@ -16,7 +16,7 @@ use crate::bench::Bench;
 use crate::frame::Template;
 use crate::generator;
 use crate::plan::Plan;
-use crate::ramp::{self, Rate, Rates, Taken};
+use crate::ramp::{self, Rate, Rates, Throughput};
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
 use nocopy_lab::Lab;
@@ -72,13 +72,13 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 }
 
 #[derive(Debug, Clone)]
-struct Place {
+struct OutputDirectory {
     name: &'static str,
     directory: PathBuf,
 }
 
 /// The first directory on a tmpfs, and the first that is on none, with room enough.
-fn places() -> Vec<Place> {
+fn output_directories() -> Vec<OutputDirectory> {
     let find = |name, on_tmpfs, directories: [&str; 3]| {
         let is_right = |directory: &&str| {
             statfs(*directory).is_ok_and(|found| {
@@ -87,7 +87,7 @@ fn places() -> Vec<Place> {
             })
         };
         let directory = directories.into_iter().find(is_right)?;
-        Some(Place { name, directory: directory.into() })
+        Some(OutputDirectory { name, directory: directory.into() })
     };
     let tmpfs = find(TMPFS_NAME, true, ["/dev/shm", "/tmp", "/run"]);
     let disk = find(DISK, false, ["/var/tmp", "/tmp", "."]);
@@ -101,9 +101,9 @@ fn skips(_plan: &Plan) -> Vec<String> {
     let programs = programs.map(|program| {
         format!("SKIP: {0}: not installed: 'apt install {0}' or what your system calls it.", program.name())
     });
-    let found = places();
+    let found = output_directories();
     let missing =
-        [TMPFS_NAME, DISK].into_iter().filter(move |name| found.iter().all(|place| place.name != *name));
+        [TMPFS_NAME, DISK].into_iter().filter(move |name| found.iter().all(|output| output.name != *name));
     let missing =
         missing.map(|name| format!("SKIP: record to {name}: no directory on one with 6 GiB free was found."));
     programs.chain(missing).collect()
@@ -112,38 +112,44 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn series(stage: &Stage) -> Vec<Series<'_>> {
     let recorders = [Recorder::Tcpdump, Recorder::Dumpcap, Recorder::Nocopy];
     let recorders: Vec<_> = recorders.into_iter().filter(|recorder| recorder.is_installed()).collect();
-    places()
+    output_directories()
         .into_iter()
-        .flat_map(|place| {
-            [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket].map(|figure| (place.clone(), figure))
+        .flat_map(|output| {
+            [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket].map(|figure| (output.clone(), figure))
         })
-        .map(|(place, figure)| one_place(stage, &recorders, &place, figure))
+        .map(|(output, figure)| series_of_output(stage, &recorders, &output, figure))
         .collect()
 }
 
-fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure: Figure) -> Series<'a> {
+fn series_of_output<'a>(
+    stage: &'a Stage,
+    recorders: &[Recorder],
+    output: &OutputDirectory,
+    figure: Figure,
+) -> Series<'a> {
     let case = match figure {
         Figure::PacketsPerSecond => "highest-rate-without-loss".to_owned(),
         _ => format!("{PACE_KPPS}-kpps"),
     };
     let template = Template::to_other_host(stage, FRAME_BYTES);
-    let variant = format!("{} {case}", place.name);
-    let on_disk = place.name == DISK;
+    let variant = format!("{} {case}", output.name);
+    let on_disk = output.name == DISK;
     let trial = |&recorder: &Recorder| {
-        let take = Take { stage, recorder, template: template.clone(), directory: own(&place.directory) };
+        let recording =
+            Recording { stage, recorder, template: template.clone(), directory: own(&output.directory) };
         let baselines: &'static [&'static str] =
             if recorder == Recorder::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
         let step_min = if on_disk { STEP_MIN_DISK } else { STEP_MIN };
         let run = move |window: Duration| match figure {
-            Figure::PacketsPerSecond => take.highest_rate(window.max(step_min)),
-            _ => take.at_pace(window.max(STEP_MIN)),
+            Figure::PacketsPerSecond => recording.highest_rate(window.max(step_min)),
+            _ => recording.at_pace(window.max(STEP_MIN)),
         };
         Trial { method: recorder.name(), variant: Some(variant.clone()), baselines, run: Box::new(run) }
     };
     Series {
         workload: NAME,
-        title: format!("{NAME} to {}, {FRAME_BYTES}-byte frames, {case}", place.name),
-        sink: Some(place.name),
+        title: format!("{NAME} to {}, {FRAME_BYTES}-byte frames, {case}", output.name),
+        sink: Some(output.name),
         payload_bytes: FRAME_BYTES,
         link: None,
         figure,
@@ -157,41 +163,41 @@ fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
 
-struct Take<'a> {
+struct Recording<'a> {
     stage: &'a Stage,
     recorder: Recorder,
     template: Template,
     directory: PathBuf,
 }
 
-impl Take<'_> {
+impl Recording<'_> {
     fn highest_rate(&self, step: Duration) -> Result<Sample, Failure> {
-        RATES.highest(|kpps| self.at(kpps, step)).map(|taken| taken.sample(CAUSE))
+        RATES.find_highest(|kpps| self.at(kpps, step)).map(|throughput| throughput.sample(CAUSE))
     }
 
     fn at_pace(&self, step: Duration) -> Result<Sample, Failure> {
-        self.at(f64::from(PACE_KPPS), step).map(|taken| taken.sample(CAUSE))
+        self.at(f64::from(PACE_KPPS), step).map(|throughput| throughput.sample(CAUSE))
     }
 
     /// Records for a while at a rate. The program runs on the receiver's processor.
-    fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
+    fn at(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
         let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
         let generator = generator::open(&self.stage.sender)?;
         fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
-        let taken = self.stage.receiver.run_pinned(|| self.take(&generator, kpps, step));
+        let throughput = self.stage.receiver.run_pinned(|| self.record(&generator, kpps, step));
         let _ = fs::remove_dir_all(&self.directory); // what is left over does no harm
-        taken.map_err(failed)
+        throughput.map_err(failed)
     }
 
-    fn take(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Taken> {
+    fn record(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Throughput> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
         let file = self.directory.join("packets.pcap");
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
-        let mut taken = ramp::take(self.stage, generator, rate, running)?;
+        let mut throughput = ramp::measure(self.stage, generator, rate, running)?;
         // The word of a packet at a place in the file, if the file is long enough. The packet may be of
         // another program.
-        taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
-        Ok(taken)
+        throughput.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
+        Ok(throughput)
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use nocopy::Cause;
 
-use super::udp_send::{Place, delivered, pair};
+use super::udp_send::{SinkTestbed, delivered, pair};
 use super::{LOOPBACK, Workload, has_loaded};
 use crate::Failure;
-use crate::baseline::datagram_program::{Program, Running};
+use crate::baseline::datagram_program::{Program, RunningProgram};
 use crate::baseline::datagram_sender::PORT;
 use crate::baseline::server_program::{self, Server};
 use crate::bench::Bench;
@@ -23,7 +23,7 @@ use crate::evidence;
 use crate::plan::Plan;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{Stage, USUAL_MTU_BYTES};
-use crate::traffic::{Traffic, Work, conduct};
+use crate::traffic::{Traffic, Work, run_trial};
 use crate::window::{Gauge, Reading};
 use nocopy_lab::Preloaded;
 use nocopy_report::figure::Figure;
@@ -37,7 +37,7 @@ const CEILING: &str = "by-hand";
 const LIMIT: &str = "by-hand-first";
 
 /// The interval at which the thread that waits for a program checks the time.
-const LOOK: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Programs that send, with and without `nocopy run --batch-udp`.
 pub(crate) const RUN_UDP: Workload = Workload {
@@ -68,23 +68,23 @@ fn skips(_plan: &Plan) -> Vec<String> {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let Ok(library) = &Preloaded::Sockets.name() else { return Ok(()) }; // a note says so
-    let places = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
+    let testbeds = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
     let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
     let mut all = Vec::new();
     for program in programs {
         // What gains nothing says as much with one receiver as with two.
-        let places = if program.sends_runs() { &places[..] } else { &places[..1] };
-        all.extend(places.iter().map(|place| of_sender(place, program, library)));
+        let testbeds = if program.sends_runs() { &testbeds[..] } else { &testbeds[..1] };
+        all.extend(testbeds.iter().map(|testbed| of_sender(testbed, program, library)));
     }
     let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
-    all.extend(servers.map(|server| of_server(&places[0].stage, server, library)));
+    all.extend(servers.map(|server| of_server(&testbeds[0].stage, server, library)));
     bench.play(all, 75)
 }
 
-fn of_sender<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'a> {
+fn of_sender<'a>(testbed: &'a SinkTestbed, program: Program, library: &'a Path) -> Series<'a> {
     let trial = |method: &'static str, baselines| {
-        let way = Way { library, method };
-        let run = Box::new(move |duration| Sender { place, program, way }.run(duration));
+        let preload = Preload { library, method };
+        let run = Box::new(move |duration| Sender { testbed, program, preload }.run(duration));
         Trial { method, variant: Some(program.name().into()), baselines, run }
     };
     let trials = match program.sends_runs() {
@@ -99,7 +99,7 @@ fn of_sender<'a>(place: &'a Place, program: Program, library: &'a Path) -> Serie
     Series {
         workload: NAME,
         title: format!("{NAME}, {}, {DATAGRAM_BYTES}-byte datagrams", program.name()),
-        sink: Some(place.sink.name()),
+        sink: Some(testbed.sink.name()),
         payload_bytes: DATAGRAM_BYTES,
         link: None,
         figure: Figure::PacketsPerSecond,
@@ -109,8 +109,8 @@ fn of_sender<'a>(place: &'a Place, program: Program, library: &'a Path) -> Serie
 
 fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<'a> {
     let trial = |method: &'static str, baselines| {
-        let way = Way { library, method };
-        let run = Box::new(move |duration| serve(stage, server, way, duration));
+        let preload = Preload { library, method };
+        let run = Box::new(move |duration| serve(stage, server, preload, duration));
         Trial { method, variant: Some(server.name().into()), baselines, run }
     };
     Series {
@@ -125,12 +125,12 @@ fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Way<'a> {
+struct Preload<'a> {
     library: &'a Path,
     method: &'static str,
 }
 
-impl Way<'_> {
+impl Preload<'_> {
     fn prepare(self, command: &mut Command) {
         for variable in ["LD_PRELOAD", "NOCOPY_BATCH_TUNING", "NOCOPY_BATCH_REPORT"] {
             command.env_remove(variable);
@@ -160,15 +160,16 @@ impl Way<'_> {
 }
 
 /// Answers of a server, as that or the kernel counts them, while its load keeps it busy.
-fn serve(stage: &Stage, server: Server, way: Way<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let start = || server_program::Running::start(server, stage, |command| way.prepare(command));
-    let (running, counter) = start().map_err(way.failed())?;
-    way.check(running.id()).map_err(way.failed())?;
+fn serve(stage: &Stage, server: Server, preload: Preload<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let start = || server_program::RunningServer::start(server, stage, |command| preload.prepare(command));
+    let (running, counter) = start().map_err(preload.failed())?;
+    preload.check(running.id()).map_err(preload.failed())?;
     let counter = Mutex::new(counter);
     let count = || counter.lock().expect("nobody panicked with it").read();
     let cpu = Mutex::new(Duration::ZERO);
     let work: Work<'_> = Box::new(|gauge| watch(gauge, &cpu, || running.cpu()));
-    let mut traffic = conduct(stage, duration, Some(&count), vec![work], vec![]).map_err(way.failed())?;
+    let mut traffic =
+        run_trial(stage, duration, Some(&count), vec![work], vec![]).map_err(preload.failed())?;
     let answers = traffic.sink.map_or(0, |(answers, _)| answers);
     let cpu = *cpu.lock().expect("nobody panicked with it");
     traffic.senders = vec![Reading { packets: answers, elapsed: duration, cpu, packets_total: 0 }];
@@ -176,7 +177,7 @@ fn serve(stage: &Stage, server: Server, way: Way<'_>, duration: Duration) -> Res
 }
 
 fn sample(traffic: Traffic) -> Sample {
-    let evidence = evidence::told(nocopy::Evidence::Copied(Cause::SocketCall));
+    let evidence = evidence::reported(nocopy::Evidence::Copied(Cause::SocketCall));
     Sample { traffic, latency: None, evidence, wanted_share: 1.0 }
 }
 
@@ -192,7 +193,7 @@ fn watch(
         if before.is_none() && gauge.is_measuring() {
             before = Some(taken()?);
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let taken = taken()?.saturating_sub(before.unwrap_or_default());
     *cpu.lock().expect("nobody panicked with it") = taken;
@@ -202,20 +203,22 @@ fn watch(
 /// A program that sends, in one of the four ways.
 #[derive(Debug, Clone, Copy)]
 struct Sender<'a> {
-    place: &'a Place,
+    testbed: &'a SinkTestbed,
     program: Program,
-    way: Way<'a>,
+    preload: Preload<'a>,
 }
 
 impl<'a> Sender<'a> {
     fn run(self, duration: Duration) -> Result<Sample, Failure> {
-        let stage = &self.place.stage;
-        let taker = self.place.sink.taker().into_iter();
+        let stage = &self.testbed.stage;
+        let receiver_kind = self.testbed.sink.receiver_kind().into_iter();
         let datagrams = Datagrams::singly(DATAGRAM_BYTES);
-        let receive = taker.map(|taker| taker.open(&stage.receiver, datagrams)).collect::<Result<_, _>>()?;
+        let receive = receiver_kind
+            .map(|receiver_kind| receiver_kind.open(&stage.receiver, datagrams))
+            .collect::<Result<_, _>>()?;
         let cpu = Arc::new(Mutex::new(Duration::ZERO));
         let work = vec![self.work(&cpu)];
-        let mut traffic = conduct(stage, duration, None, work, receive).map_err(self.way.failed())?;
+        let mut traffic = run_trial(stage, duration, None, work, receive).map_err(self.preload.failed())?;
         // The count of the sink stands for that of the program, which counts nothing.
         let arrived: u64 = traffic.receivers.iter().map(|reading| reading.packets).sum();
         let cpu = *cpu.lock().expect("nobody panicked with it");
@@ -227,10 +230,10 @@ impl<'a> Sender<'a> {
     fn work(self, cpu: &Arc<Mutex<Duration>>) -> Work<'a> {
         let cpu = Arc::clone(cpu);
         Box::new(move |gauge| {
-            let to = (self.place.stage.receiver.ipv4, PORT);
-            let prepare = |command: &mut Command| self.way.prepare(command);
-            let running = Running::start(self.program, to, DATAGRAM_BYTES, prepare)?;
-            self.way.check(running.id())?;
+            let to = (self.testbed.stage.receiver.ipv4, PORT);
+            let prepare = |command: &mut Command| self.preload.prepare(command);
+            let running = RunningProgram::start(self.program, to, DATAGRAM_BYTES, prepare)?;
+            self.preload.check(running.id())?;
             watch(gauge, &cpu, || running.cpu())?;
             drop(running);
             gauge.count(0);

@@ -8,9 +8,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{Done, Window};
+use super::{ReadResult, Window};
 
-pub(super) fn read(from: SocketAddr, connections: usize, bytes: usize, window: Duration) -> io::Result<Done> {
+pub(super) fn read(
+    from: SocketAddr,
+    connections: usize,
+    bytes: usize,
+    window: Duration,
+) -> io::Result<ReadResult> {
     let streams: Vec<TcpStream> =
         (0..connections).map(|_| TcpStream::connect(from)).collect::<Result<_, _>>()?;
     let mut buffer = vec![0; bytes];
@@ -27,8 +32,8 @@ pub(super) fn read(from: SocketAddr, connections: usize, bytes: usize, window: D
             match recv(stream, &mut buffer[..], flags) {
                 Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok((_, count)) => {
-                    if let Some(done) = window.count(count)? {
-                        return Ok(done);
+                    if let Some(result) = window.count(count)? {
+                        return Ok(result);
                     }
                 }
                 Err(Errno::AGAIN) => {}

@@ -20,8 +20,8 @@ pub(crate) fn version() -> String {
     let ask = |words: &[&str]| {
         let asked =
             Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-        let said = asked.ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&said.stdout).trim().to_owned()).filter(|version| !version.is_empty())
+        let output = asked.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|version| !version.is_empty())
     };
     questions.into_iter().find_map(ask).unwrap_or_else(|| "of an unknown version".into())
 }
@@ -34,8 +34,8 @@ pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
     match output.status.success() {
         true => Ok(program),
         false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let first = said.lines().find(|line| line.contains("error")).unwrap_or("it says nothing");
+            let output = String::from_utf8_lossy(&output.stderr);
+            let first = output.lines().find(|line| line.contains("error")).unwrap_or("it says nothing");
             Err(io::Error::other(format!("{COMPILER} does not compile the program on libnfs: {first}")))
         }
     }

@@ -6,8 +6,8 @@
 //! ```
 //! Each client opens and closes its own window, so that all are measured in the same way.
 
-mod by_asking;
-mod by_posting;
+mod by_posted_buffers;
+mod by_prepared_calls;
 mod by_recv;
 pub(crate) mod libnfs;
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::child::say;
+use crate::child::print_message;
 use crate::{Failure, cpu};
 use nocopy_report::{Outcome, capability};
 
@@ -29,32 +29,32 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(25);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    pub(crate) way: Way,
+    pub(crate) method: ReadMethod,
     pub(crate) connections: usize,
     pub(crate) window: Duration,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Way {
+pub(crate) enum ReadMethod {
     /// A file from start to end, repeatedly, by this library's client; its contents are as the bench wrote
     /// them.
     Post { url: String, bytes: usize, file_bytes: u64 },
     /// The same reads by prepared calls; only the length of replies is looked at.
-    Ask { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },
+    PreparedCalls { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },
     /// Any bytes, into a buffer of that length.
     Recv { from: SocketAddr, bytes: usize },
 }
 
 /// The process's messages.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum ClientMessage {
     Measuring,
-    Done(Done),
+    Done(ReadResult),
     Failed(String),
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub(crate) struct ReadResult {
     pub(crate) bytes: u64,
     pub(crate) elapsed_ns: u64,
     pub(crate) cpu_ns: u64,
@@ -66,25 +66,25 @@ pub(crate) struct Done {
 
 /// The main function of the process.
 pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
-    let done = capability::narrow(capability::NONE).and_then(|()| read(task));
-    let (word, outcome) = match done {
-        Ok(done) => (Word::Done(done), Outcome::Positive),
-        Err(error) => (Word::Failed(error.to_string()), Outcome::Negative),
+    let result = capability::narrow(capability::NONE).and_then(|()| read(task));
+    let (message, outcome) = match result {
+        Ok(result) => (ClientMessage::Done(result), Outcome::Positive),
+        Err(error) => (ClientMessage::Failed(error.to_string()), Outcome::Negative),
     };
-    say(&word).map_err(nocopy_report::Failure::Print)?;
+    print_message(&message).map_err(nocopy_report::Failure::Print)?;
     Ok(outcome)
 }
 
-fn read(task: &Task) -> io::Result<Done> {
-    let Task { way, connections, window } = task;
-    match way {
-        Way::Post { url, bytes, file_bytes } => {
-            by_posting::read(url, *connections, *bytes, *file_bytes, *window)
+fn read(task: &Task) -> io::Result<ReadResult> {
+    let Task { method, connections, window } = task;
+    match method {
+        ReadMethod::Post { url, bytes, file_bytes } => {
+            by_posted_buffers::read(url, *connections, *bytes, *file_bytes, *window)
         }
-        Way::Ask { url, from, bytes, file_bytes } => {
-            by_asking::read(url, *from, *connections, *bytes, *file_bytes, *window)
+        ReadMethod::PreparedCalls { url, from, bytes, file_bytes } => {
+            by_prepared_calls::read(url, *from, *connections, *bytes, *file_bytes, *window)
         }
-        Way::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
+        ReadMethod::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
     }
 }
 
@@ -103,16 +103,16 @@ impl Window {
     }
 
     /// Counts bytes; returns the result, once the window is over.
-    fn count(&mut self, bytes: usize) -> io::Result<Option<Done>> {
+    fn count(&mut self, bytes: usize) -> io::Result<Option<ReadResult>> {
         self.bytes += bytes as u64;
         let now = Instant::now();
         match self.begin {
             None if now - self.ready >= WARM_UP => {
                 self.begin = Some((now, cpu::process_time(), self.bytes));
-                say(&Word::Measuring)?;
+                print_message(&ClientMessage::Measuring)?;
                 Ok(None)
             }
-            Some((begin, cpu, before)) if now - begin >= self.length => Ok(Some(Done {
+            Some((begin, cpu, before)) if now - begin >= self.length => Ok(Some(ReadResult {
                 bytes: self.bytes - before,
                 elapsed_ns: (now - begin).as_nanos() as u64,
                 cpu_ns: (cpu::process_time() - cpu).as_nanos() as u64,

@@ -25,7 +25,7 @@ const READ_BYTES_MAX: usize = 1 << 20;
 
 /// The method of moving the file's bytes into the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Way {
+pub(crate) enum TransferMethod {
     /// `pread()` into a buffer, and `writev()` of header and buffer.
     PreadWritev,
     /// The header by `send()` with `MSG_MORE`, then `sendfile()`.
@@ -36,16 +36,16 @@ pub(crate) enum Way {
 
 #[derive(Debug)]
 pub(super) struct Server {
-    way: Way,
+    method: TransferMethod,
     listener: TcpListener,
     file: File,
     buffer: Vec<u8>,
 }
 
 impl Server {
-    pub(super) fn open(way: Way, at: Ipv4Addr, file: &Path) -> io::Result<Self> {
+    pub(super) fn open(method: TransferMethod, at: Ipv4Addr, file: &Path) -> io::Result<Self> {
         let buffer = vec![0; READ_BYTES_MAX];
-        Ok(Self { way, listener: TcpListener::bind((at, 0))?, file: File::open(file)?, buffer })
+        Ok(Self { method, listener: TcpListener::bind((at, 0))?, file: File::open(file)?, buffer })
     }
 
     pub(super) fn port(&self) -> io::Result<u16> {
@@ -85,8 +85,8 @@ impl Server {
             return Err(io::Error::other("a call that is no read of the file"));
         };
         let bytes = (bytes as usize).min(READ_BYTES_MAX);
-        match self.way {
-            Way::Sendfile => self.send_file(call.xid, offset, bytes, stream),
+        match self.method {
+            TransferMethod::Sendfile => self.send_file(call.xid, offset, bytes, stream),
             _ => self.copy(call.xid, offset, bytes, stream),
         }
     }

@@ -33,14 +33,14 @@ pub(crate) const MOUNT_PORT: u16 = 20_491;
 /// More than the files of any workload.
 const DESCRIPTORS: u64 = 16_384;
 
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why it cannot be compared with here, if so.
 pub(crate) fn missing() -> Option<&'static str> {
     let can_start = |program: &str| {
-        let said = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let output = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
         // Asked for help, programs end with several codes; those whose libraries are missing with 127.
-        said.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
+        output.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
     };
     let has_module = MODULE_DIRECTORIES.iter().any(|directory| Path::new(directory).join(MODULE).exists());
     if !(has_module && can_start(GANESHA) && can_start(RPCBIND)) {
@@ -60,11 +60,11 @@ fn may_have_descriptors() -> bool {
 
 /// Both programs; killed when dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningGanesha {
     programs: Vec<ScopedChild>,
 }
 
-impl Running {
+impl RunningGanesha {
     /// Starts them, and waits until files are served.
     pub(super) fn start(directory: &Path, scratch: &Path, is_writable: bool) -> io::Result<Self> {
         hide_state()?;
@@ -101,17 +101,17 @@ impl Running {
                 has_ended |= program.try_wait()?.is_some();
             }
             if has_ended || Instant::now() > give_up {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                let last = said.lines().next_back().unwrap_or_default();
+                let output = fs::read_to_string(log).unwrap_or_default();
+                let last = output.lines().next_back().unwrap_or_default();
                 return Err(io::Error::other(format!("{GANESHA} does not serve, and logged '{last}'")));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningGanesha {
     fn drop(&mut self) {
         while self.programs.pop().is_some() {} // Ganesha before rpcbind
     }

@@ -18,17 +18,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use by_hand::{FILE, Way};
+pub(crate) use by_hand::{FILE, TransferMethod};
 pub(crate) use ganesha::{MOUNT_PORT, missing};
 
 use crate::Failure;
-use crate::child::say;
+use crate::child::print_message;
 use nocopy_report::{Outcome, capability};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Reads or writes of one file, by a minimal server.
-    ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
+    ByHand { method: TransferMethod, at: Ipv4Addr, file: PathBuf },
     /// Sends the content of a file again and again, whatever the call.
     Recorded { at: Ipv4Addr, file: PathBuf },
     /// Ganesha, with a directory; its own files are in another one.
@@ -36,7 +36,7 @@ pub(crate) enum Task {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum ServerMessage {
     Serving { port: u16, process: u32 },
     Failed(String),
 }
@@ -46,7 +46,8 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     match serve(task) {
         Ok(()) => Ok(Outcome::Positive),
         Err(error) => {
-            say(&Word::Failed(error.to_string())).map_err(nocopy_report::Failure::Print)?;
+            print_message(&ServerMessage::Failed(error.to_string()))
+                .map_err(nocopy_report::Failure::Print)?;
             Ok(Outcome::Negative)
         }
     }
@@ -54,12 +55,12 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
 
 fn serve(task: Task) -> io::Result<()> {
     match task {
-        Task::ByHand { way: Way::RecvPwrite, at, file } => {
+        Task::ByHand { method: TransferMethod::RecvPwrite, at, file } => {
             let server = writes_by_hand::Server::open(at, &file)?;
             serve_by_hand(server.port()?, || server.run())
         }
-        Task::ByHand { way, at, file } => {
-            let server = by_hand::Server::open(way, at, &file)?;
+        Task::ByHand { method, at, file } => {
+            let server = by_hand::Server::open(method, at, &file)?;
             serve_by_hand(server.port()?, || server.run())
         }
         Task::Recorded { at, file } => {
@@ -67,8 +68,8 @@ fn serve(task: Task) -> io::Result<()> {
             serve_by_hand(server.port()?, || server.run())
         }
         Task::Ganesha { directory, scratch, is_writable } => {
-            let running = ganesha::Running::start(&directory, &scratch, is_writable)?;
-            say(&Word::Serving { port: ganesha::PORT, process: running.process() })?;
+            let running = ganesha::RunningGanesha::start(&directory, &scratch, is_writable)?;
+            print_message(&ServerMessage::Serving { port: ganesha::PORT, process: running.process() })?;
             wait_for_end();
             Ok(())
         }
@@ -78,7 +79,7 @@ fn serve(task: Task) -> io::Result<()> {
 fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Serving needs no privileges, and nothing needs to be closed after it.
     capability::narrow(capability::NONE)?;
-    say(&Word::Serving { port, process: std::process::id() })?;
+    print_message(&ServerMessage::Serving { port, process: std::process::id() })?;
     std::thread::Builder::new().name("end".into()).spawn(|| {
         wait_for_end();
         std::process::exit(0);

@@ -8,8 +8,8 @@ use crate::frame::Template;
 use crate::generator::{self, Load, WANTED_ONE_IN};
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
-use crate::traffic::{Work, conduct};
-use crate::xdp::{self, Waiting, Wanted};
+use crate::traffic::{Work, run_trial};
+use crate::xdp::{self, PortSpec, WaitMode};
 use nocopy_report::figure::Figure;
 
 const SINK: &str = "a program that reads every byte of what it gets; 1 % is what it wants";
@@ -17,12 +17,12 @@ const SINK: &str = "a program that reads every byte of what it gets; 1 % is what
 pub(super) fn series(stage: &Stage, load: Load, frame_bytes: usize) -> Series<'_> {
     let unwanted = Template::to_other_host(stage, frame_bytes);
     let wanted_one = Template::wanted_by_filter(stage, frame_bytes);
-    let trial = |method, baselines, wanted: Wanted| {
+    let trial = |method, baselines, spec: PortSpec| {
         let (unwanted, wanted_one) = (unwanted.clone(), wanted_one.clone());
-        let run = move |duration| receive(stage, (&unwanted, &wanted_one), load, method, wanted, duration);
+        let run = move |duration| receive(stage, (&unwanted, &wanted_one), load, method, spec, duration);
         Trial { method, variant: Some(load.name()), baselines, run: Box::new(run) }
     };
-    let (port, ring) = (Wanted::xdp(Waiting::Coalesced(load)), Wanted::ring(load));
+    let (port, ring) = (PortSpec::xdp(WaitMode::Coalesced(load)), PortSpec::ring(load));
     Series {
         workload: NAME,
         title: format!("{NAME} with a filter, {frame_bytes}-byte frames, {}", load.name()),
@@ -44,20 +44,20 @@ fn receive(
     (unwanted, wanted_one): (&Template, &Template),
     load: Load,
     method: &'static str,
-    wanted: Wanted,
+    spec: PortSpec,
     duration: Duration,
 ) -> Result<Sample, Failure> {
-    let _admission = match wanted.is_ring() {
+    let _admission = match spec.is_ring() {
         true => admit(stage, Source::Generator(load))?,
         false => None,
     };
-    let port = wanted.open(&stage.receiver)?;
+    let port = spec.open(&stage.receiver)?;
     let evidence = xdp::evidence(&port);
     let generator = generator::open(&stage.sender)?;
     let frames = (unwanted.bytes(), Some(wanted_one.bytes()));
     let send: Work<'_> = Box::new(|gauge| generator::generate(&generator, frames, load, gauge));
     let work: Work<'_> = Box::new(move |gauge| xdp::receive(port, gauge));
-    let traffic = conduct(stage, duration, None, vec![send], vec![work]).map_err(failed(method))?;
-    let wanted_share = if wanted.is_filtered() { 1.0 / f64::from(WANTED_ONE_IN) } else { 1.0 };
+    let traffic = run_trial(stage, duration, None, vec![send], vec![work]).map_err(failed(method))?;
+    let wanted_share = if spec.is_filtered() { 1.0 / f64::from(WANTED_ONE_IN) } else { 1.0 };
     Ok(Sample { traffic, latency: None, evidence, wanted_share })
 }

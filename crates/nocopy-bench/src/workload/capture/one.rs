@@ -13,8 +13,8 @@ use crate::frame::{Template, read_any};
 use crate::generator::{self, Load};
 use crate::series::{BEST_MODE, Sample, Series, Trial};
 use crate::stage::{FRAME_BYTES_MAX, Stage};
-use crate::traffic::{Sink, Work, conduct};
-use crate::xdp::{self, Waiting, Wanted};
+use crate::traffic::{Sink, Work, run_trial};
+use crate::xdp::{self, PortSpec, WaitMode};
 use nocopy_report::result::Evidence;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies each socket buffer into the program's memory";
@@ -23,20 +23,20 @@ const LIMIT_CAUSE: &str = "dropped by the driver: no program sees these frames";
 pub(super) fn series(stage: &Stage, source: Source, frame_bytes: usize) -> Series<'_> {
     let template = Template::to_other_host(stage, frame_bytes);
     let (load, long) = (source.load(), frame_bytes == LONG_FRAME_BYTES);
-    let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {
-        let wanted = wanted.map(|wanted| wanted.long(long));
-        let context = Context { stage, source, template: template.clone(), method, wanted };
-        let waiting = wanted.and_then(Wanted::waiting).map(|waiting| waiting.name().to_owned());
+    let trial = |method, baselines, spec: Option<PortSpec>, run: Run| {
+        let spec = spec.map(|spec| spec.long(long));
+        let context = Context { stage, source, template: template.clone(), method, spec };
+        let waiting = spec.and_then(PortSpec::waiting).map(|waiting| waiting.name().to_owned());
         let variant = Some(waiting.into_iter().chain([source.name()]).collect::<Vec<_>>().join(" "));
         Trial { method, variant, baselines, run: Box::new(move |duration| run(&context, duration)) }
     };
-    let port = |method, baselines, wanted| trial(method, baselines, Some(wanted), receive_by_port);
+    let port = |method, baselines, spec| trial(method, baselines, Some(spec), receive_by_port);
     let mut trials = vec![
         trial(BASELINE, &[], None, receive_ring as Run),
-        port("ring", &[BASELINE], Wanted::ring(load)),
-        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Poll)),
-        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Spinning)),
-        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Coalesced(load))),
+        port("ring", &[BASELINE], PortSpec::ring(load)),
+        port("xdp", &[BASELINE], PortSpec::xdp(WaitMode::Poll)),
+        port("xdp", &[BASELINE], PortSpec::xdp(WaitMode::Spinning)),
+        port("xdp", &[BASELINE], PortSpec::xdp(WaitMode::Coalesced(load))),
     ];
     match source {
         Source::Generator(load) => {
@@ -46,7 +46,7 @@ pub(super) fn series(stage: &Stage, source: Source, frame_bytes: usize) -> Serie
             }
         }
         Source::Sockets => {
-            trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Capture)));
+            trials.push(port("default", &[BASELINE, BEST_MODE], PortSpec::default_for(Purpose::Capture)));
         }
     }
     Series {
@@ -67,11 +67,11 @@ struct Context<'a> {
     source: Source,
     template: Template,
     method: &'static str,
-    wanted: Option<Wanted>,
+    spec: Option<PortSpec>,
 }
 
 impl Context<'_> {
-    fn conduct(
+    fn run_trial(
         &self,
         duration: Duration,
         sink: Option<Sink<'_>>,
@@ -79,16 +79,16 @@ impl Context<'_> {
         evidence: Evidence,
     ) -> Result<Sample, Failure> {
         let (sender, frame) = (&self.stage.sender, self.template.bytes());
-        let conduct = |send: Work<'_>| conduct(self.stage, duration, sink, vec![send], receive);
+        let run_trial = |send: Work<'_>| run_trial(self.stage, duration, sink, vec![send], receive);
         let traffic = match self.source {
             Source::Generator(load) => {
                 let generator = generator::open(sender)?;
-                conduct(Box::new(|gauge| generator::generate(&generator, (frame, None), load, gauge)))
+                run_trial(Box::new(|gauge| generator::generate(&generator, (frame, None), load, gauge)))
             }
             Source::Sockets => {
                 let socket = sender.run(|| packet_socket::sender(sender.index));
                 let socket = socket.map_err(Failure::step(self.method, "open a packet socket", ACTION))?;
-                conduct(Box::new(|gauge| packet_socket::send_batches(&socket, &self.template, gauge)))
+                run_trial(Box::new(|gauge| packet_socket::send_batches(&socket, &self.template, gauge)))
             }
         };
         Ok(Sample {
@@ -110,7 +110,7 @@ fn receive_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, 
     ))?;
     let work: Work<'_> =
         Box::new(|gauge| packet_socket::receive_batches(&socket, FRAME_BYTES_MAX, gauge, read_any));
-    context.conduct(duration, None, vec![work], Evidence::copied(SOCKET_CAUSE))
+    context.run_trial(duration, None, vec![work], Evidence::copied(SOCKET_CAUSE))
 }
 
 fn receive_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
@@ -122,21 +122,21 @@ fn receive_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Fai
         ACTION,
     ))?;
     let work: Work<'_> = Box::new(move |gauge| ring.receive(gauge));
-    context.conduct(duration, None, vec![work], Evidence::copied(RING_CAUSE))
+    context.run_trial(duration, None, vec![work], Evidence::copied(RING_CAUSE))
 }
 
 fn receive_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let wanted = context.wanted.expect("trials of ports want one");
-    let _admission = match wanted.is_ring() {
+    let spec = context.spec.expect("trials of ports want one");
+    let _admission = match spec.is_ring() {
         true => admit(context.stage, context.source)?,
         false => None,
     };
-    let port = wanted.open(&context.stage.receiver)?;
+    let port = spec.open(&context.stage.receiver)?;
     let evidence = xdp::evidence(&port);
     let long = context.template.bytes().len() == LONG_FRAME_BYTES;
     let receive = if long { xdp::receive_chains } else { xdp::receive };
     let work: Work<'_> = Box::new(move |gauge| receive(port, gauge));
-    context.conduct(duration, None, vec![work], evidence)
+    context.run_trial(duration, None, vec![work], evidence)
 }
 
 /// The limit: the packets that arrive if no program receives them.
@@ -145,5 +145,5 @@ fn drop_all(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure
     let (program, counter) = Program::counting_drop()?;
     let _attachment = receiver.run(|| program.attach(&receiver.interface, Attach::Native))?;
     let count = || counter.packets();
-    context.conduct(duration, Some(&count), Vec::new(), Evidence::unknown(LIMIT_CAUSE))
+    context.run_trial(duration, Some(&count), Vec::new(), Evidence::unknown(LIMIT_CAUSE))
 }

@@ -9,8 +9,8 @@ use crate::frame::Template;
 use crate::generator::{self, Load};
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
-use crate::traffic::{Work, conduct};
-use crate::xdp::{self, Waiting, Wanted};
+use crate::traffic::{Work, run_trial};
+use crate::xdp::{self, PortSpec, WaitMode};
 use nocopy_report::result::Evidence;
 
 const QUEUES: usize = 2;
@@ -29,13 +29,13 @@ pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
 fn one_load(stage: &Stage, load: Load) -> Series<'_> {
     let template = Template::to_other_host(stage, FRAME_BYTES);
     let name = format!("two-queues {}-each", load.name());
-    let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {
-        let context = Context { stage, load, template: template.clone(), method, wanted };
-        let waiting = wanted.and_then(Wanted::waiting).map(|waiting| waiting.name().to_owned());
+    let trial = |method, baselines, spec: Option<PortSpec>, run: Run| {
+        let context = Context { stage, load, template: template.clone(), method, spec };
+        let waiting = spec.and_then(PortSpec::waiting).map(|waiting| waiting.name().to_owned());
         let variant = Some(waiting.into_iter().chain([name.clone()]).collect::<Vec<_>>().join(" "));
         Trial { method, variant, baselines, run: Box::new(move |duration| run(&context, duration)) }
     };
-    let port = |method, wanted| trial(method, &[BASELINE], Some(wanted), receive_by_ports);
+    let port = |method, spec| trial(method, &[BASELINE], Some(spec), receive_by_ports);
     Series {
         workload: NAME,
         title: format!("{NAME}, {FRAME_BYTES}-byte frames, {name}"),
@@ -45,8 +45,8 @@ fn one_load(stage: &Stage, load: Load) -> Series<'_> {
         figure: figure(load),
         trials: vec![
             trial(BASELINE, &[], None, receive_rings),
-            port("ring-fanout", Wanted::ring(load)),
-            port("xdp", Wanted::xdp(Waiting::Coalesced(load))),
+            port("ring-fanout", PortSpec::ring(load)),
+            port("xdp", PortSpec::xdp(WaitMode::Coalesced(load))),
         ],
     }
 }
@@ -58,11 +58,11 @@ struct Context<'a> {
     load: Load,
     template: Template,
     method: &'static str,
-    wanted: Option<Wanted>,
+    spec: Option<PortSpec>,
 }
 
 impl Context<'_> {
-    fn conduct(
+    fn run_trial(
         &self,
         duration: Duration,
         receive: Vec<Work<'_>>,
@@ -74,7 +74,7 @@ impl Context<'_> {
             Box::new(|gauge| generator::generate(&generator, (frame, None), self.load, gauge))
         };
         let senders = (0..QUEUES).map(|_| send()).collect();
-        let traffic = conduct(self.stage, duration, None, senders, receive).map_err(failed(self.method))?;
+        let traffic = run_trial(self.stage, duration, None, senders, receive).map_err(failed(self.method))?;
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 }
@@ -86,17 +86,17 @@ fn receive_rings(context: &Context<'_>, duration: Duration) -> Result<Sample, Fa
     let rings = receiver.run(|| (0..QUEUES).map(|_| open()).collect::<Result<Vec<_>, _>>());
     let rings = rings.map_err(Failure::step(context.method, "open packet rings", ACTION))?;
     let work = |mut ring: PacketRing| -> Work<'_> { Box::new(move |gauge| ring.receive(gauge)) };
-    context.conduct(duration, rings.into_iter().map(work).collect(), Evidence::copied(RING_CAUSE))
+    context.run_trial(duration, rings.into_iter().map(work).collect(), Evidence::copied(RING_CAUSE))
 }
 
 fn receive_by_ports(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let wanted = context.wanted.expect("trials of ports want one");
-    let _admission = match wanted.is_ring() {
+    let spec = context.spec.expect("trials of ports want one");
+    let _admission = match spec.is_ring() {
         true => admit(context.stage, Source::Generator(context.load))?,
         false => None,
     };
-    let ports = wanted.open_queues(&context.stage.receiver)?;
+    let ports = spec.open_queues(&context.stage.receiver)?;
     let evidence = xdp::evidence(&ports[0]);
     let work = |port| -> Work<'_> { Box::new(move |gauge| xdp::receive(port, gauge)) };
-    context.conduct(duration, ports.into_iter().map(work).collect(), evidence)
+    context.run_trial(duration, ports.into_iter().map(work).collect(), evidence)
 }

@@ -10,10 +10,10 @@ use nocopy::integration::xdp::Generator;
 
 use super::{FRAME_BYTES, NAME, Variant};
 use crate::Failure;
-use crate::baseline::recorder::{Recorder, Running};
+use crate::baseline::recorder::{Recorder, RunningRecorder};
 use crate::frame::Template;
 use crate::generator;
-use crate::ramp::{self, Rate, Rates, Taken};
+use crate::ramp::{self, Rate, Rates, Throughput};
 use crate::series::{Series, Trial};
 use crate::stage::Stage;
 use crate::workload::has_loaded;
@@ -33,7 +33,7 @@ const STEP_MIN: Duration = Duration::from_millis(400);
 const PACED_MIN: Duration = Duration::from_secs(1);
 
 const COPIED_CAUSE: &str = "the kernel copies each socket buffer into the ring of a packet socket";
-const TAKEN_CAUSE: &str = "AF_XDP in copy mode: the kernel copies each packet into a frame";
+const AF_XDP_CAUSE: &str = "AF_XDP in copy mode: the kernel copies each packet into a frame";
 
 pub(crate) fn series<'a>(stage: &'a Stage, library: &'a Path) -> Vec<Series<'a>> {
     if !Recorder::Tcpdump.is_installed() {
@@ -50,13 +50,13 @@ fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series
         _ => format!("{PACE_KPPS}-kpps"),
     };
     let trial = |variant: Variant<'a>| {
-        let take = Take { stage, variant, template: Template::to_other_host(stage, FRAME_BYTES) };
+        let session = Capture { stage, variant, template: Template::to_other_host(stage, FRAME_BYTES) };
         let run = move |window: Duration| {
-            let taken = match figure {
-                Figure::PacketsPerSecond => RATES.highest(|kpps| take.at(kpps, window.max(STEP_MIN))),
-                _ => take.at(PACE_KPPS.into(), window.max(PACED_MIN)),
+            let throughput = match figure {
+                Figure::PacketsPerSecond => RATES.find_highest(|kpps| session.at(kpps, window.max(STEP_MIN))),
+                _ => session.at(PACE_KPPS.into(), window.max(PACED_MIN)),
             };
-            Ok(taken?.sample(if variant.takes { TAKEN_CAUSE } else { COPIED_CAUSE }))
+            Ok(throughput?.sample(if variant.takes { AF_XDP_CAUSE } else { COPIED_CAUSE }))
         };
         Trial {
             method: variant.method,
@@ -76,27 +76,27 @@ fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series
     }
 }
 
-struct Take<'a> {
+struct Capture<'a> {
     stage: &'a Stage,
     variant: Variant<'a>,
     template: Template,
 }
 
-impl Take<'_> {
+impl Capture<'_> {
     /// Captures for a while at a rate. The program runs on the receiver's processor.
-    fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
+    fn at(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
         let generator = generator::open(&self.stage.sender)?;
-        let taken = self.stage.receiver.run_pinned(|| self.take(&generator, rate));
+        let throughput = self.stage.receiver.run_pinned(|| self.capture(&generator, rate));
         let action = "try 'nocopy run --report -- tcpdump' by itself";
-        taken.map_err(Failure::step(self.variant.method, "capture", action))
+        throughput.map_err(Failure::step(self.variant.method, "capture", action))
     }
 
-    fn take(&self, generator: &Generator, rate: Rate<'_>) -> io::Result<Taken> {
-        let before = hearing()?;
-        let running = Running::listening(self.tcpdump())?;
-        self.check(&running, hearing()? > before)?;
-        ramp::take(self.stage, generator, rate, running)
+    fn capture(&self, generator: &Generator, rate: Rate<'_>) -> io::Result<Throughput> {
+        let before = passive_sockets()?;
+        let running = RunningRecorder::listening(self.tcpdump())?;
+        self.check(&running, passive_sockets()? > before)?;
+        ramp::measure(self.stage, generator, rate, running)
     }
 
     /// tcpdump as users run it, except `-Z root`: when it gives up root, it would give `/dev/null` to the
@@ -110,7 +110,7 @@ impl Take<'_> {
 
     /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot
     /// take packets becomes passive.
-    fn check(&self, running: &Running, by_packet_socket: bool) -> io::Result<()> {
+    fn check(&self, running: &RunningRecorder, by_packet_socket: bool) -> io::Result<()> {
         if let Some(library) = self.variant.library
             && !has_loaded(running.id(), library)?
         {
@@ -126,7 +126,7 @@ impl Take<'_> {
 
 /// The number of packet sockets in this thread's network namespace that receive every protocol (`ETH_P_ALL`),
 /// as every passive capture does.
-fn hearing() -> io::Result<usize> {
+fn passive_sockets() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())
 }

@@ -33,7 +33,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 
 /// A sink with its own pair of interfaces: programs attached to one would affect the other.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InjectTestbed {
     stage: Stage,
     sink: Sink,
 }
@@ -65,31 +65,31 @@ pub(crate) fn skip() -> Option<String> {
     (!udp_send::has_offload()).then(|| SKIP.to_owned())
 }
 
-pub(crate) fn places() -> Result<Vec<Place>, Failure> {
-    let mut places = Vec::new();
+pub(crate) fn testbeds() -> Result<Vec<InjectTestbed>, Failure> {
+    let mut testbeds = Vec::new();
     if udp_send::has_offload() {
         let stage = Stage::private(Lab::builder())?;
         let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;
-        places.push(Place { sink: Sink::Tc(sink), stage });
+        testbeds.push(InjectTestbed { sink: Sink::Tc(sink), stage });
     }
     let stage = Stage::private(Lab::builder())?;
-    places.push(Place { sink: Sink::Xdp(packet_send::Sink::open(&stage)?), stage });
-    Ok(places)
+    testbeds.push(InjectTestbed { sink: Sink::Xdp(packet_send::Sink::open(&stage)?), stage });
+    Ok(testbeds)
 }
 
-pub(crate) fn series<'a>(places: &'a [Place], library: &'a Path) -> Vec<Series<'a>> {
-    places.iter().map(|place| one_sink(place, library)).collect()
+pub(crate) fn series<'a>(testbeds: &'a [InjectTestbed], library: &'a Path) -> Vec<Series<'a>> {
+    testbeds.iter().map(|testbed| one_sink(testbed, library)).collect()
 }
 
-fn one_sink<'a>(place: &'a Place, library: &'a Path) -> Series<'a> {
+fn one_sink<'a>(testbed: &'a InjectTestbed, library: &'a Path) -> Series<'a> {
     // Injection does not depend on the method of capturing.
     let variants = Variant::all(library).into_iter().filter(|variant| variant.method != TAKE);
-    let template = Template::to_peer(&place.stage, FRAME_BYTES);
-    let [sink, name] = place.sink.names();
+    let template = Template::to_peer(&testbed.stage, FRAME_BYTES);
+    let [sink, name] = testbed.sink.names();
     let trial = |variant: Variant<'a>| {
         let template = template.clone();
         let run = move |duration| {
-            inject(place, &template, variant, duration).map_err(Failure::step(
+            inject(testbed, &template, variant, duration).map_err(Failure::step(
                 variant.method,
                 "inject",
                 "check that libpcap is installed",
@@ -110,20 +110,20 @@ fn one_sink<'a>(place: &'a Place, library: &'a Path) -> Series<'a> {
 }
 
 fn inject(
-    place: &Place,
+    testbed: &InjectTestbed,
     template: &Template,
     variant: Variant<'_>,
     duration: Duration,
 ) -> io::Result<Sample> {
-    let Place { stage: Stage { sender, .. }, sink } = place;
+    let InjectTestbed { stage: Stage { sender, .. }, sink } = testbed;
     let prepare = |command: &mut Command| variant.apply(command);
     let injector = sender.run_pinned(|| Injector::start(&sender.interface, template.bytes(), prepare))?;
     sleep(WARM_UP);
-    let look =
+    let read_counters =
         || io::Result::Ok((sink.packets()?, injector.cpu()?, cpu::machine_idle_time()?, Instant::now()));
-    let before = look()?;
+    let before = read_counters()?;
     sleep(duration);
-    let after = look()?;
+    let after = read_counters()?;
     injector.stop()?;
     let (packets, elapsed) = (after.0.saturating_sub(before.0), after.3 - before.3);
     let cpu = after.1.saturating_sub(before.1);

@@ -56,7 +56,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
     bench.play(capture::series(&stage, library), 140)?;
     drop(stage);
-    bench.play(inject::series(&inject::places()?, library), 40)
+    bench.play(inject::series(&inject::testbeds()?, library), 40)
 }
 
 /// The library of a program, and its method of capturing.

@@ -12,7 +12,7 @@ use crate::bench::Bench;
 use crate::message::{Carrier, open};
 use crate::series::Series;
 use crate::stage::Stage;
-use crate::workload::latency::Asked;
+use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload};
 use nocopy::message::{Endpoint, Event, Peer, Region};
 use nocopy::{Buffer, Ledger, Pool, Reason};
@@ -54,25 +54,25 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {
     let of = |waiting| {
-        let asked = |method, baselines| Asked {
+        let spec = |method, baselines| RoundTripSpec {
             method,
             variant: Some(Waiting::name(waiting)),
             baselines,
             waiting,
             bytes: PAYLOAD_BYTES,
         };
-        let behind = asked("tcp-behind", &[]).trial(stage, |stage, waiting| {
+        let behind = spec("tcp-behind", &[]).trial(stage, |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
             let pair = tcp::pair(stage, waiting, CONGESTION_CONTROL);
             let (from, to) = pair.map_err(Failure::step("tcp-behind", "open its sockets", action))?;
             let evidence =
                 Evidence::copied("socket call: the kernel copies what is sent, and what is received");
-            Ok(((Behind::new(from, true), Behind::new(to, false)), evidence))
+            Ok(((SharedTcpExchange::new(from, true), SharedTcpExchange::new(to, false)), evidence))
         });
         let puts = |method, carrier| {
-            asked(method, &["tcp-behind"]).trial(stage, move |stage, waiting| {
+            spec(method, &["tcp-behind"]).trial(stage, move |stage, waiting| {
                 let action = "free memory, or raise 'ulimit -n'";
-                let pair = Putting::pair(stage, carrier, waiting)?;
+                let pair = PutExchange::pair(stage, carrier, waiting)?;
                 let pair = pair.map_err(Failure::step(method, "connect its endpoints", action))?;
                 Ok((pair, Evidence::unknown("nothing was sent")))
             })
@@ -94,7 +94,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
 
 /// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put
 /// is by its answer.
-struct Behind {
+struct SharedTcpExchange {
     tcp: Tcp,
     /// What is sent again and again, if this is the asking end.
     load: Option<Vec<u8>>,
@@ -104,7 +104,7 @@ struct Behind {
     bytes: usize,
 }
 
-impl Behind {
+impl SharedTcpExchange {
     fn new(tcp: Tcp, asks: bool) -> Self {
         let load = asks.then(|| vec![7; LOAD_BYTES]);
         Self { tcp, load, in_flight: 0, short: Vec::new(), bytes: 0 }
@@ -121,7 +121,7 @@ impl Behind {
     }
 }
 
-impl Exchange for Behind {
+impl Exchange for SharedTcpExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.load(1)?;
         self.tcp.send(message)
@@ -153,7 +153,7 @@ impl Exchange for Behind {
 }
 
 /// An end between which there are puts.
-struct Putting {
+struct PutExchange {
     endpoint: Endpoint,
     peer: Peer,
     /// Where to put, and what, if this is the asking end.
@@ -161,7 +161,7 @@ struct Putting {
     in_flight: usize,
 }
 
-impl Putting {
+impl PutExchange {
     fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
         let open = |site| open(stage, site, carrier, waiting, LOAD_BYTES);
         let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
@@ -202,7 +202,7 @@ impl Putting {
     }
 }
 
-impl Exchange for Putting {
+impl Exchange for PutExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.load(1)?;
         match self.endpoint.send_copy(message, self.peer) {

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
 use crate::traffic::Traffic;
-use crate::workload::latency::Asked;
+use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
@@ -86,21 +86,22 @@ pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
 
 fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     use Waiting::{Blocking, Spinning};
-    let asked = |method, baselines, waiting| Asked { method, variant: None, baselines, waiting, bytes };
+    let spec =
+        |method, baselines, waiting| RoundTripSpec { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
-        asked("tcp-blocking", &[], Blocking).tcp(stage, CONGESTION_CONTROL),
-        asked("tcp-spinning", &[], Spinning).tcp(stage, CONGESTION_CONTROL),
+        spec("tcp-blocking", &[], Blocking).tcp(stage, CONGESTION_CONTROL),
+        spec("tcp-spinning", &[], Spinning).tcp(stage, CONGESTION_CONTROL),
     ];
     if bytes <= DATAGRAM_BYTES_MAX {
-        trials.push(asked("udp-spinning", &["tcp-spinning"], Spinning).udp(stage));
+        trials.push(spec("udp-spinning", &["tcp-spinning"], Spinning).udp(stage));
     }
     if fits_a_frame(stage, bytes) {
-        trials.push(asked("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp(stage));
+        trials.push(spec("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp(stage));
     }
     for carrier in Carrier::ALL {
         trials.extend(Waiting::ALL.map(|waiting| {
-            let asked = asked(carrier.method(), baselines(carrier, waiting), waiting);
-            Asked { variant: Some(waiting.name()), ..asked }.message(stage, carrier)
+            let spec = spec(carrier.method(), baselines(carrier, waiting), waiting);
+            RoundTripSpec { variant: Some(waiting.name()), ..spec }.message(stage, carrier)
         }));
     }
     if fi_pingpong::is_installed() {

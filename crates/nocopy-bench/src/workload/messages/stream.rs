@@ -9,15 +9,15 @@ use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link, stage};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
-use crate::conversation::{Arriving, NUMBER_BYTES};
+use crate::conversation::{NUMBER_BYTES, PartialMessage};
 use crate::frame::{HEADER_BYTES, Template};
 use crate::message::{self, Carrier};
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, Stage};
-use crate::traffic::{Work, conduct};
+use crate::traffic::{Work, run_trial};
 use crate::window::Gauge;
 use crate::workload::{LOOPBACK, Workload};
-use crate::xdp::{self, Wanted};
+use crate::xdp::{self, PortSpec};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
@@ -118,7 +118,7 @@ pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
 
 fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     use Waiting::{Blocking, Spinning};
-    let streamed = |method, baselines, waiting| Streamed {
+    let spec = |method, baselines, waiting| StreamSpec {
         method,
         variant: None,
         baselines,
@@ -126,27 +126,27 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
         bytes,
         is_reliable: true,
     };
-    let mut trials = vec![streamed("tcp-blocking", &[], Blocking).tcp(stage, |tcp| tcp)];
+    let mut trials = vec![spec("tcp-blocking", &[], Blocking).tcp(stage, |tcp| tcp)];
     if batch(bytes) > 1 {
-        trials.push(streamed("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, Tcp::batched));
-        trials.push(streamed("tcp-gathered", &["tcp-blocking"], Blocking).tcp(stage, Tcp::gathered));
+        trials.push(spec("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, Tcp::batched));
+        trials.push(spec("tcp-gathered", &["tcp-blocking"], Blocking).tcp(stage, Tcp::gathered));
     }
-    trials.push(streamed("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, |tcp| tcp));
+    trials.push(spec("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, |tcp| tcp));
     for carrier in Carrier::ALL {
         trials.extend([Blocking, Spinning].map(|waiting| {
-            let streamed = streamed(carrier.method(), baselines(carrier), waiting);
-            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier, Ok)
+            let spec = spec(carrier.method(), baselines(carrier), waiting);
+            StreamSpec { variant: Some(waiting.name()), ..spec }.message(stage, carrier, Ok)
         }));
     }
     if batch(bytes) == 1 {
         trials.extend([Blocking, Spinning].map(|waiting| {
-            let streamed = streamed("message-published", &["tcp-blocking"], waiting);
-            let streamed = Streamed { variant: Some(waiting.name()), ..streamed };
-            streamed.message(stage, Carrier::Auto, |(from, to)| Ok((from.published(), to)))
+            let spec = spec("message-published", &["tcp-blocking"], waiting);
+            let spec = StreamSpec { variant: Some(waiting.name()), ..spec };
+            spec.message(stage, Carrier::Auto, |(from, to)| Ok((from.published(), to)))
         }));
         if bytes <= POSTED_BYTES {
             let posted = |method, carrier: Carrier, baselines| {
-                streamed(method, baselines, Blocking).message(stage, carrier, move |(from, to)| {
+                spec(method, baselines, Blocking).message(stage, carrier, move |(from, to)| {
                     Ok((from, to.posting((POSTED_BYTES / bytes) as u32, bytes)?))
                 })
             };
@@ -154,8 +154,7 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
             trials.push(posted("message-posted-udp", Carrier::Sockets, &["message-udp"]));
         }
     }
-    let unreliable =
-        |method| Streamed { is_reliable: false, ..streamed(method, &["tcp-blocking"], Spinning) };
+    let unreliable = |method| StreamSpec { is_reliable: false, ..spec(method, &["tcp-blocking"], Spinning) };
     if bytes <= DATAGRAM_BYTES_MAX {
         trials.push(unreliable("udp-spinning").udp(stage));
     }
@@ -179,7 +178,7 @@ fn batch(bytes: usize) -> usize {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Streamed {
+struct StreamSpec {
     method: &'static str,
     variant: Option<&'static str>,
     baselines: &'static [&'static str],
@@ -188,7 +187,7 @@ struct Streamed {
     is_reliable: bool,
 }
 
-impl Streamed {
+impl StreamSpec {
     /// `sending` sets how the sending end sends several messages.
     fn tcp(self, stage: &Stage, sending: fn(Tcp) -> Tcp) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
@@ -228,13 +227,13 @@ impl Streamed {
     /// Frames with UDP headers, without a protocol: the port's own limit.
     fn xdp(self, stage: &Stage) -> Trial<'_> {
         self.run(move |duration| {
-            let wanted = Wanted::xdp(xdp::Waiting::Spinning);
-            let (from, to) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
+            let spec = PortSpec::xdp(xdp::WaitMode::Spinning);
+            let (from, to) = (spec.open(&stage.sender)?, spec.open(&stage.receiver)?);
             let evidence = xdp::evidence(&from);
             let template = Template::to_peer(stage, HEADER_BYTES + self.bytes);
             let send: Work<'_> = Box::new(|gauge| xdp::send(from, &template, gauge));
             let receive: Work<'_> = Box::new(|gauge| xdp::receive(to, gauge));
-            let moved = conduct(stage, duration, None, vec![send], vec![receive]);
+            let moved = run_trial(stage, duration, None, vec![send], vec![receive]);
             let traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
         })
@@ -250,8 +249,8 @@ impl Streamed {
             let ((mut from, mut to), evidence) = open(stage, self.waiting)?;
             let send: Work<'_> = Box::new(|gauge| send_all(&mut from, self.bytes, gauge));
             let receive: Work<'_> =
-                Box::new(|gauge| receive_all(&mut to, Order::new(self.bytes, self.is_reliable), gauge));
-            let moved = conduct(stage, duration, None, vec![send], vec![receive]);
+                Box::new(|gauge| receive_all(&mut to, OrderCheck::new(self.bytes, self.is_reliable), gauge));
+            let moved = run_trial(stage, duration, None, vec![send], vec![receive]);
             let mut traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
             traffic.stream.receiver_user_copies = to.user_copies();
             let evidence = from.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
@@ -270,10 +269,10 @@ fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -
     if batch == 1 {
         return send_ready(exchange, bytes, gauge);
     }
-    let mut source: Vec<u8> = (0..SOURCE_BYTES.max(bytes)).map(|place| place as u8).collect();
-    let (mut number, mut place) = (0_u64, 0);
+    let mut source: Vec<u8> = (0..SOURCE_BYTES.max(bytes)).map(|offset| offset as u8).collect();
+    let (mut number, mut offset) = (0_u64, 0);
     while gauge.sending() {
-        let messages = &mut source[place..place + batch * bytes];
+        let messages = &mut source[offset..offset + batch * bytes];
         for message in messages.chunks_exact_mut(bytes) {
             message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
             number += 1;
@@ -281,14 +280,14 @@ fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -
         exchange.send_all(messages.chunks_exact(bytes))?;
         gauge.count(batch as u64);
         // Both are powers of two, so a batch never runs over the end.
-        place = (place + batch * bytes) % source.len();
+        offset = (offset + batch * bytes) % source.len();
     }
     exchange.finish(LAST_MAX)
 }
 
 /// The repeated part of a message is prepared: no method pays for making it.
 fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    let ready: Arc<[u8]> = (NUMBER_BYTES..bytes).map(|place| place as u8).collect();
+    let ready: Arc<[u8]> = (NUMBER_BYTES..bytes).map(|offset| offset as u8).collect();
     let mut number = 0_u64;
     while gauge.sending() {
         exchange.send_ready(&number.to_be_bytes(), &ready)?;
@@ -298,7 +297,7 @@ fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>)
     exchange.finish(LAST_MAX)
 }
 
-fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge<'_>) -> io::Result<()> {
+fn receive_all(exchange: &mut impl Exchange, mut order: OrderCheck, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut stopped: Option<Instant> = None;
     // Retransmitted messages may arrive late.
     while gauge.receiving()
@@ -306,7 +305,7 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     {
         let batch = batch(order.bytes);
         let received = exchange.receive_several(batch, |piece| match piece {
-            Some(piece) => order.arriving.take(piece),
+            Some(piece) => order.message.take(piece),
             None => order.complete(),
         });
         let counted = std::mem::take(&mut order.counted);
@@ -325,8 +324,8 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     Ok(())
 }
 
-struct Order {
-    arriving: Arriving,
+struct OrderCheck {
+    message: PartialMessage,
     bytes: usize,
     is_reliable: bool,
     next: u64,
@@ -336,16 +335,16 @@ struct Order {
     wrong: Option<io::Error>,
 }
 
-impl Order {
+impl OrderCheck {
     fn new(bytes: usize, is_reliable: bool) -> Self {
-        Self { arriving: Arriving::default(), bytes, is_reliable, next: 0, counted: 0, wrong: None }
+        Self { message: PartialMessage::default(), bytes, is_reliable, next: 0, counted: 0, wrong: None }
     }
 
     /// Ends a message.
     #[inline]
     fn complete(&mut self) {
-        let Arriving { bytes, .. } = self.arriving;
-        let number = std::mem::take(&mut self.arriving).number();
+        let PartialMessage { bytes, .. } = self.message;
+        let number = std::mem::take(&mut self.message).number();
         match number {
             Some(number) if bytes == self.bytes && (number == self.next || !self.is_reliable) => {
                 self.next = number + 1;
@@ -353,9 +352,9 @@ impl Order {
             }
             _ if !self.is_reliable => {}
             _ => {
-                let said =
+                let text =
                     format!("{bytes} bytes came, of number {number:?}, where message {} was due", self.next);
-                self.wrong.get_or_insert(io::Error::new(io::ErrorKind::InvalidData, said));
+                self.wrong.get_or_insert(io::Error::new(io::ErrorKind::InvalidData, text));
             }
         }
     }
@@ -366,20 +365,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reliable_is_whole_and_in_order() {
+    fn reliable_messages_must_be_complete_and_in_order() {
         let message = |number: u64| [&number.to_be_bytes()[..], &[0; 8]].concat();
-        let mut order = Order::new(16, true);
+        let mut order = OrderCheck::new(16, true);
         for number in 0..3 {
-            order.arriving.take(&message(number));
+            order.message.take(&message(number));
             order.complete();
         }
         assert_eq!(order.counted, 3);
-        order.arriving.take(&message(4));
+        order.message.take(&message(4));
         order.complete();
         assert!(order.wrong.unwrap().to_string().contains("message 3"));
-        let mut order = Order::new(16, false);
+        let mut order = OrderCheck::new(16, false);
         for (bytes, counts) in [(&message(7)[..], true), (&message(3)[..], true), (&[0; 15], false)] {
-            order.arriving.take(bytes);
+            order.message.take(bytes);
             order.complete();
             assert_eq!((std::mem::take(&mut order.counted) == 1, order.wrong.is_none()), (counts, true));
         }

@@ -11,11 +11,11 @@ use nocopy_nfs::wire::nfs3::{
 };
 use nocopy_report::figure::Figure;
 
-use super::client::{self, Client, UNDER_WAY, malformed, refused};
+use super::client::{self, Client, IN_FLIGHT_MAX, malformed, refused};
 use super::files::{MANY, name_of};
 use super::reads::{failed, observe, open};
-use super::server::{Server, Way};
-use super::{NAME, Place};
+use super::server::{Server, ServerKind};
+use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
 use crate::series::{Sample, Series, Trial};
 use crate::traffic::Work;
@@ -28,62 +28,72 @@ const FILES: usize = 1000;
 const PAGE_BYTES: u32 = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     Attributes,
     Lookup,
     /// The whole directory, with attributes and handles; counted are files.
     List,
 }
 
-impl Kind {
+impl RequestKind {
     const ALL: [Self; 3] = [Self::Attributes, Self::Lookup, Self::List];
 
-    fn title(self, place: &Place) -> String {
+    fn title(self, testbed: &NfsTestbed) -> String {
         match self {
             Self::Attributes => format!("{NAME}, GETATTR of {FILES} files"),
             Self::Lookup => format!("{NAME}, LOOKUP of {FILES} names"),
-            Self::List => format!("{NAME}, 'ls -l' of {} files", place.files.contents.many),
+            Self::List => format!("{NAME}, 'ls -l' of {} files", testbed.files.contents.many),
         }
     }
 }
 
-pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
-    Kind::ALL.into_iter().map(|kind| of_kind(place, kind)).collect()
+pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
+    RequestKind::ALL.into_iter().map(|kind| of_kind(testbed, kind)).collect()
 }
 
-fn of_kind(place: &Place, kind: Kind) -> Series<'_> {
-    let ganesha = nfs_server::missing().is_none().then(|| trial(place, kind, Way::Ganesha, &[]));
-    let nocopy = trial(place, kind, Way::Nocopy, &["ganesha"]);
+fn of_kind(testbed: &NfsTestbed, kind: RequestKind) -> Series<'_> {
+    let ganesha = nfs_server::missing().is_none().then(|| trial(testbed, kind, ServerKind::Ganesha, &[]));
+    let nocopy = trial(testbed, kind, ServerKind::Nocopy, &["ganesha"]);
     Series {
         workload: NAME,
-        title: kind.title(place),
+        title: kind.title(testbed),
         sink: None,
         payload_bytes: 0,
-        link: Some(place.link.clone()),
+        link: Some(testbed.link.clone()),
         figure: Figure::MessagesPerSecond,
         trials: ganesha.into_iter().chain([nocopy]).collect(),
     }
 }
 
-fn trial<'a>(place: &'a Place, kind: Kind, way: Way, baselines: &'static [&'static str]) -> Trial<'a> {
-    let run = move |window| play(place, kind, way, window).map_err(failed(way));
-    Trial { method: way.method(), variant: None, baselines, run: Box::new(run) }
+fn trial<'a>(
+    testbed: &'a NfsTestbed,
+    kind: RequestKind,
+    server_kind: ServerKind,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let run = move |window| play(testbed, kind, server_kind, window).map_err(failed(server_kind));
+    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(place: &Place, kind: Kind, way: Way, window: Duration) -> io::Result<Sample> {
-    let server = Server::start(place, way)?;
-    let mut calls = place.stage.receiver.run(|| Calls::prepare(place, &server, way, kind))?;
+fn play(
+    testbed: &NfsTestbed,
+    kind: RequestKind,
+    server_kind: ServerKind,
+    window: Duration,
+) -> io::Result<Sample> {
+    let server = Server::start(testbed, server_kind)?;
+    let mut calls = testbed.stage.receiver.run(|| Calls::prepare(testbed, &server, server_kind, kind))?;
     let call: Work<'_> = Box::new(|gauge| match kind {
-        Kind::Attributes | Kind::Lookup => calls.ask_for_files(kind, gauge),
-        Kind::List => calls.list(gauge),
+        RequestKind::Attributes | RequestKind::Lookup => calls.query_files(kind, gauge),
+        RequestKind::List => calls.list_repeatedly(gauge),
     });
-    let traffic = observe(place, &server, window, vec![call])?;
+    let traffic = observe(testbed, &server, window, vec![call])?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
 /// A file, as the directory has it.
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     name: String,
     file_id: u64,
     handle: FileHandle,
@@ -93,39 +103,44 @@ struct Known {
 struct Calls {
     client: Client,
     directory: FileHandle,
-    files: Vec<Known>,
+    files: Vec<KnownFile>,
     many: usize,
 }
 
 impl Calls {
     /// Looks up the requested files, and lists the directory once.
-    fn prepare(place: &Place, server: &Server, way: Way, kind: Kind) -> io::Result<Self> {
-        let (client, directory) = open(&place.files.exported(), server, way, MANY)?;
-        let mut calls = Self { client, directory, files: Vec::new(), many: place.files.contents.many };
+    fn prepare(
+        testbed: &NfsTestbed,
+        server: &Server,
+        server_kind: ServerKind,
+        kind: RequestKind,
+    ) -> io::Result<Self> {
+        let (client, directory) = open(&testbed.files.export(), server, server_kind, MANY)?;
+        let mut calls = Self { client, directory, files: Vec::new(), many: testbed.files.contents.many };
         match kind {
-            Kind::List => while !calls.list_on(&mut Position::default(), |_| true)? {},
-            Kind::Attributes | Kind::Lookup => {
+            RequestKind::List => while !calls.continue_listing(&mut Position::default(), |_| true)? {},
+            RequestKind::Attributes | RequestKind::Lookup => {
                 for number in 0..FILES.min(calls.many) {
                     let name = name_of(number);
-                    let file_id = place.files.path(MANY).join(&name).metadata()?.ino();
+                    let file_id = testbed.files.path(MANY).join(&name).metadata()?.ino();
                     let handle = calls.client.look_up(directory, &name)?.file;
-                    calls.files.push(Known { name, file_id, handle });
+                    calls.files.push(KnownFile { name, file_id, handle });
                 }
             }
         }
         Ok(calls)
     }
 
-    fn ask_for_files(&mut self, kind: Kind, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        let mut under_way: Vec<(u32, usize)> = Vec::new();
+    fn query_files(&mut self, kind: RequestKind, gauge: &mut Gauge<'_>) -> io::Result<()> {
+        let mut in_flight: Vec<(u32, usize)> = Vec::new();
         let mut numbers = (0..self.files.len()).cycle();
         while gauge.sending() {
-            while under_way.len() < UNDER_WAY {
+            while in_flight.len() < IN_FLIGHT_MAX {
                 let number = numbers.next().expect("there are files");
-                under_way.push((self.ask(kind, number)?, number));
+                in_flight.push((self.send_request(kind, number)?, number));
             }
             let (xid, file_id) = self.client.reply(|input| match kind {
-                Kind::Attributes => {
+                RequestKind::Attributes => {
                     let found: NfsResult<Attributes, ()> = input.read().map_err(malformed)?;
                     Ok(found.map_err(|refusal| refused("GETATTR", refusal.status))?.file_id)
                 }
@@ -134,8 +149,8 @@ impl Calls {
                     attributes.map(|found| found.file_id).ok_or_else(|| refused("LOOKUP", "no attributes"))
                 }
             })?;
-            let known = under_way.iter().position(|(asked, _)| *asked == xid);
-            let number = known.map(|known| under_way.swap_remove(known).1);
+            let known = in_flight.iter().position(|(asked, _)| *asked == xid);
+            let number = known.map(|known| in_flight.swap_remove(known).1);
             if number.is_none_or(|number| self.files[number].file_id != file_id) {
                 return Err(io::Error::other("a reply is about another file"));
             }
@@ -144,21 +159,23 @@ impl Calls {
         Ok(())
     }
 
-    fn ask(&mut self, kind: Kind, number: usize) -> io::Result<u32> {
-        let Known { name, handle, .. } = &self.files[number];
+    fn send_request(&mut self, kind: RequestKind, number: usize) -> io::Result<u32> {
+        let KnownFile { name, handle, .. } = &self.files[number];
         match kind {
-            Kind::Attributes => self.client.ask(nfs3::PROGRAM, Procedure::GetAttr as u32, handle),
+            RequestKind::Attributes => {
+                self.client.send_call(nfs3::PROGRAM, Procedure::GetAttr as u32, handle)
+            }
             _ => {
                 let asked = LookupArguments { directory: self.directory, name: Text(name.as_bytes()) };
-                self.client.ask(nfs3::PROGRAM, Procedure::Lookup as u32, &asked)
+                self.client.send_call(nfs3::PROGRAM, Procedure::Lookup as u32, &asked)
             }
         }
     }
 
-    fn list(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    fn list_repeatedly(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let mut position = Position::default();
         while gauge.sending() {
-            self.list_on(&mut position, |files| {
+            self.continue_listing(&mut position, |files| {
                 gauge.count(files as u64);
                 gauge.sending()
             })?;
@@ -166,9 +183,13 @@ impl Calls {
         Ok(())
     }
 
-    /// Lists on to the end of the directory, or until `go_on`, which gets the number of files, returns false.
+    /// Lists on to the end of the directory, or until `is_continued`, which gets the number of files, returns false.
     /// Returns whether the end was reached.
-    fn list_on(&mut self, position: &mut Position, mut go_on: impl FnMut(usize) -> bool) -> io::Result<bool> {
+    fn continue_listing(
+        &mut self,
+        position: &mut Position,
+        mut is_continued: impl FnMut(usize) -> bool,
+    ) -> io::Result<bool> {
         loop {
             let asked = ReadDirPlusArguments {
                 directory: self.directory,
@@ -177,7 +198,7 @@ impl Calls {
                 names_bytes_max: PAGE_BYTES,
                 bytes_max: PAGE_BYTES,
             };
-            let xid = self.client.ask(nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &asked)?;
+            let xid = self.client.send_call(nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &asked)?;
             let (replied, page) = self.client.reply(|input| {
                 let page: NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, Option<Attributes>> =
                     input.read().map_err(malformed)?;
@@ -197,7 +218,7 @@ impl Calls {
                 true => Position::default(),
                 false => Position { cookie, verifier, files: position.files },
             };
-            if is_end || !go_on(count) {
+            if is_end || !is_continued(count) {
                 return Ok(is_end);
             }
         }

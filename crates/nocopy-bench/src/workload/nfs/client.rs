@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, recv};
 use crate::lines::PATIENCE;
 use crate::nfs_content::is_content;
 
-pub(super) const UNDER_WAY: usize = 8;
+pub(super) const IN_FLIGHT_MAX: usize = 8;
 
 const REPLY_BYTES_MAX: usize = 2 << 20;
 const BUFFER_BYTES: usize = 64 << 10;
@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// Sends a call, whose reply will have the number that is returned.
-    pub(super) fn ask<'a>(
+    pub(super) fn send_call<'a>(
         &mut self,
         program: u32,
         procedure: u32,
@@ -73,7 +73,7 @@ impl Client {
     }
 
     /// Sends a WRITE call without copying `data`, whose length must be a multiple of four.
-    pub(super) fn ask_to_write(
+    pub(super) fn send_write(
         &mut self,
         file: FileHandle,
         offset: u64,
@@ -133,7 +133,7 @@ impl Client {
         arguments: &impl Xdr<'a>,
         read: impl FnOnce(&mut Reader<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
-        let asked = self.ask(program, procedure, arguments)?;
+        let asked = self.send_call(program, procedure, arguments)?;
         let (xid, results) = self.reply(read)?;
         if xid == asked {
             Ok(results)
@@ -199,7 +199,7 @@ pub(super) struct Reads {
     stride: u64,
     next: u64,
     /// The number and offset of each read in flight.
-    under_way: Vec<(u32, u64)>,
+    in_flight: Vec<(u32, u64)>,
     /// Never written to when bytes are discarded: with MSG_TRUNC, TCP only uses the length.
     content: Vec<u8>,
 }
@@ -215,7 +215,7 @@ impl Reads {
             bytes,
             stride: bytes.into(),
             next: 0,
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             content,
         }
     }
@@ -228,26 +228,26 @@ impl Reads {
     /// Reads the whole file once, and compares every byte.
     pub(super) fn check(&mut self) -> io::Result<()> {
         let (mut asked, all) = (0, self.file_bytes / u64::from(self.bytes));
-        while asked < all || self.under_way() > 0 {
-            while asked < all && self.under_way() < UNDER_WAY {
-                self.ask()?;
+        while asked < all || self.in_flight() > 0 {
+            while asked < all && self.in_flight() < IN_FLIGHT_MAX {
+                self.send_read()?;
                 asked += 1;
             }
-            let place = self.take(false)?;
-            if !is_content(place, &self.content[..self.bytes as usize]) {
+            let offset = self.receive_reply(false)?;
+            if !is_content(offset, &self.content[..self.bytes as usize]) {
                 return Err(io::Error::other(format!(
-                    "what was read at {place} is not what the file has there"
+                    "what was read at {offset} is not what the file has there"
                 )));
             }
         }
         Ok(())
     }
 
-    pub(super) fn ask(&mut self) -> io::Result<()> {
+    pub(super) fn send_read(&mut self) -> io::Result<()> {
         let (offset, bytes) = (self.next, self.bytes);
         let asked = ReadArguments { file: self.file, offset, bytes };
-        let xid = self.client.ask(nfs3::PROGRAM, Procedure::Read as u32, &asked)?;
-        self.under_way.push((xid, offset));
+        let xid = self.client.send_call(nfs3::PROGRAM, Procedure::Read as u32, &asked)?;
+        self.in_flight.push((xid, offset));
         self.next = (offset + self.stride) % self.file_bytes;
         Ok(())
     }
@@ -260,22 +260,22 @@ impl Reads {
         self.bytes as usize
     }
 
-    pub(super) fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Takes the next reply, which must be complete: its data is discarded, or stored in `content`. Returns
     /// its offset in the file.
-    pub(super) fn take(&mut self, is_discarded: bool) -> io::Result<u64> {
+    pub(super) fn receive_reply(&mut self, is_discarded: bool) -> io::Result<u64> {
         let mut begin = [0; BEGIN_BYTES];
         self.receive(&mut begin)?;
         let word = |at: usize| u32::from_be_bytes([begin[at], begin[at + 1], begin[at + 2], begin[at + 3]]);
         let (mark, xid) = (word(0), word(4));
-        let known = self.under_way.iter().position(|(asked, _)| *asked == xid);
+        let known = self.in_flight.iter().position(|(asked, _)| *asked == xid);
         let Some(known) = known else {
             return Err(io::Error::other("the server replied to a call that was not made"));
         };
-        let (_, place) = self.under_way.swap_remove(known);
+        let (_, offset) = self.in_flight.swap_remove(known);
         // A reply that was accepted, by a verifier of no length, and a success.
         if [word(8), word(12), word(20), word(24), word(28)] != [1, 0, 0, 0, 0] {
             return Err(refused("READ", word(28)));
@@ -292,17 +292,17 @@ impl Reads {
         let mut rest = [0; WITH_ATTRIBUTES];
         let rest = &mut rest[..head];
         self.receive(rest)?;
-        self.check_counts(rest, place)?;
+        self.check_counts(rest, offset)?;
         if is_discarded {
             self.discard()?
         } else {
             self.receive_content()?
         }
-        Ok(place)
+        Ok(offset)
     }
 
     /// Takes the next reply unchanged, with its mark, whichever read it answers.
-    pub(super) fn take_whole(&mut self, into: &mut impl Write) -> io::Result<()> {
+    pub(super) fn receive_raw_reply(&mut self, into: &mut impl Write) -> io::Result<()> {
         let mut mark = [0; MARK_BYTES];
         self.receive(&mut mark)?;
         let bytes = (u32::from_be_bytes(mark) & !(1 << 31)) as usize;
@@ -313,17 +313,17 @@ impl Reads {
         }
         let mut reply = vec![0; bytes];
         self.receive(&mut reply)?;
-        self.under_way.pop();
+        self.in_flight.pop();
         into.write_all(&mark)?;
         into.write_all(&reply)
     }
 
-    fn check_counts(&self, rest: &[u8], place: u64) -> io::Result<()> {
+    fn check_counts(&self, rest: &[u8], offset: u64) -> io::Result<()> {
         let has_attributes = rest.len() == WITH_ATTRIBUTES;
         let mut input = Reader::new(rest);
         let attributes: Option<Attributes> = input.read().map_err(malformed)?;
         let (count, (is_end, data_bytes)): (u32, (bool, u32)) = input.read().map_err(malformed)?;
-        let is_last = place + u64::from(self.bytes) == self.file_bytes;
+        let is_last = offset + u64::from(self.bytes) == self.file_bytes;
         let is_right = attributes.is_some() == has_attributes
             && attributes.is_none_or(|attributes| attributes.size == self.file_bytes)
             && count == self.bytes
@@ -332,7 +332,7 @@ impl Reads {
         if is_right {
             Ok(())
         } else {
-            Err(io::Error::other(format!("the reply to the read at {place} is wrong")))
+            Err(io::Error::other(format!("the reply to the read at {offset} is wrong")))
         }
     }
 

@@ -9,8 +9,8 @@ use rustix::fs::{Advice, Mode, fadvise, statfs};
 use rustix::process::umask;
 
 use super::Contents;
-use super::exported::Exported;
-use super::owner::give_away_all;
+use super::export::Export;
+use super::owner::change_owner_of_all;
 use crate::nfs_content::word_at;
 
 pub(super) const CACHED: &str = "cached";
@@ -61,13 +61,13 @@ impl Files {
         File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
         io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
         // The server owns what it serves, as an ordinary user does.
-        give_away_all(&files.own.join("exported"))?;
+        change_owner_of_all(&files.own.join("exported"))?;
         Ok(files)
     }
 
-    pub(super) fn exported(&self) -> Exported {
+    pub(super) fn export(&self) -> Export {
         let [directory, scratch] = ["exported", "scratch"].map(|name| self.own.join(name));
-        Exported { directory, scratch, is_writable: false }
+        Export { directory, scratch, is_writable: false }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -97,13 +97,13 @@ pub(super) fn name_of(number: usize) -> String {
 
 /// The content of a small file; each begins differently.
 pub(super) fn small_content(number: usize) -> Vec<u8> {
-    (0..SMALL_BYTES / 8).flat_map(|place| word_at((number + place) as u64)).collect()
+    (0..SMALL_BYTES / 8).flat_map(|index| word_at((number + index) as u64)).collect()
 }
 
 fn write(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    for place in 0..bytes / 8 {
-        file.write_all(&word_at(place))?;
+    for index in 0..bytes / 8 {
+        file.write_all(&word_at(index))?;
     }
     // Only pages that are on the disk can be dropped, and writing them later would disturb.
     file.into_inner()?.sync_all()

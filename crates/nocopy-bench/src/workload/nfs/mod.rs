@@ -4,18 +4,18 @@
 //! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends
 //! of a veth pair.
 
-mod beside;
 mod calls;
 mod client;
-mod exported;
+mod concurrent_load;
+mod creates;
+mod export;
 mod files;
-mod made;
 mod owner;
 mod readers;
 mod reads;
 mod server;
+mod writable;
 mod writes;
-mod written;
 
 use nocopy_lab::Lab;
 use nocopy_report::capability;
@@ -74,13 +74,13 @@ fn skips(_plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
+    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(reads::series(&place), &by, 60)?;
-    bench.play_figures(writes::series(&place), &by, 25)?;
-    bench.play(calls::series(&place), 40)?;
-    bench.play(made::series(&place), 15)?;
-    bench.play(beside::series(&place), 30)
+    bench.play_figures(reads::series(&testbed), &by, 60)?;
+    bench.play_figures(writes::series(&testbed), &by, 25)?;
+    bench.play(calls::series(&testbed), 40)?;
+    bench.play(creates::series(&testbed), 15)?;
+    bench.play(concurrent_load::series(&testbed), 30)
 }
 
 pub(crate) fn skip_of_ganesha() -> Option<String> {
@@ -115,13 +115,13 @@ impl Contents {
 
 /// A veth pair, and the files that are served over it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct NfsTestbed {
     stage: Stage,
     files: Files,
     link: Link,
 }
 
-impl Place {
+impl NfsTestbed {
     pub(crate) fn new(mtu_bytes: u32, contents: Contents) -> Result<Self, Failure> {
         let stage =
             Stage::private(Lab::builder().mtu(mtu_bytes))?.with_congestion_control(CONGESTION_CONTROL)?;

@@ -13,21 +13,21 @@ use rustix::process::geteuid;
 const NOBODY: u32 = 65_534;
 
 /// If this process is root, the server runs as the owner of the files instead.
-pub(super) fn become_owner(command: &mut Command) {
+pub(super) fn run_as_owner(command: &mut Command) {
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
 }
 
-pub(super) fn give_away(path: &Path) -> io::Result<()> {
+pub(super) fn change_owner(path: &Path) -> io::Result<()> {
     if geteuid().is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
 }
 
 /// With everything in it.
-pub(super) fn give_away_all(directory: &Path) -> io::Result<()> {
+pub(super) fn change_owner_of_all(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
-        if entry?.is_dir() { give_away_all(&path)? } else { give_away(&path)? }
+        if entry?.is_dir() { change_owner_of_all(&path)? } else { change_owner(&path)? }
     }
-    give_away(directory)
+    change_owner(directory)
 }

@@ -15,11 +15,11 @@ use nocopy_report::result::Evidence;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use super::exported::Exported;
-use super::owner::{become_owner, give_away};
-use super::{Place, files, written};
-use crate::baseline::nfs_server::{MOUNT_PORT, Task, Way as ByHand, Word};
-use crate::child::Kind;
+use super::export::Export;
+use super::owner::{change_owner, run_as_owner};
+use super::{NfsTestbed, files, writable};
+use crate::baseline::nfs_server::{MOUNT_PORT, ServerMessage, Task, TransferMethod};
+use crate::child::ChildKind;
 use crate::cpu;
 use crate::lines::PATIENCE;
 
@@ -34,7 +34,7 @@ const SENDFILE_CAUSE: &str =
     "sent by reference to the pages of the file: no completion ever tells whether they are copied on the way";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ServerKind {
     PreadWritev,
     Sendfile,
     RecvPwrite,
@@ -46,7 +46,7 @@ pub(super) enum Way {
     Recorded,
 }
 
-impl Way {
+impl ServerKind {
     pub(super) fn method(self) -> &'static str {
         match self {
             Self::PreadWritev => "pread-writev",
@@ -70,7 +70,7 @@ const SELF: &str = "/proc/self/exe";
 
 #[derive(Debug)]
 pub(super) struct Server {
-    way: Way,
+    server_kind: ServerKind,
     child: Child,
     /// Closing it asks the process to end.
     input: Option<ChildStdin>,
@@ -80,33 +80,37 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(place: &Place, way: Way) -> io::Result<Self> {
-        Self::start_of(place, way, &place.files.exported())
+    pub(super) fn start(testbed: &NfsTestbed, server_kind: ServerKind) -> io::Result<Self> {
+        Self::start_of(testbed, server_kind, &testbed.files.export())
     }
 
     /// Starts it on the sender's processor, and waits until it serves.
-    pub(super) fn start_of(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
-        place.stage.sender.run_pinned(|| match way {
-            Way::Nocopy | Way::Stable => Self::start_nocopy(place, way, exported),
-            _ => Self::start_other(place, way, exported),
+    pub(super) fn start_of(
+        testbed: &NfsTestbed,
+        server_kind: ServerKind,
+        export: &Export,
+    ) -> io::Result<Self> {
+        testbed.stage.sender.run_pinned(|| match server_kind {
+            ServerKind::Nocopy | ServerKind::Stable => Self::start_nocopy(testbed, server_kind, export),
+            _ => Self::start_other(testbed, server_kind, export),
         })
     }
 
-    fn start_nocopy(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
-        let state = exported.scratch.join("state");
-        let listen = format!("{}:0", place.stage.sender.ipv4);
+    fn start_nocopy(testbed: &NfsTestbed, server_kind: ServerKind, export: &Export) -> io::Result<Self> {
+        let state = export.scratch.join("state");
+        let listen = format!("{}:0", testbed.stage.sender.ipv4);
         DirBuilder::new().recursive(true).mode(0o700).create(&state)?;
-        give_away(&state)?;
+        change_owner(&state)?;
         // As another user, who may have no access to the program's file.
         let is_root = geteuid().is_root();
         let for_all = is_root.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
         let mut command = Command::new(for_all.as_ref().map_or_else(|| SELF.into(), ProgramForAll::path));
-        command.args(["serve", "nfs"]).arg(&exported.directory).args(["--listen", &listen, "--json"]);
-        command.arg("--state").arg(state).args((way == Way::Stable).then_some("--stable"));
-        command.args(exported.is_writable.then_some("--writable"));
+        command.args(["serve", "nfs"]).arg(&export.directory).args(["--listen", &listen, "--json"]);
+        command.arg("--state").arg(state).args((server_kind == ServerKind::Stable).then_some("--stable"));
+        command.args(export.is_writable.then_some("--writable"));
         // Without privileges, as any user: the served files belong to it.
         if is_root {
-            become_owner(&mut command);
+            run_as_owner(&mut command);
         } else {
             capability::narrow(capability::NONE)?;
         }
@@ -122,7 +126,7 @@ impl Server {
         let process = child.id();
         let unread = SocketAddr::from(([0, 0, 0, 0], 0));
         let server = Self {
-            way,
+            server_kind,
             child,
             input: None,
             address: address.unwrap_or(unread),
@@ -135,44 +139,44 @@ impl Server {
         }
     }
 
-    fn start_other(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
-        let at = place.stage.sender.ipv4;
-        let by_hand = |way, name| Task::ByHand { way, at, file: exported.directory.join(name) };
-        let Exported { directory, scratch, is_writable } = exported;
-        let task = match way {
-            Way::PreadWritev => by_hand(ByHand::PreadWritev, files::CACHED),
-            Way::Sendfile => by_hand(ByHand::Sendfile, files::CACHED),
-            Way::RecvPwrite => by_hand(ByHand::RecvPwrite, written::FILE),
-            Way::Recorded => Task::Recorded { at, file: scratch.join(RECORDED) },
+    fn start_other(testbed: &NfsTestbed, server_kind: ServerKind, export: &Export) -> io::Result<Self> {
+        let at = testbed.stage.sender.ipv4;
+        let by_hand = |method, name| Task::ByHand { method, at, file: export.directory.join(name) };
+        let Export { directory, scratch, is_writable } = export;
+        let task = match server_kind {
+            ServerKind::PreadWritev => by_hand(TransferMethod::PreadWritev, files::CACHED),
+            ServerKind::Sendfile => by_hand(TransferMethod::Sendfile, files::CACHED),
+            ServerKind::RecvPwrite => by_hand(TransferMethod::RecvPwrite, writable::FILE),
+            ServerKind::Recorded => Task::Recorded { at, file: scratch.join(RECORDED) },
             _ => Task::Ganesha {
                 directory: directory.clone(),
                 scratch: scratch.clone(),
                 is_writable: *is_writable,
             },
         };
-        let mut command = Kind::ServeNfs.command(&task)?;
+        let mut command = ChildKind::ServeNfs.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let input = child.stdin.take();
         let mut server = Self {
-            way,
+            server_kind,
             child,
             input,
             address: SocketAddr::from((at, 0)),
             mount_address: SocketAddr::from((at, MOUNT_PORT)),
             process: 0,
         };
-        match server.word()? {
-            Word::Serving { port, process } => {
+        match server.read_message()? {
+            ServerMessage::Serving { port, process } => {
                 server.address.set_port(port);
                 server.process = process;
                 Ok(server)
             }
-            Word::Failed(why) => Err(io::Error::other(why)),
+            ServerMessage::Failed(why) => Err(io::Error::other(why)),
         }
     }
 
-    fn word(&mut self) -> io::Result<Word> {
+    fn read_message(&mut self) -> io::Result<ServerMessage> {
         let Some(output) = self.child.stdout.take() else { unreachable!("it is a pipe, and asked once") };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
@@ -188,8 +192,10 @@ impl Server {
 
     /// Asks it to end, waits for that, and returns the evidence about copies.
     pub(super) fn stop(mut self) -> io::Result<Evidence> {
-        match self.way {
-            Way::Nocopy | Way::Stable => kill_process(Pid::from_child(&self.child), Signal::INT)?,
+        match self.server_kind {
+            ServerKind::Nocopy | ServerKind::Stable => {
+                kill_process(Pid::from_child(&self.child), Signal::INT)?
+            }
             _ => drop(self.input.take()),
         }
         let give_up = Instant::now() + PATIENCE;
@@ -199,16 +205,16 @@ impl Server {
             }
             sleep(Duration::from_millis(1));
         }
-        Ok(match self.way {
-            Way::PreadWritev => Evidence::copied(PREAD_CAUSE),
-            Way::Sendfile => Evidence::unknown(SENDFILE_CAUSE),
-            Way::Recorded => Evidence::copied("send() from memory: a copy a byte"),
-            Way::RecvPwrite => Evidence::copied(PWRITE_CAUSE),
-            Way::Ganesha => Evidence::copied(GANESHA_CAUSE),
-            Way::Nocopy | Way::Stable => {
-                let mut said = String::new();
-                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
-                evidence_of(&serde_json::from_str(&said)?)
+        Ok(match self.server_kind {
+            ServerKind::PreadWritev => Evidence::copied(PREAD_CAUSE),
+            ServerKind::Sendfile => Evidence::unknown(SENDFILE_CAUSE),
+            ServerKind::Recorded => Evidence::copied("send() from memory: a copy a byte"),
+            ServerKind::RecvPwrite => Evidence::copied(PWRITE_CAUSE),
+            ServerKind::Ganesha => Evidence::copied(GANESHA_CAUSE),
+            ServerKind::Nocopy | ServerKind::Stable => {
+                let mut summary = String::new();
+                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut summary))?;
+                evidence_of(&serde_json::from_str(&summary)?)
             }
         })
     }
@@ -242,22 +248,22 @@ fn evidence_of(summary: &Value) -> Evidence {
     let share = copied as f64 / all as f64;
     let names: Vec<&str> = causes.iter().map(|(cause, _)| *cause).collect();
     let because = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
-    let said = format!(
+    let cause = format!(
         "the server copied {share:.2} of each byte{because}; what went by reference is not reported further down"
     );
-    if copied > unknown { Evidence::copied(said) } else { Evidence::unknown(said) }
+    if copied > unknown { Evidence::copied(cause) } else { Evidence::unknown(cause) }
 }
 
 fn evidence_of_writes(ledger: &Value, written: u64) -> Evidence {
     let copies = ledger["written_copied_bytes"].as_object().into_iter().flatten();
     let copies: Vec<(&str, f64)> = copies
-        .map(|(place, bytes)| (place.as_str(), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
+        .map(|(copy, bytes)| (copy.as_str(), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
         .collect();
     let times: f64 = copies.iter().map(|(_, times)| times).sum();
-    let places: Vec<String> = copies.iter().map(|(place, times)| format!("{place} {times:.2}")).collect();
+    let parts: Vec<String> = copies.iter().map(|(copy, times)| format!("{copy} {times:.2}")).collect();
     Evidence::copied(format!(
         "the server copied each byte that was written {times:.2} times: {}",
-        places.join(", ")
+        parts.join(", ")
     ))
 }
 
@@ -269,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evidence_is_what_the_ledger_has() {
+    fn evidence_follows_the_ledger() {
         let of = |copied: Value, unknown: u64| {
             evidence_of(&json!({"ledger": {"copied_bytes": copied, "unknown_bytes": unknown}}))
         };

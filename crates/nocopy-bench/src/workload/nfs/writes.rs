@@ -12,12 +12,12 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::xdr::Reader;
 use nocopy_report::figure::Figure;
 
-use super::client::{Client, UNDER_WAY, malformed, refused};
+use super::client::{Client, IN_FLIGHT_MAX, malformed, refused};
 use super::files;
 use super::reads::{failed, observe, open};
-use super::server::{Server, Way};
-use super::written::{FILE, Written};
-use super::{NAME, Place};
+use super::server::{Server, ServerKind};
+use super::writable::{FILE, WritableDirectory};
+use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
 use crate::nfs_content::word_at;
 use crate::series::{Sample, Series, Trial};
@@ -27,47 +27,51 @@ use crate::window::Gauge;
 const BYTES: usize = WRITE_BYTES_MAX;
 
 /// Writes between two commits: the whole file.
-const PLACES: usize = 64;
+const SLOTS: usize = 64;
 
-pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
+pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
     if files::memory().is_none() {
         return Vec::new(); // a note says so
     }
-    let mut trials = vec![trial(place, Way::RecvPwrite, &[])];
+    let mut trials = vec![trial(testbed, ServerKind::RecvPwrite, &[])];
     if nfs_server::missing().is_none() {
-        trials.push(trial(place, Way::Ganesha, &["recv-pwrite"]));
+        trials.push(trial(testbed, ServerKind::Ganesha, &["recv-pwrite"]));
     }
-    trials.push(trial(place, Way::Nocopy, &["ganesha", "recv-pwrite"]));
+    trials.push(trial(testbed, ServerKind::Nocopy, &["ganesha", "recv-pwrite"]));
     vec![Series {
         workload: NAME,
-        title: format!("{NAME}, writes of {} KiB to memory, MTU {}", BYTES >> 10, place.link.mtu_bytes),
+        title: format!("{NAME}, writes of {} KiB to memory, MTU {}", BYTES >> 10, testbed.link.mtu_bytes),
         sink: None,
         payload_bytes: BYTES,
-        link: Some(place.link.clone()),
+        link: Some(testbed.link.clone()),
         figure: Figure::BytesPerSecond,
         trials,
     }]
 }
 
-fn trial<'a>(place: &'a Place, way: Way, baselines: &'static [&'static str]) -> Trial<'a> {
-    let run = move |window| play(place, way, window).map_err(failed(way));
-    Trial { method: way.method(), variant: None, baselines, run: Box::new(run) }
+fn trial<'a>(
+    testbed: &'a NfsTestbed,
+    server_kind: ServerKind,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let run = move |window| play(testbed, server_kind, window).map_err(failed(server_kind));
+    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
-    let written = Written::make()?;
-    let exported = written.exported();
-    let server = Server::start_of(place, way, &exported)?;
-    let file = File::open(written.path(FILE))?;
-    let mut writes = place.stage.receiver.run(|| {
-        let (client, handle) = open(&exported, &server, way, FILE)?;
+fn play(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
+    let directory = WritableDirectory::make()?;
+    let export = directory.export();
+    let server = Server::start_of(testbed, server_kind, &export)?;
+    let file = File::open(directory.path(FILE))?;
+    let mut writes = testbed.stage.receiver.run(|| {
+        let (client, handle) = open(&export, &server, server_kind, FILE)?;
         let mut writes = Writes::new(client, handle);
         writes.write_all(|_| true)?;
         writes.check(&file)?;
         io::Result::Ok(writes)
     })?;
-    let write: Work<'_> = Box::new(|gauge| writes.go_on(gauge));
-    let traffic = observe(place, &server, window, vec![write])?;
+    let write: Work<'_> = Box::new(|gauge| writes.run(gauge));
+    let traffic = observe(testbed, &server, window, vec![write])?;
     writes.check(&file)?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
@@ -80,8 +84,8 @@ struct Writes {
     content: Vec<u8>,
     next: usize,
     /// Calls in flight: the number of each call, and of its write.
-    under_way: Vec<(u32, usize)>,
-    /// For each place of the file, the write that wrote it last.
+    in_flight: Vec<(u32, usize)>,
+    /// For each slot of the file, the write that wrote it last.
     latest: Vec<usize>,
     /// The verifier of all writes since the last commit.
     verifier: Option<Verifier>,
@@ -89,17 +93,17 @@ struct Writes {
 
 impl Writes {
     fn new(client: Client, file: FileHandle) -> Self {
-        let content = (0..(BYTES / 8 + PLACES + 1) as u64).flat_map(word_at).collect();
-        let latest = vec![0; PLACES];
-        Self { client, file, content, next: 0, under_way: Vec::new(), latest, verifier: None }
+        let content = (0..(BYTES / 8 + SLOTS + 1) as u64).flat_map(word_at).collect();
+        let latest = vec![0; SLOTS];
+        Self { client, file, content, next: 0, in_flight: Vec::new(), latest, verifier: None }
     }
 
     /// The data of a write; it differs from the previous data at the same offset.
     fn data(&self, number: usize) -> &[u8] {
-        &self.content[number % (PLACES + 1) * 8..][..BYTES]
+        &self.content[number % (SLOTS + 1) * 8..][..BYTES]
     }
 
-    fn go_on(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    fn run(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         while gauge.sending() {
             self.write_all(|bytes| {
                 gauge.count(bytes as u64);
@@ -109,41 +113,41 @@ impl Writes {
         Ok(())
     }
 
-    /// Writes the file once, or until `go_on` returns false for the number of bytes written, and commits.
-    fn write_all(&mut self, mut go_on: impl FnMut(usize) -> bool) -> io::Result<()> {
+    /// Writes the file once, or until `is_continued` returns false for the number of bytes written, and commits.
+    fn write_all(&mut self, mut is_continued: impl FnMut(usize) -> bool) -> io::Result<()> {
         let (mut asked, mut is_on) = (0, true);
-        while is_on && asked < PLACES || !self.under_way.is_empty() {
-            while is_on && asked < PLACES && self.under_way.len() < UNDER_WAY {
-                self.ask()?;
+        while is_on && asked < SLOTS || !self.in_flight.is_empty() {
+            while is_on && asked < SLOTS && self.in_flight.len() < IN_FLIGHT_MAX {
+                self.send_next_write()?;
                 asked += 1;
             }
-            self.take()?;
-            is_on &= go_on(BYTES);
+            self.receive_reply()?;
+            is_on &= is_continued(BYTES);
         }
         self.commit()
     }
 
-    fn ask(&mut self) -> io::Result<()> {
+    fn send_next_write(&mut self) -> io::Result<()> {
         let number = self.next;
-        let data = &self.content[number % (PLACES + 1) * 8..][..BYTES];
-        let offset = (number % PLACES * BYTES) as u64;
-        let xid = self.client.ask_to_write(self.file, offset, Stability::Unstable, data)?;
-        self.under_way.push((xid, number));
+        let data = &self.content[number % (SLOTS + 1) * 8..][..BYTES];
+        let offset = (number % SLOTS * BYTES) as u64;
+        let xid = self.client.send_write(self.file, offset, Stability::Unstable, data)?;
+        self.in_flight.push((xid, number));
         self.next = number + 1;
         Ok(())
     }
 
-    fn take(&mut self) -> io::Result<()> {
-        let (xid, result) = self.client.reply(written)?;
-        let known = self.under_way.iter().position(|(asked, _)| *asked == xid);
+    fn receive_reply(&mut self) -> io::Result<()> {
+        let (xid, result) = self.client.reply(write_result)?;
+        let known = self.in_flight.iter().position(|(asked, _)| *asked == xid);
         let Some(known) = known else {
             return Err(io::Error::other("the server replied to a call that was not made"));
         };
-        let (_, number) = self.under_way.swap_remove(known);
+        let (_, number) = self.in_flight.swap_remove(known);
         if result.count as usize != BYTES {
             return Err(io::Error::other(format!("{} bytes of {BYTES} were written", result.count)));
         }
-        self.latest[number % PLACES] = number;
+        self.latest[number % SLOTS] = number;
         if self.verifier.replace(result.verifier).is_some_and(|before| before != result.verifier) {
             return Err(io::Error::other("what was written may be lost: the verifier is another one"));
         }
@@ -166,17 +170,17 @@ impl Writes {
 
     fn check(&self, file: &File) -> io::Result<()> {
         let mut found = vec![0; BYTES];
-        for (place, number) in self.latest.iter().enumerate() {
-            file.read_exact_at(&mut found, (place * BYTES) as u64)?;
+        for (slot, number) in self.latest.iter().enumerate() {
+            file.read_exact_at(&mut found, (slot * BYTES) as u64)?;
             if found != self.data(*number) {
-                return Err(io::Error::other(format!("what was written at {place} MiB is not there")));
+                return Err(io::Error::other(format!("what was written at {slot} MiB is not there")));
             }
         }
         Ok(())
     }
 }
 
-pub(super) fn written(input: &mut Reader<'_>) -> io::Result<WriteResult> {
+pub(super) fn write_result(input: &mut Reader<'_>) -> io::Result<WriteResult> {
     let result: NfsResult<WriteResult, WeakCacheConsistency> = input.read().map_err(malformed)?;
     result.map_err(|refusal| refused("WRITE", refusal.status))
 }

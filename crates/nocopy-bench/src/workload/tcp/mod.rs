@@ -9,7 +9,7 @@ use nocopy_lab::Lab;
 use crate::Failure;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{Stage, USUAL_MTU_BYTES};
-use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, Cast, SOURCE_BYTES, Side};
+use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, SOURCE_BYTES, Side, StreamSetup};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Link;
 
@@ -21,12 +21,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TcpTestbed {
     stage: Stage,
     link: Link,
 }
 
-impl Place {
+impl TcpTestbed {
     fn of(stage: Stage, link: &'static str) -> Self {
         let mtu_bytes = stage.mtu_bytes();
         let link = Link {
@@ -56,11 +56,11 @@ impl Place {
         method: &'static str,
         variant: Option<String>,
         baselines: &'static [&'static str],
-        cast: Cast,
+        setup: StreamSetup,
         side: Side,
     ) -> Trial<'_> {
         let run = move |duration| {
-            let played = cast.play(&self.stage, side, duration);
+            let played = setup.play(&self.stage, side, duration);
             let (traffic, evidence) =
                 played.map_err(Failure::step(method, "move a stream", "look at what its process printed"))?;
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })

@@ -4,11 +4,11 @@
 //! pages of a file are sent by reference, and the kernel discards the received data. The proxy has the other
 //! processor, and limits the rate.
 
-use super::{BUFFER_BYTES, NOTE, Place, length_name};
+use super::{BUFFER_BYTES, NOTE, TcpTestbed, length_name};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_READ_WRITE, Series, Trial};
-use crate::stream::{Cast, ProxyWay, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+use crate::stream::{ProxyMode, ReceiveMode, SOURCE_BYTES, SendMode, Side, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-proxy";
@@ -29,34 +29,34 @@ pub(crate) const TCP_PROXY: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(vec![series(&Place::loopback()?)], 30)
+    bench.play(vec![series(&TcpTestbed::loopback()?)], 30)
 }
 
-pub(crate) fn series(place: &Place) -> Series<'_> {
-    place.series(NAME, "", trials(place))
+pub(crate) fn series(testbed: &TcpTestbed) -> Series<'_> {
+    testbed.series(NAME, "", trials(testbed))
 }
 
-fn trials(place: &Place) -> Vec<Trial<'_>> {
+fn trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
     let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
-        let way = ProxyWay::ReadWrite { buffer_bytes };
-        trial(place, "read-write", Some(length_name(buffer_bytes)), way, &[])
+        let mode = ProxyMode::ReadWrite { buffer_bytes };
+        trial(testbed, "read-write", Some(length_name(buffer_bytes)), mode, &[])
     });
-    let spliced = trial(place, "splice", None, ProxyWay::Splice, &[BEST_READ_WRITE]);
+    let spliced = trial(testbed, "splice", None, ProxyMode::Splice, &[BEST_READ_WRITE]);
     by_hand.into_iter().chain([spliced]).collect()
 }
 
 fn trial<'a>(
-    place: &'a Place,
+    testbed: &'a TcpTestbed,
     method: &'static str,
     variant: Option<String>,
-    way: ProxyWay,
+    mode: ProxyMode,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let cast = Cast {
-        send: SendWay::Sendfile,
+    let setup = StreamSetup {
+        send: SendMode::Sendfile,
         source_bytes: SOURCE_BYTES,
-        proxy: Some(way),
-        receive: ReceiveWay::Discard,
+        proxy: Some(mode),
+        receive: ReceiveMode::Discard,
     };
-    place.trial(method, variant, baselines, cast, Side::Proxy)
+    testbed.trial(method, variant, baselines, setup, Side::Proxy)
 }

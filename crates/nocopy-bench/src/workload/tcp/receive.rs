@@ -1,10 +1,10 @@
 //! Receiving a stream by every method, with a receiver that reads every byte.
 
-use super::{BUFFER_BYTES, NOTE, Place, length_name};
+use super::{BUFFER_BYTES, NOTE, TcpTestbed, length_name};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_RECV, Series, Trial};
-use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+use crate::stream::{ReceiveMode, SOURCE_BYTES, SendMode, Side, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-receive";
@@ -35,51 +35,56 @@ pub(crate) const TCP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(series(&Place::both()?), 40)?;
-    bench.play(series_of_pages(&page_places()?), 28)
+    bench.play(series(&TcpTestbed::both()?), 40)?;
+    bench.play(series_of_pages(&page_testbeds()?), 28)
 }
 
-fn page_places() -> Result<Vec<Place>, Failure> {
-    MTUS_BYTES.into_iter().map(Place::pair).collect()
+fn page_testbeds() -> Result<Vec<TcpTestbed>, Failure> {
+    MTUS_BYTES.into_iter().map(TcpTestbed::pair).collect()
 }
 
 /// Receives from an ordinary sender, into buffers of every length.
-fn series(places: &[Place]) -> Vec<Series<'_>> {
-    places.iter().map(of_any).collect()
+fn series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
+    testbeds.iter().map(of_any).collect()
 }
 
 /// Receives from an ordinary sender, at one place.
-pub(crate) fn of_any(place: &Place) -> Series<'_> {
-    place.series(NAME, "", trials(place))
+pub(crate) fn of_any(testbed: &TcpTestbed) -> Series<'_> {
+    testbed.series(NAME, "", trials(testbed))
 }
 
 /// Receives from a sender of whole pages, which could be mapped.
-fn series_of_pages(places: &[Place]) -> Vec<Series<'_>> {
+fn series_of_pages(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
     let about = ", from whole pages by MSG_ZEROCOPY";
-    places.iter().map(|place| place.series(NAME, about, trials_of_pages(place))).collect()
+    testbeds.iter().map(|testbed| testbed.series(NAME, about, trials_of_pages(testbed))).collect()
 }
 
-fn trials(place: &Place) -> Vec<Trial<'_>> {
+fn trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
     let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
-        let cast = cast(SendWay::Plain, ReceiveWay::Recv { buffer_bytes });
-        place.trial(BASELINE, Some(length_name(buffer_bytes)), &[], cast, Side::Receiver)
+        let setup = setup(SendMode::Plain, ReceiveMode::Recv { buffer_bytes });
+        testbed.trial(BASELINE, Some(length_name(buffer_bytes)), &[], setup, Side::Receiver)
     });
-    by_hand.into_iter().chain([ours(place, "auto", SendWay::Plain, ReceiveWay::Auto)]).collect()
+    by_hand.into_iter().chain([ours(testbed, "auto", SendMode::Plain, ReceiveMode::Auto)]).collect()
 }
 
-fn trials_of_pages(place: &Place) -> Vec<Trial<'_>> {
-    let by_hand = cast(SendWay::WholePages, ReceiveWay::Recv { buffer_bytes: BUFFER_BYTES });
+fn trials_of_pages(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
+    let by_hand = setup(SendMode::WholePages, ReceiveMode::Recv { buffer_bytes: BUFFER_BYTES });
     vec![
-        place.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver),
-        ours(place, "mapped", SendWay::WholePages, ReceiveWay::Mapped),
-        ours(place, "auto", SendWay::WholePages, ReceiveWay::Auto),
+        testbed.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver),
+        ours(testbed, "mapped", SendMode::WholePages, ReceiveMode::Mapped),
+        ours(testbed, "auto", SendMode::WholePages, ReceiveMode::Auto),
     ]
 }
 
-fn ours<'a>(place: &'a Place, method: &'static str, send: SendWay, receive: ReceiveWay) -> Trial<'a> {
-    place.trial(method, None, &[BEST_RECV], cast(send, receive), Side::Receiver)
+fn ours<'a>(
+    testbed: &'a TcpTestbed,
+    method: &'static str,
+    send: SendMode,
+    receive: ReceiveMode,
+) -> Trial<'a> {
+    testbed.trial(method, None, &[BEST_RECV], setup(send, receive), Side::Receiver)
 }
 
-fn cast(send: SendWay, receive: ReceiveWay) -> Cast {
-    Cast { send, source_bytes: SOURCE_BYTES, proxy: None, receive }
+fn setup(send: SendMode, receive: ReceiveMode) -> StreamSetup {
+    StreamSetup { send, source_bytes: SOURCE_BYTES, proxy: None, receive }
 }

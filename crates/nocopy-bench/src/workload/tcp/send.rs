@@ -1,10 +1,10 @@
 //! A stream sent by every method, to a receiver that copies the data and does not look at it.
 
-use super::{BUFFER_BYTES, NOTE, Place};
+use super::{BUFFER_BYTES, NOTE, TcpTestbed};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_FOR_OWNED, BEST_METHOD, Series, Trial};
-use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay, Side};
+use crate::stream::{ReceiveMode, SOURCE_BYTES, SOURCE_BYTES_WARM, SendMode, Side, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Link;
@@ -32,46 +32,52 @@ pub(crate) const TCP_SEND: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(series(&Place::both()?), &by, 64)
+    bench.play_figures(series(&TcpTestbed::both()?), &by, 64)
 }
 
-fn series(places: &[Place]) -> Vec<Series<'_>> {
-    places.iter().flat_map(|place| [of_owned(place), of_published(place)]).collect()
+fn series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
+    testbeds.iter().flat_map(|testbed| [of_owned(testbed), of_published(testbed)]).collect()
 }
 
 /// Data that a program made and hands over, in a new buffer each time.
-pub(crate) fn of_owned(place: &Place) -> Series<'_> {
-    let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES, baselines);
+pub(crate) fn of_owned(testbed: &TcpTestbed) -> Series<'_> {
+    let trial = |method, send, baselines| trial(testbed, method, send, SOURCE_BYTES, baselines);
     let trials = vec![
-        trial(BASELINE, SendWay::Plain, &[]),
-        trial("zerocopy", SendWay::ZeroCopy, &[BASELINE]),
-        trial("uring-zerocopy", SendWay::UringZeroCopy, &[BASELINE]),
-        trial("auto", SendWay::Auto, &[BASELINE, BEST_FOR_OWNED]),
+        trial(BASELINE, SendMode::Plain, &[]),
+        trial("zerocopy", SendMode::ZeroCopy, &[BASELINE]),
+        trial("uring-zerocopy", SendMode::UringZeroCopy, &[BASELINE]),
+        trial("auto", SendMode::Auto, &[BASELINE, BEST_FOR_OWNED]),
     ];
-    place.series(NAME, "", trials)
+    testbed.series(NAME, "", trials)
 }
 
 /// Data that never changes, sent to one peer after another from the same memory.
-pub(crate) fn of_published(place: &Place) -> Series<'_> {
-    let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES_WARM, baselines);
+pub(crate) fn of_published(testbed: &TcpTestbed) -> Series<'_> {
+    let trial = |method, send, baselines| trial(testbed, method, send, SOURCE_BYTES_WARM, baselines);
     let trials = vec![
-        trial(BASELINE, SendWay::Plain, &[]),
-        trial("published", SendWay::Published, &[BASELINE, BEST_METHOD]),
-        trial("sendfile", SendWay::Sendfile, &[BASELINE]),
-        trial("vmsplice", SendWay::Vmsplice, &[BASELINE]),
+        trial(BASELINE, SendMode::Plain, &[]),
+        trial("published", SendMode::Published, &[BASELINE, BEST_METHOD]),
+        trial("sendfile", SendMode::Sendfile, &[BASELINE]),
+        trial("vmsplice", SendMode::Vmsplice, &[BASELINE]),
     ];
-    let series = place.series(NAME, ", the same 1 MiB again and again", trials);
+    let series = testbed.series(NAME, ", the same 1 MiB again and again", trials);
     let link = series.link.map(|link| Link { source_bytes: Some(SOURCE_BYTES_WARM), ..link });
     Series { link, ..series }
 }
 
 fn trial<'a>(
-    place: &'a Place,
+    testbed: &'a TcpTestbed,
     method: &'static str,
-    send: SendWay,
+    send: SendMode,
     source_bytes: usize,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let receive = ReceiveWay::Unread { buffer_bytes: BUFFER_BYTES };
-    place.trial(method, None, baselines, Cast { send, source_bytes, proxy: None, receive }, Side::Sender)
+    let receive = ReceiveMode::Unread { buffer_bytes: BUFFER_BYTES };
+    testbed.trial(
+        method,
+        None,
+        baselines,
+        StreamSetup { send, source_bytes, proxy: None, receive },
+        Side::Sender,
+    )
 }

@@ -11,8 +11,8 @@ use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
 pub(crate) use reception::{UDP_RECEIVE, series as reception};
-pub(crate) use sink::{Place, checked, delivered, has_offload, pair, segmented};
-use sink::{Sink, Taker};
+use sink::{ReceiverKind, Sink};
+pub(crate) use sink::{SinkTestbed, checked, delivered, has_offload, pair, segmented};
 
 use super::{LOOPBACK, Workload};
 use crate::Failure;
@@ -21,7 +21,7 @@ use crate::bench::Bench;
 use crate::datagram::Datagrams;
 use crate::series::{BEST_METHOD, Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
-use crate::traffic::{self, Work, conduct};
+use crate::traffic::{self, Work, run_trial};
 use crate::udp::{self, SharedLedger};
 use crate::udp_over_port;
 use nocopy_report::figure::Figure;
@@ -65,65 +65,68 @@ pub(crate) const UDP_SEND: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let places = sink::places(USUAL_MTU_BYTES)?;
-    let mut all = series(&places, &PAYLOAD_BYTES);
-    all.extend(series_of_single_datagrams(&places, &PAYLOAD_BYTES));
+    let testbeds = sink::testbeds(USUAL_MTU_BYTES)?;
+    let mut all = series(&testbeds, &PAYLOAD_BYTES);
+    all.extend(series_of_single_datagrams(&testbeds, &PAYLOAD_BYTES));
     bench.play(all, 50)?;
-    drop(places);
-    let places = sink::places(LONG_MTU_BYTES)?;
-    bench.play(series(&places, &PAYLOAD_BYTES_LONG), 25)
+    drop(testbeds);
+    let testbeds = sink::testbeds(LONG_MTU_BYTES)?;
+    bench.play(series(&testbeds, &PAYLOAD_BYTES_LONG), 25)
 }
 
 /// All methods with bursts, separately for each sink and length.
-fn series<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
+fn series<'a>(testbeds: &'a [SinkTestbed], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let lengths = payload_bytes.iter().map(|&bytes| Datagrams::in_bursts(bytes));
-    lengths.flat_map(|datagrams| places.iter().map(move |place| in_bursts(place, datagrams))).collect()
+    lengths.flat_map(|datagrams| testbeds.iter().map(move |testbed| in_bursts(testbed, datagrams))).collect()
 }
 
 /// Single datagrams, each handed over alone.
-fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
-    let segmented = places.iter().filter(|place| matches!(place.sink, Sink::Segmented(_)));
+fn series_of_single_datagrams<'a>(testbeds: &'a [SinkTestbed], payload_bytes: &[usize]) -> Vec<Series<'a>> {
+    let segmented = testbeds.iter().filter(|testbed| matches!(testbed.sink, Sink::Segmented(_)));
     segmented
-        .flat_map(|place| payload_bytes.iter().map(|&bytes| singly(place, Datagrams::singly(bytes))))
+        .flat_map(|testbed| payload_bytes.iter().map(|&bytes| singly(testbed, Datagrams::singly(bytes))))
         .collect()
 }
 
-pub(crate) fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
-    let context = |way| Context::of(place, datagrams, way);
-    let trial = |way, baselines| context(way).trial(None, baselines);
+pub(crate) fn in_bursts(testbed: &SinkTestbed, datagrams: Datagrams) -> Series<'_> {
+    let context = |send_method| Context::of(testbed, datagrams, send_method);
+    let trial = |send_method, baselines| context(send_method).trial(None, baselines);
     let mut trials = Vec::new();
-    if matches!(place.sink, Sink::Pair) {
+    if matches!(testbed.sink, Sink::Pair) {
         // First, because the others are compared with it.
-        let to_recvmmsg = Context { taker: Some(Taker::Recvmmsg), ..context(Way::Singly) };
+        let to_recvmmsg =
+            Context { receiver_kind: Some(ReceiverKind::Recvmmsg), ..context(SendMethod::Singly) };
         trials.push(to_recvmmsg.trial(Some(TO_RECVMMSG), &[]));
-        trials.push(trial(Way::Singly, &[BASELINE]));
+        trials.push(trial(SendMethod::Singly, &[BASELINE]));
     } else {
-        trials.push(trial(Way::Singly, &[]));
+        trials.push(trial(SendMethod::Singly, &[]));
     }
     let pinned = [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
-    let others = [Way::Batches, Way::Segmented].into_iter().chain(pinned.map(Way::Pinned));
-    let ports = [false, true].map(|copied| Way::Port { copied, checksum: UdpChecksum::Computed });
-    trials.extend(others.chain(ports).map(|way| trial(way, &[BASELINE])));
-    if matches!(place.sink, Sink::Segmented(_)) {
-        let bare = [false, true].map(|copied| Way::Port { copied, checksum: UdpChecksum::Omitted });
-        trials.extend(bare.map(|way| context(way).trial(Some(NO_CHECKSUM), &[BASELINE])));
+    let others =
+        [SendMethod::Batches, SendMethod::Segmented].into_iter().chain(pinned.map(SendMethod::Pinned));
+    let ports = [false, true].map(|copied| SendMethod::Port { copied, checksum: UdpChecksum::Computed });
+    trials.extend(others.chain(ports).map(|send_method| trial(send_method, &[BASELINE])));
+    if matches!(testbed.sink, Sink::Segmented(_)) {
+        let bare = [false, true].map(|copied| SendMethod::Port { copied, checksum: UdpChecksum::Omitted });
+        trials.extend(bare.map(|send_method| context(send_method).trial(Some(NO_CHECKSUM), &[BASELINE])));
     }
-    trials.push(trial(Way::Auto, &[BASELINE, "gso", BEST_METHOD]));
-    of(place, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
+    trials.push(trial(SendMethod::Auto, &[BASELINE, "gso", BEST_METHOD]));
+    of(testbed, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
 }
 
-pub(crate) fn singly(place: &Place, datagrams: Datagrams) -> Series<'_> {
-    let trial =
-        |way, baselines| Context { place, datagrams, way, taker: None }.trial(Some(ONE_A_CALL), baselines);
-    let trials = vec![trial(Way::Singly, &[]), trial(Way::Auto, &[BASELINE])];
-    of(place, datagrams, format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes), trials)
+pub(crate) fn singly(testbed: &SinkTestbed, datagrams: Datagrams) -> Series<'_> {
+    let trial = |send_method, baselines| {
+        Context { testbed, datagrams, send_method, receiver_kind: None }.trial(Some(ONE_A_CALL), baselines)
+    };
+    let trials = vec![trial(SendMethod::Singly, &[]), trial(SendMethod::Auto, &[BASELINE])];
+    of(testbed, datagrams, format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes), trials)
 }
 
-fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<'a>>) -> Series<'a> {
+fn of<'a>(testbed: &SinkTestbed, datagrams: Datagrams, title: String, trials: Vec<Trial<'a>>) -> Series<'a> {
     Series {
         workload: NAME,
         title,
-        sink: Some(place.sink.name()),
+        sink: Some(testbed.sink.name()),
         payload_bytes: datagrams.bytes,
         link: None,
         figure: Figure::PacketsPerSecond,
@@ -132,7 +135,7 @@ fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SendMethod {
     Singly,
     Batches,
     Segmented,
@@ -147,7 +150,7 @@ pub(crate) enum Way {
     },
 }
 
-impl Way {
+impl SendMethod {
     fn name(self) -> &'static str {
         match self {
             Self::Singly => BASELINE,
@@ -168,32 +171,35 @@ impl Way {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context<'a> {
-    place: &'a Place,
+    testbed: &'a SinkTestbed,
     datagrams: Datagrams,
-    way: Way,
-    taker: Option<Taker>,
+    send_method: SendMethod,
+    receiver_kind: Option<ReceiverKind>,
 }
 
 impl<'a> Context<'a> {
     /// Sends to the sink's own receiver, if it has one.
-    pub(crate) fn of(place: &'a Place, datagrams: Datagrams, way: Way) -> Self {
-        Self { place, datagrams, way, taker: place.sink.taker() }
+    pub(crate) fn of(testbed: &'a SinkTestbed, datagrams: Datagrams, send_method: SendMethod) -> Self {
+        Self { testbed, datagrams, send_method, receiver_kind: testbed.sink.receiver_kind() }
     }
 
     pub(crate) fn trial(self, variant: Option<&str>, baselines: &'static [&'static str]) -> Trial<'a> {
         let run = Box::new(move |duration| self.run(duration));
-        Trial { method: self.way.name(), variant: variant.map(str::to_owned), baselines, run }
+        Trial { method: self.send_method.name(), variant: variant.map(str::to_owned), baselines, run }
     }
 
     fn run(self, duration: Duration) -> Result<Sample, Failure> {
-        let Self { place, datagrams, .. } = self;
-        let method = self.way.name();
-        let receive = self.taker.map(|taker| taker.open(&place.stage.receiver, datagrams)).transpose()?;
+        let Self { testbed, datagrams, .. } = self;
+        let method = self.send_method.name();
+        let receive = self
+            .receiver_kind
+            .map(|receiver_kind| receiver_kind.open(&testbed.stage.receiver, datagrams))
+            .transpose()?;
         let ledger = SharedLedger::default();
         let (send, evidence) = self.sender(&ledger)?;
-        let count = || place.sink.dropped();
-        let count: Option<traffic::Sink<'_>> = if self.taker.is_none() { Some(&count) } else { None };
-        let traffic = conduct(&place.stage, duration, count, vec![send], receive.into_iter().collect())
+        let count = || testbed.sink.dropped();
+        let count: Option<traffic::Sink<'_>> = if self.receiver_kind.is_none() { Some(&count) } else { None };
+        let traffic = run_trial(&testbed.stage, duration, count, vec![send], receive.into_iter().collect())
             .map_err(Failure::step(method, "send", "raise 'ulimit -l', or free memory"))?;
         let evidence = evidence.unwrap_or_else(|| ledger.evidence());
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
@@ -202,35 +208,36 @@ impl<'a> Context<'a> {
     /// The sender, and the evidence if it is known in advance; otherwise the sender stores its evidence in
     /// `ledger`.
     fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
-        let Self { place, datagrams, way, .. } = self;
-        let failed = || Failure::step(way.name(), "open a socket", "raise 'ulimit -n', or free memory");
-        let plain = || datagram_sender::open(&place.stage).map_err(failed());
-        let copied = Some(evidence::told(nocopy::Evidence::Copied(Cause::SocketCall)));
-        let (work, evidence): (Work<'l>, _) = match way {
-            Way::Singly => {
+        let Self { testbed, datagrams, send_method, .. } = self;
+        let failed =
+            || Failure::step(send_method.name(), "open a socket", "raise 'ulimit -n', or free memory");
+        let plain = || datagram_sender::open(&testbed.stage).map_err(failed());
+        let copied = Some(evidence::reported(nocopy::Evidence::Copied(Cause::SocketCall)));
+        let (work, evidence): (Work<'l>, _) = match send_method {
+            SendMethod::Singly => {
                 let socket = plain()?;
                 (Box::new(move |gauge| datagram_sender::send_singly(&socket, datagrams, gauge)), copied)
             }
-            Way::Batches => {
+            SendMethod::Batches => {
                 let socket = plain()?;
                 (Box::new(move |gauge| datagram_sender::send_batches(&socket, datagrams, gauge)), copied)
             }
-            Way::Segmented => {
-                let socket = datagram_sender::open_segmenting(&place.stage, datagrams).map_err(failed())?;
+            SendMethod::Segmented => {
+                let socket = datagram_sender::open_segmenting(&testbed.stage, datagrams).map_err(failed())?;
                 (Box::new(move |gauge| datagram_sender::send_segmented(&socket, datagrams, gauge)), copied)
             }
-            Way::Pinned(_) | Way::Auto => {
-                let method = if let Way::Pinned(method) = way { Some(method) } else { None };
-                let sender = udp::open(&place.stage, method)?;
+            SendMethod::Pinned(_) | SendMethod::Auto => {
+                let method = if let SendMethod::Pinned(method) = send_method { Some(method) } else { None };
+                let sender = udp::open(&testbed.stage, method)?;
                 let send = if datagrams.a_burst == 1 { udp::send_singly } else { udp::send };
                 (Box::new(move |gauge| send(sender, datagrams, ledger, gauge)), None)
             }
-            Way::Foreign(method) => {
-                let sender = udp::open_returning(&place.stage, method)?;
+            SendMethod::Foreign(method) => {
+                let sender = udp::open_returning(&testbed.stage, method)?;
                 (Box::new(move |gauge| udp::send_foreign(sender, datagrams, ledger, gauge)), None)
             }
-            Way::Port { copied, checksum } => {
-                let (path, evidence) = udp_over_port::open(&place.stage, datagrams, checksum)?;
+            SendMethod::Port { copied, checksum } => {
+                let (path, evidence) = udp_over_port::open(&testbed.stage, datagrams, checksum)?;
                 let work: Work<'_> = match copied {
                     false => Box::new(move |gauge| path.send(gauge)),
                     true => Box::new(move |gauge| path.send_copied(gauge)),
@@ -245,78 +252,82 @@ impl<'a> Context<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sink::places;
+    use sink::testbeds;
 
-    const WAYS: [Way; 14] = [
-        Way::Singly,
-        Way::Batches,
-        Way::Segmented,
-        Way::Pinned(Method::ZeroCopy),
-        Way::Pinned(Method::ZeroCopyGso),
-        Way::Pinned(Method::UringZeroCopy),
-        Way::Pinned(Method::UringZeroCopyGso),
-        Way::Auto,
-        Way::Port { copied: false, checksum: UdpChecksum::Computed },
-        Way::Port { copied: true, checksum: UdpChecksum::Computed },
-        Way::Port { copied: false, checksum: UdpChecksum::Omitted },
-        Way::Port { copied: false, checksum: UdpChecksum::Offloaded },
-        Way::Foreign(Method::ZeroCopy),
-        Way::Foreign(Method::UringZeroCopy),
+    const SEND_METHODS: [SendMethod; 14] = [
+        SendMethod::Singly,
+        SendMethod::Batches,
+        SendMethod::Segmented,
+        SendMethod::Pinned(Method::ZeroCopy),
+        SendMethod::Pinned(Method::ZeroCopyGso),
+        SendMethod::Pinned(Method::UringZeroCopy),
+        SendMethod::Pinned(Method::UringZeroCopyGso),
+        SendMethod::Auto,
+        SendMethod::Port { copied: false, checksum: UdpChecksum::Computed },
+        SendMethod::Port { copied: true, checksum: UdpChecksum::Computed },
+        SendMethod::Port { copied: false, checksum: UdpChecksum::Omitted },
+        SendMethod::Port { copied: false, checksum: UdpChecksum::Offloaded },
+        SendMethod::Foreign(Method::ZeroCopy),
+        SendMethod::Foreign(Method::UringZeroCopy),
     ];
 
     /// How often a trial is repeated whose sender did not start in time, because the machine was busy.
     const ATTEMPTS: usize = 50;
 
-    fn check(place: &Place, datagrams: Datagrams, way: Way) {
-        let context = Context { place, datagrams, way, taker: None };
-        let name = place.sink.name();
+    fn check(testbed: &SinkTestbed, datagrams: Datagrams, send_method: SendMethod) {
+        let context = Context { testbed, datagrams, send_method, receiver_kind: None };
+        let name = testbed.sink.name();
         for _ in 0..ATTEMPTS {
-            let before = place.sink.dropped().unwrap();
+            let before = testbed.sink.dropped().unwrap();
             let sample = context.run(Duration::from_millis(2)).unwrap();
             let sent = sample.traffic.senders[0].packets_total;
-            let dropped = place.sink.dropped().unwrap() - before;
-            assert_eq!(sent, dropped, "{name} {datagrams:?} {way:?}");
+            let dropped = testbed.sink.dropped().unwrap() - before;
+            assert_eq!(sent, dropped, "{name} {datagrams:?} {send_method:?}");
             if sent > 0 {
                 return;
             }
         }
-        panic!("{name} {datagrams:?} {way:?}: nothing was sent in {ATTEMPTS} attempts");
+        panic!("{name} {datagrams:?} {send_method:?}: nothing was sent in {ATTEMPTS} attempts");
     }
 
     #[test]
-    fn every_datagram_that_is_sent_is_counted_where_it_is_dropped() {
+    fn every_sent_datagram_is_counted_at_its_sink() {
         if nocopy_lab::lab_or_skip().is_none() {
             return;
         }
         let has_io_uring = nocopy_lab::has_io_uring();
-        let ways: Vec<Way> =
-            WAYS.into_iter().filter(|way| has_io_uring || !way.name().starts_with("uring")).collect();
+        let send_methods: Vec<SendMethod> = SEND_METHODS
+            .into_iter()
+            .filter(|send_method| has_io_uring || !send_method.name().starts_with("uring"))
+            .collect();
         for (mtu_bytes, lengths) in
             [(USUAL_MTU_BYTES, &PAYLOAD_BYTES[..]), (LONG_MTU_BYTES, &PAYLOAD_BYTES_LONG)]
         {
-            let places = places(mtu_bytes).unwrap();
-            for place in places.iter().filter(|place| place.sink.taker().is_none()) {
+            let testbeds = testbeds(mtu_bytes).unwrap();
+            for testbed in testbeds.iter().filter(|testbed| testbed.sink.receiver_kind().is_none()) {
                 for &bytes in lengths {
-                    ways.iter().for_each(|way| check(place, Datagrams::in_bursts(bytes), *way));
+                    send_methods
+                        .iter()
+                        .for_each(|send_method| check(testbed, Datagrams::in_bursts(bytes), *send_method));
                 }
-                check(place, Datagrams::singly(lengths[0]), Way::Auto);
+                check(testbed, Datagrams::singly(lengths[0]), SendMethod::Auto);
             }
         }
         nocopy_lab::io_uring_or_skip();
     }
 
     #[test]
-    fn bursts_arrive_whole_where_a_card_would_cut_them() {
+    fn bursts_reach_the_offload_sink_uncut() {
         if nocopy_lab::lab_or_skip().is_none() {
             return;
         }
-        let places = places(USUAL_MTU_BYTES).unwrap();
-        let (place, drop) = match &places[0] {
-            place @ Place { sink: Sink::Offload(drop), .. } => (place, drop),
+        let testbeds = testbeds(USUAL_MTU_BYTES).unwrap();
+        let (testbed, drop) = match &testbeds[0] {
+            testbed @ SinkTestbed { sink: Sink::Offload(drop), .. } => (testbed, drop),
             _ => return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)")),
         };
         let datagrams = Datagrams::in_bursts(1400);
-        check(place, datagrams, Way::Segmented);
+        check(testbed, datagrams, SendMethod::Segmented);
         assert_eq!(drop.packets().unwrap() * datagrams.a_burst as u64, drop.datagrams().unwrap());
     }
 }

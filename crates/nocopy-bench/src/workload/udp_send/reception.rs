@@ -1,12 +1,12 @@
 //! Datagrams received by hand, and by the library's socket, from a sender that hands over bursts.
 
-use super::{Context, PAYLOAD_BYTES, Place, Way, sink};
+use super::{Context, PAYLOAD_BYTES, SendMethod, SinkTestbed, sink};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
 use crate::series::{Series, Trial};
 use crate::stage::USUAL_MTU_BYTES;
-use crate::workload::udp_send::sink::Taker;
+use crate::workload::udp_send::sink::ReceiverKind;
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
 
@@ -30,14 +30,19 @@ pub(crate) const UDP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let place = sink::pair(USUAL_MTU_BYTES)?;
-    bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 12)
+    let testbed = sink::pair(USUAL_MTU_BYTES)?;
+    bench.play(PAYLOAD_BYTES.map(|bytes| series(&testbed, bytes)).into(), 12)
 }
 
-pub(crate) fn series(place: &Place, bytes: usize) -> Series<'_> {
-    let trial = |method, taker, baselines| {
+pub(crate) fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
+    let trial = |method, receiver_kind, baselines| {
         let datagrams = Datagrams::in_bursts(bytes);
-        let context = Context { place, datagrams, way: Way::Segmented, taker: Some(taker) };
+        let context = Context {
+            testbed,
+            datagrams,
+            send_method: SendMethod::Segmented,
+            receiver_kind: Some(receiver_kind),
+        };
         let run = Box::new(move |duration| context.run(duration));
         Trial { method, variant: None, baselines, run }
     };
@@ -49,9 +54,9 @@ pub(crate) fn series(place: &Place, bytes: usize) -> Series<'_> {
         link: None,
         figure: Figure::PacketsPerSecond,
         trials: vec![
-            trial(BASELINE, Taker::Recvmmsg, &[]),
-            trial(BY_HAND, Taker::Joined, &[BASELINE]),
-            trial("auto", Taker::Ours, &[BASELINE, BY_HAND]),
+            trial(BASELINE, ReceiverKind::Recvmmsg, &[]),
+            trial(BY_HAND, ReceiverKind::Joined, &[BASELINE]),
+            trial("auto", ReceiverKind::Ours, &[BASELINE, BY_HAND]),
         ],
     }
 }

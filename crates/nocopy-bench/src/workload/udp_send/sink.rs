@@ -44,7 +44,7 @@ pub(crate) enum Sink {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taker {
+pub(crate) enum ReceiverKind {
     Recvmmsg,
     /// By hand, too, but as the kernel joined them (`UDP_GRO`).
     Joined,
@@ -55,44 +55,47 @@ pub(crate) enum Taker {
 
 /// A sink with its own pair of interfaces, because programs attached for one sink would disturb others.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SinkTestbed {
     pub stage: Stage,
     pub sink: Sink,
 }
 
 /// With a `recvmmsg` receiver, in a lab with this MTU.
-pub(crate) fn delivered(mtu_bytes: u32) -> Result<Place, Failure> {
-    place(mtu_bytes, |_| Ok(Sink::Delivered))
+pub(crate) fn delivered(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    testbed(mtu_bytes, |_| Ok(Sink::Delivered))
 }
 
 /// With a receiver that compares every byte.
-pub(crate) fn checked(mtu_bytes: u32) -> Result<Place, Failure> {
-    place(mtu_bytes, |_| Ok(Sink::Checked))
+pub(crate) fn checked(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    testbed(mtu_bytes, |_| Ok(Sink::Checked))
 }
 
 /// With the library's receiver.
-pub(crate) fn pair(mtu_bytes: u32) -> Result<Place, Failure> {
-    place(mtu_bytes, |_| Ok(Sink::Pair))
+pub(crate) fn pair(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    testbed(mtu_bytes, |_| Ok(Sink::Pair))
 }
 
 /// With an XDP program that drops every datagram.
-pub(crate) fn segmented(mtu_bytes: u32) -> Result<Place, Failure> {
-    place(mtu_bytes, |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)))
+pub(crate) fn segmented(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    testbed(mtu_bytes, |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)))
 }
 
-fn offload(mtu_bytes: u32) -> Result<Place, Failure> {
-    place(mtu_bytes, |Stage { receiver, .. }| {
+fn offload(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    testbed(mtu_bytes, |Stage { receiver, .. }| {
         Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
     })
 }
 
-fn place(mtu_bytes: u32, open: impl FnOnce(&Stage) -> Result<Sink, Failure>) -> Result<Place, Failure> {
+fn testbed(
+    mtu_bytes: u32,
+    open: impl FnOnce(&Stage) -> Result<Sink, Failure>,
+) -> Result<SinkTestbed, Failure> {
     let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
-    Ok(Place { sink: open(&stage)?, stage })
+    Ok(SinkTestbed { sink: open(&stage)?, stage })
 }
 
-pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
-    let first = has_offload().then_some(offload as fn(u32) -> Result<Place, Failure>);
+pub(crate) fn testbeds(mtu_bytes: u32) -> Result<Vec<SinkTestbed>, Failure> {
+    let first = has_offload().then_some(offload as fn(u32) -> Result<SinkTestbed, Failure>);
     first.into_iter().chain([segmented, delivered, pair]).map(|open| open(mtu_bytes)).collect()
 }
 
@@ -116,17 +119,17 @@ impl Sink {
         }
     }
 
-    pub(crate) fn taker(&self) -> Option<Taker> {
+    pub(crate) fn receiver_kind(&self) -> Option<ReceiverKind> {
         match self {
             Self::Offload(_) | Self::Segmented(_) => None,
-            Self::Delivered => Some(Taker::Recvmmsg),
-            Self::Checked => Some(Taker::Checking),
-            Self::Pair => Some(Taker::Ours),
+            Self::Delivered => Some(ReceiverKind::Recvmmsg),
+            Self::Checked => Some(ReceiverKind::Checking),
+            Self::Pair => Some(ReceiverKind::Ours),
         }
     }
 }
 
-impl Taker {
+impl ReceiverKind {
     pub(crate) fn open(self, site: &Site, datagrams: Datagrams) -> Result<Work<'static>, Failure> {
         let failed =
             |method| Failure::step(method, "open a receiver", "run it as root or grant CAP_NET_ADMIN");

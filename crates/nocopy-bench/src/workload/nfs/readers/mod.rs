@@ -13,7 +13,7 @@ use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
 use super::server::Server;
-use super::{CACHED_BYTES, Contents, Place, files};
+use super::{CACHED_BYTES, Contents, NfsTestbed, files};
 use crate::Failure;
 use crate::baseline::nfs_client::libnfs;
 use crate::bench::Bench;
@@ -62,12 +62,12 @@ fn skips(_plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let place = Place::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
-    let scene = Scene::new(&place)?;
-    bench.play_figures(reads::series(&scene), &BY, 60)?;
-    bench.play(copies::small(&scene), 20)?;
+    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
+    let fixture = Fixture::new(&testbed)?;
+    bench.play_figures(reads::series(&fixture), &BY, 60)?;
+    bench.play(copies::small(&fixture), 20)?;
     // One round suffices for the memory it needs.
-    bench.play_figures(copies::long(&scene), &BY, 1)
+    bench.play_figures(copies::long(&fixture), &BY, 1)
 }
 
 fn contents(is_quick: bool) -> Contents {
@@ -96,26 +96,26 @@ impl Reader {
 
 /// The served files, and the program on libnfs, if it could be built.
 #[derive(Debug)]
-struct Scene<'a> {
-    place: &'a Place,
+struct Fixture<'a> {
+    testbed: &'a NfsTestbed,
     libnfs: Option<PathBuf>,
     evidence_of_libnfs: Evidence,
 }
 
-impl<'a> Scene<'a> {
-    fn new(place: &'a Place) -> Result<Self, Failure> {
-        let build = || libnfs::is_installed().then(|| libnfs::build(&place.files.scratch())).transpose();
+impl<'a> Fixture<'a> {
+    fn new(testbed: &'a NfsTestbed) -> Result<Self, Failure> {
+        let build = || libnfs::is_installed().then(|| libnfs::build(&testbed.files.scratch())).transpose();
         let libnfs = build().map_err(failed(Reader::Libnfs))?;
         let evidence_of_libnfs = Evidence::copied(format!(
             "libnfs {}: by the kernel, out of the socket into memory that the library takes for each reply and frees behind its callback",
             libnfs::version()
         ));
-        Ok(Self { place, libnfs, evidence_of_libnfs })
+        Ok(Self { testbed, libnfs, evidence_of_libnfs })
     }
 
     fn url(&self, server: &Server, name: &str) -> String {
         let (address, mount_port) = (server.address, server.mount_address.port());
-        let path = self.place.files.path(name);
+        let path = self.testbed.files.path(name);
         let (ip, port, path) = (address.ip(), address.port(), path.display());
         format!("nfs://{ip}{path}?nfsport={port}&mountport={mount_port}")
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use nocopy_report::capability;
 
-use crate::baseline::nfs_client::{Done, Word};
+use crate::baseline::nfs_client::{ClientMessage, ReadResult};
 use crate::child::ScopedChild;
 use crate::cpu;
 use crate::lines::Lines;
@@ -18,47 +18,47 @@ use crate::stage::Site;
 const COPY_MAX: Duration = Duration::from_secs(120);
 
 /// The interval of measurements of its memory.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Process {
     _child: ScopedChild,
-    words: Lines,
+    messages: Lines,
 }
 
 impl Process {
     pub(super) fn start(site: &Site, command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = ScopedChild(spawn(site, command)?);
-        let words = child.stdout.take().expect("it is piped");
-        Ok(Self { _child: child, words: Lines::new(words) })
+        let messages = child.stdout.take().expect("it is piped");
+        Ok(Self { _child: child, messages: Lines::new(messages) })
     }
 
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {
-            Word::Measuring => Ok(()),
+            ClientMessage::Measuring => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Its work, once the window is over.
-    pub(super) fn done(&mut self) -> io::Result<Done> {
+    pub(super) fn result(&mut self) -> io::Result<ReadResult> {
         match self.next()? {
-            Word::Done(done) => Ok(done),
+            ClientMessage::Done(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
     }
 
-    fn next(&mut self) -> io::Result<Word> {
-        match serde_json::from_slice(&self.words.next()?)? {
-            Word::Failed(why) => Err(io::Error::other(why)),
-            word => Ok(word),
+    fn next(&mut self) -> io::Result<ClientMessage> {
+        match serde_json::from_slice(&self.messages.next()?)? {
+            ClientMessage::Failed(why) => Err(io::Error::other(why)),
+            message => Ok(message),
         }
     }
 }
 
-fn unexpected(word: &Word) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("its process wrote {word:?} out of turn"))
+fn unexpected(message: &ClientMessage) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("its process wrote {message:?} out of turn"))
 }
 
 /// Starts on the processor of its side, without privileges.
@@ -70,7 +70,7 @@ fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct CopyRun {
     pub(super) elapsed: Duration,
     pub(super) cpu: Duration,
     /// The peak of its memory, and the peak after a quarter of the time.
@@ -78,7 +78,7 @@ pub(super) struct Run {
     pub(super) early_peak_bytes: u64,
 }
 
-pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
+pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<CopyRun> {
     let before = time_of_children()?;
     let start = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -90,19 +90,19 @@ pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
         }
         // A process that has just ended has no memory any more.
         peaks.extend(cpu::peak_memory_kib(&id));
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let elapsed = start.elapsed();
     let ended = child.wait_with_output()?;
     if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr);
-        let first = said.lines().next().unwrap_or_default();
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        let first = errors.lines().next().unwrap_or_default();
         return Err(io::Error::other(format!("it ended ({}), and printed '{first}'", ended.status)));
     }
     let cpu = time_of_children()?.saturating_sub(before);
     let at = |index: usize| peaks.get(index).copied().unwrap_or(0) << 10;
     let (peak_bytes, early_peak_bytes) = (at(peaks.len().saturating_sub(1)), at(peaks.len() / 4));
-    Ok(Run { elapsed, cpu, peak_bytes, early_peak_bytes })
+    Ok(CopyRun { elapsed, cpu, peak_bytes, early_peak_bytes })
 }
 
 /// Processor time of the processes that were waited for.

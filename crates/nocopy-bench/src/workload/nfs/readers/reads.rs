@@ -8,14 +8,14 @@ use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
 use super::process::Process;
-use super::{NAME, Reader, Scene, failed, recorded};
-use crate::baseline::nfs_client::{Done, IN_FLIGHT, Task, WARM_UP, Way as ClientWay};
-use crate::child::Kind;
+use super::{Fixture, NAME, Reader, failed, recorded};
+use crate::baseline::nfs_client::{IN_FLIGHT, ReadMethod, ReadResult, Task, WARM_UP};
+use crate::child::ChildKind;
 use crate::series::{BEST_RECV, Sample, Series, Trial};
 use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Reading;
 use crate::workload::nfs::files::CACHED;
-use crate::workload::nfs::server::{Server, Way};
+use crate::workload::nfs::server::{Server, ServerKind};
 
 const READS_BYTES: [usize; 2] = [64 << 10, 1 << 20];
 const CONNECTIONS: [usize; 2] = [1, 8];
@@ -26,71 +26,71 @@ const RECV_BYTES: [(usize, &str); 3] = [(64 << 10, "64-KiB"), (256 << 10, "256-K
 const BY_HAND_CAUSE: &str = "by recv() out of the socket into one buffer of 256 KiB, with the heads of the replies, which are not looked at";
 
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct ReadCase {
     bytes: usize,
     connections: usize,
 }
 
-pub(super) fn series<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
+pub(super) fn series<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
     let cases = READS_BYTES
         .into_iter()
-        .flat_map(|bytes| CONNECTIONS.into_iter().map(move |connections| Case { bytes, connections }));
-    cases.map(|case| of(scene, case)).collect()
+        .flat_map(|bytes| CONNECTIONS.into_iter().map(move |connections| ReadCase { bytes, connections }));
+    cases.map(|case| of(fixture, case)).collect()
 }
 
-fn of<'a>(scene: &'a Scene<'a>, case: Case) -> Series<'a> {
+fn of<'a>(fixture: &'a Fixture<'a>, case: ReadCase) -> Series<'a> {
     let mut trials: Vec<Trial<'_>> =
-        RECV_BYTES.into_iter().map(|(bytes, name)| recv(scene, case, bytes, name)).collect();
-    trials.push(trial(scene, case, Reader::ByHand, &[]));
+        RECV_BYTES.into_iter().map(|(bytes, name)| recv(fixture, case, bytes, name)).collect();
+    trials.push(trial(fixture, case, Reader::ByHand, &[]));
     let mut baselines: &[&str] = &[BEST_RECV, "by-hand"];
-    if scene.libnfs.is_some() {
-        trials.push(trial(scene, case, Reader::Libnfs, &["by-hand"])); // otherwise a note says so
+    if fixture.libnfs.is_some() {
+        trials.push(trial(fixture, case, Reader::Libnfs, &["by-hand"])); // otherwise a note says so
         baselines = &["libnfs", BEST_RECV, "by-hand"];
     }
-    trials.push(trial(scene, case, Reader::Nocopy, baselines));
-    let Case { bytes, connections } = case;
+    trials.push(trial(fixture, case, Reader::Nocopy, baselines));
+    let ReadCase { bytes, connections } = case;
     let ending = if connections == 1 { "" } else { "s" };
     Series {
         workload: NAME,
         title: format!("{NAME}, reads of {} KiB, {connections} connection{ending}", bytes >> 10),
         sink: None,
         payload_bytes: bytes,
-        link: Some(scene.place.link.clone()),
+        link: Some(fixture.testbed.link.clone()),
         figure: Figure::BytesPerSecond,
         trials,
     }
 }
 
-fn recv<'a>(scene: &'a Scene<'a>, case: Case, bytes: usize, name: &str) -> Trial<'a> {
-    let run = move |window| play_recv(scene, case, bytes, window).map_err(failed(Reader::Recv));
+fn recv<'a>(fixture: &'a Fixture<'a>, case: ReadCase, bytes: usize, name: &str) -> Trial<'a> {
+    let run = move |window| play_recv(fixture, case, bytes, window).map_err(failed(Reader::Recv));
     Trial { method: Reader::Recv.method(), variant: Some(name.into()), baselines: &[], run: Box::new(run) }
 }
 
 fn trial<'a>(
-    scene: &'a Scene<'a>,
-    case: Case,
+    fixture: &'a Fixture<'a>,
+    case: ReadCase,
     reader: Reader,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(scene, case, reader, window).map_err(failed(reader));
+    let run = move |window| play(fixture, case, reader, window).map_err(failed(reader));
     Trial { method: reader.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play_recv(scene: &Scene<'_>, case: Case, bytes: usize, window: Duration) -> io::Result<Sample> {
-    let replies = recorded::record(scene, case.bytes)?;
-    let server = Server::start_of(scene.place, Way::Recorded, &replies)?;
-    let way = ClientWay::Recv { from: server.address, bytes };
+fn play_recv(fixture: &Fixture<'_>, case: ReadCase, bytes: usize, window: Duration) -> io::Result<Sample> {
+    let replies = recorded::record(fixture, case.bytes)?;
+    let server = Server::start_of(fixture.testbed, ServerKind::Recorded, &replies)?;
+    let method = ReadMethod::Recv { from: server.address, bytes };
     let evidence =
         Evidence::copied("by recv() out of the socket into one buffer, with the heads of the replies");
-    observe(scene, &server, &mut ours(way, case, window)?, |_| evidence)
+    measure_window(fixture, &server, &mut ours(method, case, window)?, |_| evidence)
 }
 
-fn play(scene: &Scene<'_>, case: Case, reader: Reader, window: Duration) -> io::Result<Sample> {
-    let server = Server::start(scene.place, Way::Nocopy)?;
-    let url = scene.url(&server, CACHED);
-    let file_bytes = scene.place.files.contents.cached_bytes;
-    let Case { bytes, connections } = case;
-    match &scene.libnfs {
+fn play(fixture: &Fixture<'_>, case: ReadCase, reader: Reader, window: Duration) -> io::Result<Sample> {
+    let server = Server::start(fixture.testbed, ServerKind::Nocopy)?;
+    let url = fixture.url(&server, CACHED);
+    let file_bytes = fixture.testbed.files.contents.cached_bytes;
+    let ReadCase { bytes, connections } = case;
+    match &fixture.libnfs {
         Some(program) if reader == Reader::Libnfs => {
             let numbers = [
                 bytes as u64,
@@ -102,16 +102,16 @@ fn play(scene: &Scene<'_>, case: Case, reader: Reader, window: Duration) -> io::
             ];
             let mut command = Command::new(program);
             command.arg("reads").arg(url).args(numbers.map(|number| number.to_string()));
-            observe(scene, &server, &mut command, |_| scene.evidence_of_libnfs.clone())
+            measure_window(fixture, &server, &mut command, |_| fixture.evidence_of_libnfs.clone())
         }
         _ if reader == Reader::ByHand => {
-            let way = ClientWay::Ask { url, from: server.address, bytes, file_bytes };
+            let method = ReadMethod::PreparedCalls { url, from: server.address, bytes, file_bytes };
             let evidence = Evidence::copied(BY_HAND_CAUSE);
-            observe(scene, &server, &mut ours(way, case, window)?, |_| evidence)
+            measure_window(fixture, &server, &mut ours(method, case, window)?, |_| evidence)
         }
         _ => {
-            let way = ClientWay::Post { url, bytes, file_bytes };
-            observe(scene, &server, &mut ours(way, case, window)?, evidence_of_ours)
+            let method = ReadMethod::Post { url, bytes, file_bytes };
+            measure_window(fixture, &server, &mut ours(method, case, window)?, evidence_of_ours)
         }
     }
 }
@@ -120,26 +120,26 @@ fn millis(duration: Duration) -> u64 {
     duration.as_millis() as u64
 }
 
-fn ours(way: ClientWay, case: Case, window: Duration) -> io::Result<Command> {
-    Kind::ReadNfs.command(&Task { way, connections: case.connections, window })
+fn ours(method: ReadMethod, case: ReadCase, window: Duration) -> io::Result<Command> {
+    ChildKind::ReadNfs.command(&Task { method, connections: case.connections, window })
 }
 
-fn evidence_of_ours(done: &Done) -> Evidence {
+fn evidence_of_ours(done: &ReadResult) -> Evidence {
     let twice = if done.moved_bytes > 0 { "; a few bytes that came along with a head once more" } else { "" };
     Evidence::copied(format!("by the kernel, out of the socket into the posted buffer{twice}"))
 }
 
-fn observe(
-    scene: &Scene<'_>,
+fn measure_window(
+    fixture: &Fixture<'_>,
     server: &Server,
     command: &mut Command,
-    evidence: impl FnOnce(&Done) -> Evidence,
+    evidence: impl FnOnce(&ReadResult) -> Evidence,
 ) -> io::Result<Sample> {
     let time_of_server = || server.cpu_ns();
-    let mut process = Process::start(&scene.place.stage.receiver, command)?;
+    let mut process = Process::start(&fixture.testbed.stage.receiver, command)?;
     process.wait_until_measuring()?;
     let before = Probe::take(Some(&time_of_server))?;
-    let done = process.done()?;
+    let done = process.result()?;
     let after = Probe::take(Some(&time_of_server))?;
     let elapsed = Duration::from_nanos(done.elapsed_ns);
     let read = Reading {

@@ -14,13 +14,13 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::xdr::Reader;
 use nocopy_report::figure::Figure;
 
-use super::client::{Client, UNDER_WAY, malformed, refused};
+use super::client::{Client, IN_FLIGHT_MAX, malformed, refused};
 use super::files::{self, name_of};
 use super::reads::{failed, observe};
-use super::server::{Server, Way};
-use super::writes::written;
-use super::written::Written;
-use super::{NAME, Place};
+use super::server::{Server, ServerKind};
+use super::writable::WritableDirectory;
+use super::writes::write_result;
+use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
 use crate::nfs_content::word_at;
 use crate::series::{Sample, Series, Trial};
@@ -35,51 +35,55 @@ const FILES: usize = 10_000;
 /// Number of different contents, each shifted by a word.
 const CONTENTS: usize = 61;
 
-pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
+pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
     if files::memory().is_none() {
         return Vec::new(); // a note says so
     }
-    let ganesha = nfs_server::missing().is_none().then(|| trial(place, Way::Ganesha, &[]));
-    let nocopy = trial(place, Way::Nocopy, &["ganesha"]);
+    let ganesha = nfs_server::missing().is_none().then(|| trial(testbed, ServerKind::Ganesha, &[]));
+    let nocopy = trial(testbed, ServerKind::Nocopy, &["ganesha"]);
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, files of {} KiB made in memory, {FILES} in a directory", BYTES >> 10),
         sink: None,
         payload_bytes: BYTES,
-        link: Some(place.link.clone()),
+        link: Some(testbed.link.clone()),
         figure: Figure::MessagesPerSecond,
         trials: ganesha.into_iter().chain([nocopy]).collect(),
     }]
 }
 
-fn trial<'a>(place: &'a Place, way: Way, baselines: &'static [&'static str]) -> Trial<'a> {
-    let run = move |window| play(place, way, window).map_err(failed(way));
-    Trial { method: way.method(), variant: None, baselines, run: Box::new(run) }
+fn trial<'a>(
+    testbed: &'a NfsTestbed,
+    server_kind: ServerKind,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let run = move |window| play(testbed, server_kind, window).map_err(failed(server_kind));
+    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
-    let written = Written::make()?;
-    let server = Server::start_of(place, way, &written.exported())?;
-    let mut made = place.stage.receiver.run(|| {
-        let root = Client::connect(server.mount_address)?.mount(&written.exported().directory)?;
-        io::Result::Ok(Made::new(Client::connect(server.address)?, root))
+fn play(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
+    let directory = WritableDirectory::make()?;
+    let server = Server::start_of(testbed, server_kind, &directory.export())?;
+    let mut creates = testbed.stage.receiver.run(|| {
+        let root = Client::connect(server.mount_address)?.mount(&directory.export().directory)?;
+        io::Result::Ok(Creates::new(Client::connect(server.address)?, root))
     })?;
-    let make: Work<'_> = Box::new(|gauge| made.go_on(gauge));
-    let traffic = observe(place, &server, window, vec![make])?;
-    made.check(&written)?;
+    let make: Work<'_> = Box::new(|gauge| creates.run(gauge));
+    let traffic = observe(testbed, &server, window, vec![make])?;
+    creates.check(&directory)?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum PendingCall {
     /// LOOKUP: the name must not exist.
-    Missing,
-    Made,
-    Written,
+    Lookup,
+    Create,
+    Write,
 }
 
 #[derive(Debug)]
-struct Made {
+struct Creates {
     client: Client,
     root: FileHandle,
     /// The directory of the next files.
@@ -87,13 +91,13 @@ struct Made {
     content: Vec<u8>,
     count: usize,
     /// The number of the call, and of the file.
-    under_way: Vec<(u32, usize, Asked)>,
+    in_flight: Vec<(u32, usize, PendingCall)>,
 }
 
-impl Made {
+impl Creates {
     fn new(client: Client, root: FileHandle) -> Self {
         let content = (0..(BYTES / 8 + CONTENTS) as u64).flat_map(word_at).collect();
-        Self { client, root, directory: root, content, count: 0, under_way: Vec::new() }
+        Self { client, root, directory: root, content, count: 0, in_flight: Vec::new() }
     }
 
     fn content(&self, number: usize) -> &[u8] {
@@ -101,9 +105,9 @@ impl Made {
     }
 
     /// Makes files until the window ends, and finishes files that were begun.
-    fn go_on(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        while gauge.sending() || !self.under_way.is_empty() {
-            while gauge.sending() && self.under_way.len() < UNDER_WAY {
+    fn run(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
+        while gauge.sending() || !self.in_flight.is_empty() {
+            while gauge.sending() && self.in_flight.len() < IN_FLIGHT_MAX {
                 if self.count.is_multiple_of(FILES) {
                     self.finish(gauge)?;
                     self.make_directory()?;
@@ -116,7 +120,7 @@ impl Made {
     }
 
     fn finish(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        while !self.under_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.advance(gauge)?;
         }
         Ok(())
@@ -127,7 +131,8 @@ impl Made {
         let attributes = NewAttributes { mode: Some(0o755), ..NewAttributes::NONE };
         let asked = MakeDirectoryArguments { at: entry(self.root, &name), attributes };
         let procedure = Procedure::MakeDirectory as u32;
-        self.directory = self.client.call(nfs3::PROGRAM, procedure, &asked, |input| made("MKDIR", input))?;
+        self.directory =
+            self.client.call(nfs3::PROGRAM, procedure, &asked, |input| created_handle("MKDIR", input))?;
         Ok(())
     }
 
@@ -135,31 +140,31 @@ impl Made {
         let (number, name) = (self.count, name_of(self.count));
         self.count += 1;
         let asked = entry(self.directory, &name);
-        let xid = self.client.ask(nfs3::PROGRAM, Procedure::Lookup as u32, &asked)?;
-        self.under_way.push((xid, number, Asked::Missing));
+        let xid = self.client.send_call(nfs3::PROGRAM, Procedure::Lookup as u32, &asked)?;
+        self.in_flight.push((xid, number, PendingCall::Lookup));
         Ok(())
     }
 
     fn advance(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let (xid, results) = self.client.reply(|input| Ok(input.rest().to_vec()))?;
-        let known = self.under_way.iter().position(|(asked, ..)| *asked == xid);
+        let known = self.in_flight.iter().position(|(asked, ..)| *asked == xid);
         let Some(known) = known else {
             return Err(io::Error::other("the server replied to a call that was not made"));
         };
-        let (_, number, asked) = self.under_way.swap_remove(known);
+        let (_, number, asked) = self.in_flight.swap_remove(known);
         let mut results = Reader::new(&results);
         let (xid, asked) = match asked {
-            Asked::Missing => {
+            PendingCall::Lookup => {
                 is_missing(&mut results)?;
-                (self.ask_to_make(number)?, Asked::Made)
+                (self.send_create(number)?, PendingCall::Create)
             }
-            Asked::Made => {
-                let file = made("CREATE", &mut results)?;
+            PendingCall::Create => {
+                let file = created_handle("CREATE", &mut results)?;
                 let data = &self.content[number % CONTENTS * 8..][..BYTES];
-                (self.client.ask_to_write(file, 0, Stability::FileSync, data)?, Asked::Written)
+                (self.client.send_write(file, 0, Stability::FileSync, data)?, PendingCall::Write)
             }
-            Asked::Written => {
-                let written = written(&mut results)?;
+            PendingCall::Write => {
+                let written = write_result(&mut results)?;
                 if (written.count as usize, written.stability) != (BYTES, Stability::FileSync) {
                     return Err(io::Error::other("a file was not written as it was to be"));
                 }
@@ -167,20 +172,20 @@ impl Made {
                 return Ok(());
             }
         };
-        self.under_way.push((xid, number, asked));
+        self.in_flight.push((xid, number, asked));
         Ok(())
     }
 
-    fn ask_to_make(&mut self, number: usize) -> io::Result<u32> {
+    fn send_create(&mut self, number: usize) -> io::Result<u32> {
         let name = name_of(number);
         let new = NewAttributes { mode: Some(0o644), ..NewAttributes::NONE };
         let asked = CreateArguments { at: entry(self.directory, &name), how: HowToCreate::Unchecked(new) };
-        self.client.ask(nfs3::PROGRAM, Procedure::Create as u32, &asked)
+        self.client.send_call(nfs3::PROGRAM, Procedure::Create as u32, &asked)
     }
 
-    fn check(&self, written: &Written) -> io::Result<()> {
+    fn check(&self, directory: &WritableDirectory) -> io::Result<()> {
         for number in 0..self.count {
-            let found = fs::read(written.path(&directory_of(number)).join(name_of(number)))?;
+            let found = fs::read(directory.path(&directory_of(number)).join(name_of(number)))?;
             if found != self.content(number) {
                 return Err(io::Error::other(format!("what was written to file {number} is not there")));
             }
@@ -206,8 +211,8 @@ fn is_missing(input: &mut Reader<'_>) -> io::Result<()> {
     }
 }
 
-fn made(call: &str, input: &mut Reader<'_>) -> io::Result<FileHandle> {
-    let made: NfsResult<Created, WeakCacheConsistency> = input.read().map_err(malformed)?;
-    let made = made.map_err(|refusal| refused(call, refusal.status))?;
-    made.file.ok_or_else(|| refused(call, "no handle"))
+fn created_handle(call: &str, input: &mut Reader<'_>) -> io::Result<FileHandle> {
+    let created: NfsResult<Created, WeakCacheConsistency> = input.read().map_err(malformed)?;
+    let created = created.map_err(|refusal| refused(call, refusal.status))?;
+    created.file.ok_or_else(|| refused(call, "no handle"))
 }

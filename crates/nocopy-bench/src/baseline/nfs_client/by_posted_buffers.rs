@@ -6,7 +6,7 @@ use std::time::Duration;
 use nocopy::Pool;
 use nocopy_nfs::client::{Client, Place, Url};
 
-use super::{Done, IN_FLIGHT, Window};
+use super::{IN_FLIGHT, ReadResult, Window};
 use crate::nfs_content::is_content;
 
 pub(super) fn read(
@@ -15,7 +15,7 @@ pub(super) fn read(
     bytes: usize,
     file_bytes: u64,
     window: Duration,
-) -> io::Result<Done> {
+) -> io::Result<ReadResult> {
     let url: Url = url.parse().map_err(io::Error::other)?;
     let pool = Pool::new(IN_FLIGHT as u32, bytes)?;
     let builder = Client::builder().connections(connections).pool(pool);
@@ -44,9 +44,9 @@ pub(super) fn read(
                 )));
             }
             unchecked -= 1;
-        } else if let Some(done) = measured.get_or_insert_with(|| Window::new(window)).count(bytes)? {
+        } else if let Some(result) = measured.get_or_insert_with(|| Window::new(window)).count(bytes)? {
             let counts = client.stats()?;
-            return Ok(Done { moved_bytes: counts.get("moved_bytes").unwrap_or(0), ..done });
+            return Ok(ReadResult { moved_bytes: counts.get("moved_bytes").unwrap_or(0), ..result });
         }
         client.recycle(buffer);
     }

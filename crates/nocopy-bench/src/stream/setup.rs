@@ -4,10 +4,10 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::messages::{PeerMessage, Report};
 use super::peer::Peer;
 use super::task::{Role, Task};
-use super::words::{Report, Word};
-use super::{ProxyWay, ReceiveWay, SendWay};
+use super::{ProxyMode, ReceiveMode, SendMode};
 use crate::baseline::started::network_counter;
 use crate::stage::{Site, Stage};
 use crate::traffic::{Probe, StreamFacts, Traffic};
@@ -18,12 +18,12 @@ use nocopy_report::result::Evidence;
 const WARM_UP: Duration = Duration::from_millis(150);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cast {
-    pub send: SendWay,
+pub(crate) struct StreamSetup {
+    pub send: SendMode,
     /// Bytes of the data that the sender sends repeatedly.
     pub source_bytes: usize,
-    pub proxy: Option<ProxyWay>,
-    pub receive: ReceiveWay,
+    pub proxy: Option<ProxyMode>,
+    pub receive: ReceiveMode,
 }
 
 /// The side whose evidence about copies is reported.
@@ -34,7 +34,7 @@ pub(crate) enum Side {
     Receiver,
 }
 
-struct Company {
+struct Processes {
     receiver: Peer,
     proxy: Option<Peer>,
     sender: Peer,
@@ -46,7 +46,7 @@ struct Reports {
     sender: Report,
 }
 
-impl Cast {
+impl StreamSetup {
     pub(crate) fn play(
         self,
         stage: &Stage,
@@ -54,19 +54,19 @@ impl Cast {
         duration: Duration,
     ) -> io::Result<(Traffic, Evidence)> {
         let resent_before = segments_resent(stage)?;
-        let mut company = self.start(stage)?;
-        company.all().try_for_each(|peer| peer.wait_for(&Word::UnderWay))?;
-        let probes = company.observe(duration);
+        let mut processes = self.start(stage)?;
+        processes.all().try_for_each(|peer| peer.wait_for(&PeerMessage::UnderWay))?;
+        let probes = processes.observe(duration);
         // Even if a process has ended: it has reported why, and its peers end with it.
-        let reports = company.reports()?;
+        let reports = processes.reports()?;
         let (before, after) = probes?;
         reports.check()?;
-        let told = match side {
+        let reporting = match side {
             Side::Sender => Some(&reports.sender),
             Side::Proxy => reports.proxy.as_ref(),
             Side::Receiver => Some(&reports.receiver),
         };
-        let evidence = told.and_then(|report| report.evidence.clone());
+        let evidence = reporting.and_then(|report| report.evidence.clone());
         let stream = StreamFacts {
             proxy: reports.proxy.map(|report| report.reading),
             mapped_fraction: reports.receiver.mapped_fraction,
@@ -85,25 +85,25 @@ impl Cast {
         Ok((traffic, evidence.unwrap_or_else(|| Evidence::unknown("not reported"))))
     }
 
-    fn start(self, stage: &Stage) -> io::Result<Company> {
+    fn start(self, stage: &Stage) -> io::Result<Processes> {
         let start =
             |site: &Site, place, role| Peer::start(site, Task { role, processor: site.processor(place) });
         // With a proxy, the other two share a processor, so that the proxy is the slowest.
         let ends = if self.proxy.is_some() { 1 } else { 0 };
         let (from, to) = (&stage.sender, &stage.receiver);
-        let mut receiver = start(to, ends, Role::Receive { at: to.ipv4, way: self.receive })?;
+        let mut receiver = start(to, ends, Role::Receive { at: to.ipv4, mode: self.receive })?;
         let mut address = receiver.address()?;
         let proxy = match self.proxy {
             None => None,
-            Some(way) => {
-                let mut proxy = start(to, 0, Role::Proxy { at: to.ipv4, to: address, way })?;
+            Some(mode) => {
+                let mut proxy = start(to, 0, Role::Proxy { at: to.ipv4, to: address, mode })?;
                 address = proxy.address()?;
                 Some(proxy)
             }
         };
         let sender =
-            start(from, 0, Role::Send { to: address, way: self.send, source_bytes: self.source_bytes })?;
-        Ok(Company { receiver, proxy, sender })
+            start(from, 0, Role::Send { to: address, mode: self.send, source_bytes: self.source_bytes })?;
+        Ok(Processes { receiver, proxy, sender })
     }
 }
 
@@ -112,7 +112,7 @@ fn segments_resent(stage: &Stage) -> io::Result<u64> {
     stage.sender.run(|| network_counter("thread-self", "Tcp: ", "RetransSegs"))
 }
 
-impl Company {
+impl Processes {
     /// In order from the sender: the first failure is reported first.
     fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
         std::iter::once(&mut self.sender).chain(&mut self.proxy).chain(std::iter::once(&mut self.receiver))
@@ -121,22 +121,22 @@ impl Company {
     /// Opens the window for `duration`.
     fn observe(&mut self, duration: Duration) -> io::Result<(Probe, Probe)> {
         sleep(WARM_UP);
-        self.tell(Phase::Measure)?;
+        self.send_phase(Phase::Measure)?;
         // On a busy machine the window could otherwise end before a process has noticed its beginning.
-        self.all().try_for_each(|peer| peer.wait_for(&Word::Measuring))?;
+        self.all().try_for_each(|peer| peer.wait_for(&PeerMessage::Measuring))?;
         let before = Probe::take(None)?;
         sleep(duration);
         let after = Probe::take(None)?;
-        self.tell(Phase::Drain)?;
+        self.send_phase(Phase::Drain)?;
         Ok((before, after))
     }
 
-    fn tell(&mut self, phase: Phase) -> io::Result<()> {
+    fn send_phase(&mut self, phase: Phase) -> io::Result<()> {
         // The receiver first: it ends its window while bytes still arrive.
         let peers = std::iter::once(&mut self.receiver)
             .chain(&mut self.proxy)
             .chain(std::iter::once(&mut self.sender));
-        peers.into_iter().try_for_each(|peer| peer.tell(phase))
+        peers.into_iter().try_for_each(|peer| peer.send_phase(phase))
     }
 
     fn reports(&mut self) -> io::Result<Reports> {
@@ -152,8 +152,8 @@ impl Reports {
     fn check(&self) -> io::Result<()> {
         let (sent, received) = (self.sender.reading.packets_total, self.receiver.reading.packets_total);
         if sent != received {
-            let said = format!("{sent} bytes were sent, and {received} received");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+            let text = format!("{sent} bytes were sent, and {received} received");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::window::Reading;
 use nocopy_report::result::Evidence;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum PeerMessage {
     /// The address at which it accepts a connection.
     Listening(SocketAddr),
     /// Bytes have been transferred.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 #[derive(Debug)]
-pub(super) struct Exported {
+pub(super) struct Export {
     pub(super) directory: PathBuf,
     /// A directory for the server's own files.
     pub(super) scratch: PathBuf,

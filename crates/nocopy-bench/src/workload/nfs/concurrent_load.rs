@@ -9,8 +9,8 @@ use nocopy_report::figure::Figure;
 use super::client::Reads;
 use super::files::{self, CACHED, COLD};
 use super::reads::{LONGEST_BYTES, failed, observe, open};
-use super::server::{Server, Way};
-use super::{NAME, Place};
+use super::server::{Server, ServerKind};
+use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
 use crate::conversation::{empty_histogram, percentiles};
 use crate::cpu;
@@ -26,78 +26,88 @@ const WINDOW_MIN: Duration = Duration::from_millis(400);
 
 /// The concurrent reads of 1 MiB: none, of a cached file, or of an uncached one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Nobody,
+enum ConcurrentLoad {
+    None,
     Cached,
     Cold,
 }
 
-impl Beside {
+impl ConcurrentLoad {
     fn variant(self) -> &'static str {
         match self {
-            Self::Nobody => "alone",
+            Self::None => "alone",
             Self::Cached => "beside-a-cached-reader",
             Self::Cold => "beside-a-cold-reader",
         }
     }
 }
 
-pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
+pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
     if !files::is_on_disk() {
         return Vec::new(); // a note says so
     }
-    READS_BYTES.map(|bytes| of(place, bytes)).into()
+    READS_BYTES.map(|bytes| of(testbed, bytes)).into()
 }
 
-fn of(place: &Place, bytes: u32) -> Series<'_> {
+fn of(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
     let mut trials = Vec::new();
     if nfs_server::missing().is_none() {
-        trials.push(trial(place, (Way::Ganesha, bytes), Beside::Nobody, &[]));
-        trials.push(trial(place, (Way::Ganesha, bytes), Beside::Cold, &["ganesha"]));
+        trials.push(trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::None, &[]));
+        trials.push(trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::Cold, &["ganesha"]));
     }
-    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Nobody, &["ganesha"]));
-    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Cached, &["nocopy"]));
-    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Cold, &["nocopy"]));
+    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::None, &["ganesha"]));
+    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cached, &["nocopy"]));
+    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cold, &["nocopy"]));
     Series {
         workload: NAME,
         title: format!("{NAME}, cached reads of {} KiB, one at a time", bytes >> 10),
         sink: None,
         payload_bytes: bytes as usize,
-        link: Some(place.link.clone()),
+        link: Some(testbed.link.clone()),
         figure: Figure::TailLatency,
         trials,
     }
 }
 
 fn trial<'a>(
-    place: &'a Place,
-    (way, bytes): (Way, u32),
-    beside: Beside,
+    testbed: &'a NfsTestbed,
+    (server_kind, bytes): (ServerKind, u32),
+    load: ConcurrentLoad,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
     let run = move |window: Duration| {
-        play(place, (way, bytes), beside, window.max(WINDOW_MIN)).map_err(failed(way))
+        play(testbed, (server_kind, bytes), load, window.max(WINDOW_MIN)).map_err(failed(server_kind))
     };
-    Trial { method: way.method(), variant: Some(beside.variant().into()), baselines, run: Box::new(run) }
+    Trial {
+        method: server_kind.method(),
+        variant: Some(load.variant().into()),
+        baselines,
+        run: Box::new(run),
+    }
 }
 
-fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duration) -> io::Result<Sample> {
-    let server = Server::start(place, way)?;
+fn play(
+    testbed: &NfsTestbed,
+    (server_kind, bytes): (ServerKind, u32),
+    load: ConcurrentLoad,
+    window: Duration,
+) -> io::Result<Sample> {
+    let server = Server::start(testbed, server_kind)?;
     let open = |name, file_bytes, bytes| {
-        place.stage.receiver.run(|| {
-            let (client, file) = open(&place.files.exported(), &server, way, name)?;
+        testbed.stage.receiver.run(|| {
+            let (client, file) = open(&testbed.files.export(), &server, server_kind, name)?;
             io::Result::Ok(Reads::new(client, file, file_bytes, bytes))
         })
     };
-    let mut cached = open(CACHED, place.files.contents.cached_bytes, bytes)?;
+    let mut cached = open(CACHED, testbed.files.contents.cached_bytes, bytes)?;
     cached.check()?;
-    let found = Mutex::new((empty_histogram(), 0));
+    let latencies = Mutex::new((empty_histogram(), 0));
     let mut clients: Vec<Work<'_>> = vec![Box::new(|gauge| {
-        let (times, answered) = &mut *found.lock().expect("nobody panicked with it");
+        let (times, answered) = &mut *latencies.lock().expect("nobody panicked with it");
         while gauge.sending() {
             let start = Instant::now();
-            cached.ask()?;
-            cached.take(true)?;
+            cached.send_read()?;
+            cached.receive_reply(true)?;
             *answered += 1;
             if gauge.phase() == Phase::Measure {
                 times.saturating_record(start.elapsed().as_nanos() as u64);
@@ -106,24 +116,24 @@ fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duratio
         }
         Ok(())
     })];
-    if beside != Beside::Nobody {
+    if load != ConcurrentLoad::None {
         let bytes = LONGEST_BYTES;
-        let (name, file_bytes) = match beside {
-            Beside::Cold => (COLD, place.files.contents.cold_bytes),
-            _ => (CACHED, place.files.contents.cached_bytes),
+        let (name, file_bytes) = match load {
+            ConcurrentLoad::Cold => (COLD, testbed.files.contents.cold_bytes),
+            _ => (CACHED, testbed.files.contents.cached_bytes),
         };
         let mut reads = open(name, file_bytes, bytes)?.scattered();
-        let cold = place.files.cold()?;
-        let processor = place.stage.receiver.processor(0);
+        let cold = testbed.files.cold()?;
+        let processor = testbed.stage.receiver.processor(0);
         clients.push(Box::new(move |gauge| {
             cpu::pin(processor)?; // with the other client, not with the server
-            let mut is_as_meant = beside == Beside::Cached;
+            let mut is_as_meant = load == ConcurrentLoad::Cached;
             while gauge.sending() {
-                if beside == Beside::Cold {
+                if load == ConcurrentLoad::Cold {
                     is_as_meant |= cold.drop_pages(reads.next(), bytes.into())?;
                 }
-                reads.ask()?;
-                reads.take(true)?;
+                reads.send_read()?;
+                reads.receive_reply(true)?;
                 gauge.count(bytes.into());
             }
             if is_as_meant {
@@ -133,8 +143,8 @@ fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duratio
             }
         }));
     }
-    observe(place, &server, window, clients)?;
-    let (times, answered) = found.into_inner().expect("nobody panicked with it");
+    observe(testbed, &server, window, clients)?;
+    let (times, answered) = latencies.into_inner().expect("nobody panicked with it");
     let latency = percentiles(&times).map(|latency| Latency { answered, ..latency });
     let evidence = server.stop()?;
     Ok(Sample { traffic: Traffic::default(), latency, evidence, wanted_share: 1.0 })

@@ -6,9 +6,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::exported::Exported;
+use super::export::Export;
 use super::files;
-use super::owner::give_away;
+use super::owner::change_owner;
 
 pub(super) const FILE: &str = "written";
 
@@ -16,31 +16,31 @@ static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 /// A directory in memory, so that servers are compared and not a disk; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WritableDirectory {
     own: PathBuf,
 }
 
-impl Written {
+impl WritableDirectory {
     pub(super) fn make() -> io::Result<Self> {
         let _readable = files::ReadableByAll::begin();
         let directory = files::memory().ok_or(io::ErrorKind::StorageFull)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let own = directory.join(format!("nocopy-bench-nfs-{}-{number}", std::process::id()));
         DirBuilder::new().mode(0o711).create(&own)?;
-        let written = Self { own };
+        let writable = Self { own };
         for name in ["exported", "scratch"] {
-            let made = written.own.join(name);
-            DirBuilder::new().mode(0o700).create(&made)?;
-            give_away(&made)?;
+            let directory = writable.own.join(name);
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            change_owner(&directory)?;
         }
-        File::create(written.path(FILE))?;
-        give_away(&written.path(FILE))?;
-        Ok(written)
+        File::create(writable.path(FILE))?;
+        change_owner(&writable.path(FILE))?;
+        Ok(writable)
     }
 
-    pub(super) fn exported(&self) -> Exported {
+    pub(super) fn export(&self) -> Export {
         let [directory, scratch] = ["exported", "scratch"].map(|name| self.own.join(name));
-        Exported { directory, scratch, is_writable: true }
+        Export { directory, scratch, is_writable: true }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ impl Written {
     }
 }
 
-impl Drop for Written {
+impl Drop for WritableDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
     }

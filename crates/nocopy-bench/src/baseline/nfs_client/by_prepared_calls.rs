@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{Done, IN_FLIGHT, Window};
+use super::{IN_FLIGHT, ReadResult, Window};
 
 /// Length of the receive buffer; the best `recv()` loop uses the same.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -29,7 +29,7 @@ pub(super) fn read(
     bytes: usize,
     file_bytes: u64,
     window: Duration,
-) -> io::Result<Done> {
+) -> io::Result<ReadResult> {
     let url: Url = url.parse().map_err(io::Error::other)?;
     let (mut client, below) = Client::builder().connect(&url).map_err(io::Error::other)?;
     let file = client.walk(&below).map_err(io::Error::other)?.file;
@@ -57,8 +57,8 @@ pub(super) fn read(
             };
             let answered = stream.count(&buffer[..count], bytes)?;
             calls.send(&stream.socket, answered)?;
-            if let Some(done) = window.count(answered * bytes)? {
-                return Ok(done);
+            if let Some(result) = window.count(answered * bytes)? {
+                return Ok(result);
             }
         }
     }
@@ -102,14 +102,14 @@ struct Stream {
     /// Length of each reply; 0 until the first has arrived.
     reply_bytes: usize,
     /// Received bytes of an incomplete reply.
-    begun: usize,
+    partial_bytes: usize,
 }
 
 impl Stream {
     fn new(from: SocketAddr) -> io::Result<Self> {
         let socket = TcpStream::connect(from)?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket, reply_bytes: 0, begun: 0 })
+        Ok(Self { socket, reply_bytes: 0, partial_bytes: 0 })
     }
 
     /// The number of replies that end with these bytes. All replies have the length of the first, which must
@@ -125,9 +125,9 @@ impl Stream {
                 )));
             }
         }
-        self.begun += received.len();
-        let answered = self.begun / self.reply_bytes;
-        self.begun %= self.reply_bytes;
+        self.partial_bytes += received.len();
+        let answered = self.partial_bytes / self.reply_bytes;
+        self.partial_bytes %= self.reply_bytes;
         Ok(answered)
     }
 }
