@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::category::{SampleCategory, TimeCategory};
 use super::figures::{CallKind, Calls, Figures};
 use super::measured::{Measured, Owner, Stack};
-use super::place::{Place, Spot};
 use nocopy_report::quantity::short;
 
 /// `recv` into 1 KiB reached 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and larger buffers hardly more; a
@@ -111,14 +111,14 @@ fn read_buffer(figures: &Figures) -> Option<Advice> {
             "{} bytes a call, while {} lay ready on average; system-call entry {:.0} % of the time",
             short(calls.bytes_per_call),
             short(queue.depth_mean_bytes),
-            100.0 * figures.share(Place::SystemCall)
+            100.0 * figures.share(TimeCategory::SystemCall)
         ),
     )
 }
 
 fn low_water_mark(figures: &Figures) -> Option<Advice> {
     let (calls, queue) = (receives(figures)?, figures.queue.as_ref()?);
-    let woken = figures.share(Place::Scheduler);
+    let woken = figures.share(TimeCategory::Scheduler);
     let waits = queue.queued_share < 0.5 && calls.bytes_per_call < WAITED_BYTES_MAX;
     if !waits || woken < WAKE_SHARE_MIN || figures.time.samples < SAMPLES_MIN {
         return None;
@@ -149,7 +149,8 @@ fn joined_segments(figures: &Figures) -> Option<Advice> {
         format!(
             "{joined:.2} segments a packet, of {} bytes each; driver and softirq receive {:.0} % of the time",
             short(segment_bytes),
-            100.0 * (figures.share(Place::SoftirqDriver) + figures.share(Place::SoftirqReceive))
+            100.0
+                * (figures.share(TimeCategory::SoftirqDriver) + figures.share(TimeCategory::SoftirqReceive))
         ),
     )
 }
@@ -158,12 +159,13 @@ fn joined_segments(figures: &Figures) -> Option<Advice> {
 fn one_core(measured: &Measured, figures: &Figures) -> Option<Advice> {
     let machine = |owners: &[Owner]| -> u64 {
         let stacks = measured.stacks.iter().filter(|stack| owners.contains(&stack.owner));
-        let machine = stacks
-            .filter(|stack| Spot::of(stack.owner, &stack.functions).is_some_and(|spot| spot.is_machine));
+        let machine = stacks.filter(|stack| {
+            SampleCategory::of(stack.owner, &stack.functions).is_some_and(|spot| spot.is_machine)
+        });
         machine.map(|stack| stack.samples).sum()
     };
     let on_top = machine(&[Owner::Receiving, Owner::Elsewhere]);
-    let all = on_top + machine(&[Owner::Sending, Owner::Stranger]);
+    let all = on_top + machine(&[Owner::Sending, Owner::OtherTask]);
     let time = &figures.time;
     let busy = time.booked_seconds / figures.seconds / f64::from(figures.threads.max(1));
     let taken = on_top as f64 * time.period_us / 1e6 / time.booked_seconds.max(f64::MIN_POSITIVE);
@@ -219,7 +221,7 @@ fn mapped_receive(figures: &Figures) -> Option<Advice> {
         (receives(figures)?, figures.tcp.as_ref().filter(|tcp| tcp.packets_in >= PACKETS_MIN)?);
     let copied = &figures.copies.received.as_ref()?.bytes;
     tcp.segments_per_packet?; // otherwise not all segments are known
-    let share = figures.share(Place::CopyToUser);
+    let share = figures.share(TimeCategory::CopyToUser);
     let is_copied = copied.to_user_bytes > 0 && copied.mapped_bytes <= copied.to_user_bytes;
     if figures.time.samples < SAMPLES_MIN || !is_copied {
         return None;
@@ -258,7 +260,7 @@ fn zero_copy_send(figures: &Figures) -> Option<Advice> {
         );
     }
     let copied = figures.copies.sent.as_ref().filter(|sent| sent.copying_samples > 0)?;
-    let share = figures.share(Place::CopyFromUser);
+    let share = figures.share(TimeCategory::CopyFromUser);
     let evidence = format!(
         "{} bytes a call; copy from user {:.0} % of the time ({} samples)",
         short(calls.bytes_per_call),
@@ -285,7 +287,7 @@ fn joined_datagrams(measured: &Measured, figures: &Figures) -> Option<Advice> {
         let is_udp = stack.functions.iter().any(|function| UDP_SENDS.contains(&function.as_str()));
         stack.owner == Owner::Sending && is_udp
     });
-    let share = sending as f64 / samples(|stack| stack.owner != Owner::Stranger).max(1) as f64;
+    let share = sending as f64 / samples(|stack| stack.owner != Owner::OtherTask).max(1) as f64;
     let per_second = calls.count as f64 / figures.seconds;
     // Threads without network calls do not count, only those that use the processor.
     let running = (figures.time.booked_seconds / figures.seconds).max(1.0);
@@ -321,8 +323,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::fixture::{bulk_receive, stack};
     use crate::measured::Drops;
-    use crate::specimen::{bulk_receive, stack};
 
     fn pieces(measured: &Measured) -> Vec<Advice> {
         all(measured, &Figures::of(measured))
@@ -333,12 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_advised_of_nothing() {
+    fn an_empty_window_has_no_advice() {
         assert_eq!(pieces(&Measured::default()), []);
     }
 
     #[test]
-    fn every_piece_has_its_evidence() {
+    fn every_advice_has_evidence() {
         let mut measured = bulk_receive();
         measured.tcp.receive_buffer_fixed = true;
         measured.sends = measured.receives.clone();
@@ -348,20 +350,20 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_buffer_is_for_who_leaves_bytes_behind() {
+    fn a_larger_buffer_is_advised_if_bytes_stay_queued() {
         let mut measured = bulk_receive();
         assert_eq!(piece(&measured, "read-buffer"), None, "64 KiB a call are enough");
         measured.receives.count *= 64;
         measured.receives.depth_count *= 64;
         measured.receives.depth_sum_bytes = measured.receives.depth_count * 100_000;
-        let said = piece(&measured, "read-buffer").unwrap();
-        assert!(said.text.ends_with("128 KiB"), "{said:?}");
+        let advice = piece(&measured, "read-buffer").unwrap();
+        assert!(advice.text.ends_with("128 KiB"), "{advice:?}");
         measured.receives.depth_sum_bytes = measured.receives.depth_count * 500;
         assert_eq!(piece(&measured, "read-buffer"), None, "there was no more to read");
     }
 
     #[test]
-    fn who_is_woken_for_little_may_wait_for_more() {
+    fn a_low_water_mark_is_advised_for_small_wakeups() {
         let mut measured = bulk_receive();
         measured.receives.count = measured.receives.bytes / 2_000;
         measured.receives.waited_bytes = measured.receives.bytes;
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn gro_is_missed_by_its_segments() {
+    fn gro_is_advised_if_segments_are_not_joined() {
         let mut measured = bulk_receive();
         assert_eq!(piece(&measured, "gro"), None);
         measured.tcp.packets_in = measured.tcp.segments_in;
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_under_its_own_softirqs_moves() {
+    fn another_core_is_advised_under_softirq_load() {
         let mut measured = bulk_receive();
         assert_eq!(piece(&measured, "one-core"), None, "they run elsewhere");
         let on_top = "tcp_v4_rcv ip_rcv net_rx_action handle_softirqs _copy_to_iter tcp_recvmsg";
@@ -411,14 +413,14 @@ mod tests {
     #[test]
     fn mapping_pages_needs_pages() {
         let mut measured = bulk_receive();
-        let said = |measured: &Measured| piece(measured, "mapped-receive").unwrap().text;
-        assert!(said(&measured).contains("segments carry less than a page"));
+        let text_of = |measured: &Measured| piece(measured, "mapped-receive").unwrap().text;
+        assert!(text_of(&measured).contains("segments carry less than a page"));
         measured.tcp.segments_in = measured.receives.bytes / 8_192;
-        assert!(said(&measured).contains("may pay"));
+        assert!(text_of(&measured).contains("may pay"));
         measured.receives.count *= 8;
-        assert!(said(&measured).contains("under 64 KiB"));
+        assert!(text_of(&measured).contains("under 64 KiB"));
         measured.stacks.push(stack(Owner::Elsewhere, "", 100_000));
-        assert!(said(&measured).contains("smaller part"));
+        assert!(text_of(&measured).contains("smaller part"));
     }
 
     #[test]
@@ -426,10 +428,10 @@ mod tests {
         let mut measured = bulk_receive();
         measured.sends = measured.receives.clone();
         measured.stacks.push(stack(Owner::Sending, "_copy_from_iter tcp_sendmsg", 1_000));
-        let said = |measured: &Measured| piece(measured, "zero-copy-send").unwrap().text;
-        assert!(said(&measured).contains("may pay"));
+        let text_of = |measured: &Measured| piece(measured, "zero-copy-send").unwrap().text;
+        assert!(text_of(&measured).contains("may pay"));
         measured.sends.count *= 100;
-        assert!(said(&measured).contains("calls so short"));
+        assert!(text_of(&measured).contains("calls so short"));
         measured.stacks.pop();
         measured.stacks.push(stack(Owner::Sending, "tcp_sendmsg_locked tcp_sendmsg", 100));
         measured.stacks.push(stack(
@@ -437,7 +439,7 @@ mod tests {
             "skb_copy_ubufs __netif_receive_skb_core handle_softirqs",
             100,
         ));
-        assert!(said(&measured).contains("plain calls"));
+        assert!(text_of(&measured).contains("plain calls"));
     }
 
     /// A thread that sends 300,000 datagrams of 1,400 bytes within a second, one a call.
@@ -458,16 +460,16 @@ mod tests {
     }
 
     #[test]
-    fn quick_datagrams_one_a_call_may_be_joined() {
+    fn gso_is_advised_for_fast_single_datagrams() {
         let mut measured = datagrams();
         measured.tasks.threads = 40; // of which one sends
-        let said = piece(&measured, "gso").unwrap();
+        let advice = piece(&measured, "gso").unwrap();
         assert!(
-            said.text.contains("UDP_SEGMENT") && said.text.contains("nocopy run --batch-udp"),
-            "{said:?}"
+            advice.text.contains("UDP_SEGMENT") && advice.text.contains("nocopy run --batch-udp"),
+            "{advice:?}"
         );
-        assert!(said.evidence.contains("of 1400 bytes, one a call; 83 % of the time"), "{said:?}");
-        assert!(said.evidence.ends_with("0 receives and polls meanwhile"), "{said:?}");
+        assert!(advice.evidence.contains("of 1400 bytes, one a call; 83 % of the time"), "{advice:?}");
+        assert!(advice.evidence.ends_with("0 receives and polls meanwhile"), "{advice:?}");
     }
 
     #[test]

@@ -58,8 +58,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::fixture::bulk_receive;
     use crate::measured::Absent;
-    use crate::specimen::bulk_receive;
 
     fn failed(measured: &Measured) -> Vec<String> {
         let checks = all(measured, &Figures::of(measured));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn witnesses_that_agree_are_believed() {
+    fn equal_counts_pass_every_check() {
         assert_eq!(failed(&bulk_receive()), [""; 0]);
         assert_eq!(
             all(&Measured::default(), &Figures::of(&Measured::default())),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_that_the_kernel_has_not_contradicts_nobody() {
+    fn a_count_that_the_kernel_lacks_is_not_checked() {
         let mut measured = bulk_receive();
         measured.receives.socket_bytes = 0;
         assert_eq!(failed(&measured), ["received-bytes"]);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_counted_by_the_socket_layer_alone() {
+    fn datagrams_are_checked_by_the_socket_layer_only() {
         let mut measured = bulk_receive();
         measured.copied.udp_bytes = 5_000;
         measured.receives.bytes += 5_000;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stood_still_is_no_contradiction() {
+    fn missed_ticks_are_no_contradiction() {
         let mut measured = bulk_receive();
         measured.tasks.system *= 2;
         assert_eq!(failed(&measured), ["processor-time"]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn time_may_differ_by_the_error_of_sampling_only() {
+    fn time_may_differ_by_the_sampling_error_only() {
         let mut measured = bulk_receive();
         let error = ERRORS * Figures::of(&measured).time.error_seconds;
         assert!((0.001..0.1).contains(&error), "{error}");

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_other_machines_has_the_one_form() {
+    fn machine_errors_have_the_common_form() {
         assert_eq!(
             Error::Architecture { architecture: "riscv64" }.to_string(),
             "profile: not available on riscv64; its BPF programs know only the registers of x86_64 and aarch64; profile on one of these"

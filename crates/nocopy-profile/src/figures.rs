@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::category::{SampleCategory, TimeCategory};
 use super::measured::{self, Copied, Drops, Measured, Owner, Stack};
-use super::place::{Place, Spot};
 
 /// Two-sided 95 % of a normal distribution, to which a binomial distribution of some dozen samples is close.
 const DEVIATIONS: f64 = 1.96;
@@ -62,8 +62,8 @@ pub struct Figures {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Time {
-    /// Places with samples, in the order of [`Place::ALL`].
-    pub places: Vec<PlaceTime>,
+    /// Places with samples, in the order of [`TimeCategory::ALL`].
+    pub places: Vec<CategoryTime>,
     /// Off the processor: a call waited.
     pub asleep: Off,
     /// Time off the processor while ready, because another task ran.
@@ -88,8 +88,8 @@ pub struct Time {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlaceTime {
-    pub place: Place,
+pub struct CategoryTime {
+    pub place: TimeCategory,
     pub seconds: f64,
     /// Half of the 95 % interval.
     pub error_seconds: f64,
@@ -257,7 +257,7 @@ impl Figures {
     }
 
     /// Share of the time of all places; 0 without samples.
-    pub fn share(&self, place: Place) -> f64 {
+    pub fn share(&self, place: TimeCategory) -> f64 {
         self.time.places.iter().find(|time| time.place == place).map_or(0.0, |time| time.share)
     }
 }
@@ -283,17 +283,17 @@ impl Time {
         let weight = |tally: &Tally<'_>| tally.own as f64 + machine_share * tally.machine as f64;
         let whole: f64 = tallies.values().map(weight).sum();
         let counted: u64 = tallies.values().map(|tally| tally.own + tally.machine).sum();
-        let places = tallies.iter().map(|(&place, tally)| PlaceTime {
+        let places = tallies.iter().map(|(&place, tally)| CategoryTime {
             place,
             seconds: weight(tally) * period,
-            error_seconds: place_error(tally, counted, machine_share) * period,
+            error_seconds: category_error(tally, counted, machine_share) * period,
             share: ratio(weight(tally), whole).unwrap_or(0.0),
             us_per_mb: ratio(weight(tally) * period * 1e6, megabytes),
             samples: tally.own + tally.machine,
             functions: top(&tally.functions),
         });
         let of_target: u64 =
-            stacks.iter().filter(|stack| stack.owner != Owner::Stranger).map(|stack| stack.samples).sum();
+            stacks.iter().filter(|stack| stack.owner != Owner::OtherTask).map(|stack| stack.samples).sum();
         let booked_seconds = (measured.tasks.user + measured.tasks.system).as_secs_f64();
         let off = |time: Duration| Off {
             seconds: time.as_secs_f64(),
@@ -319,11 +319,14 @@ impl Time {
     }
 }
 
-fn tally(stacks: &[Stack]) -> BTreeMap<Place, Tally<'_>> {
-    let mut tallies: BTreeMap<Place, Tally<'_>> = BTreeMap::new();
+fn tally(stacks: &[Stack]) -> BTreeMap<TimeCategory, Tally<'_>> {
+    let mut tallies: BTreeMap<TimeCategory, Tally<'_>> = BTreeMap::new();
     for stack in stacks {
-        let Some(Spot { place, is_machine }) = Spot::of(stack.owner, &stack.functions) else { continue };
-        let tally = tallies.entry(place).or_default();
+        let Some(SampleCategory { category, is_machine }) = SampleCategory::of(stack.owner, &stack.functions)
+        else {
+            continue;
+        };
+        let tally = tallies.entry(category).or_default();
         *(if is_machine { &mut tally.machine } else { &mut tally.own }) += stack.samples;
         if let Some(innermost) = stack.functions.first() {
             *tally.functions.entry(innermost).or_default() += stack.samples;
@@ -333,7 +336,7 @@ fn tally(stacks: &[Stack]) -> BTreeMap<Place, Tally<'_>> {
 }
 
 /// The standard error in samples: both counts of a place are binomial.
-fn place_error(tally: &Tally<'_>, counted: u64, machine_share: f64) -> f64 {
+fn category_error(tally: &Tally<'_>, counted: u64, machine_share: f64) -> f64 {
     let variance = |count: u64| count as f64 * (1.0 - count as f64 / counted.max(1) as f64);
     DEVIATIONS * (variance(tally.own) + machine_share * machine_share * variance(tally.machine)).sqrt()
 }
@@ -392,7 +395,8 @@ impl SentCopies {
     fn of(stacks: &[Stack]) -> Self {
         let sending = || stacks.iter().filter(|stack| stack.owner == Owner::Sending);
         let is_copy = |stack: &&Stack| {
-            Spot::of(stack.owner, &stack.functions).is_some_and(|spot| spot.place == Place::CopyFromUser)
+            SampleCategory::of(stack.owner, &stack.functions)
+                .is_some_and(|spot| spot.category == TimeCategory::CopyFromUser)
         };
         let samples = sending().map(|stack| stack.samples).sum();
         let copying_samples = sending().filter(is_copy).map(|stack| stack.samples).sum();
@@ -472,22 +476,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::specimen::{bulk_receive, stack};
+    use crate::fixture::{bulk_receive, stack};
 
-    fn place(figures: &Figures, place: Place) -> &PlaceTime {
+    fn place(figures: &Figures, place: TimeCategory) -> &CategoryTime {
         figures.time.places.iter().find(|time| time.place == place).unwrap()
     }
 
     #[test]
     fn time_is_samples_and_softirqs_are_shared() {
         let figures = Figures::of(&bulk_receive());
-        let copy = place(&figures, Place::CopyToUser);
+        let copy = place(&figures, TimeCategory::CopyToUser);
         assert!((copy.seconds - 0.5).abs() < 1e-12, "{copy:?}");
         assert!((copy.us_per_mb.unwrap() - 0.5e6 / 1_073.741_824).abs() < 1e-6, "{copy:?}");
         assert_eq!(copy.functions, [Function { name: "_copy_to_iter".into(), samples: 1_000 }]);
         // Half of the machine's packets were its own.
         assert_eq!(figures.time.machine_share, 0.5);
-        assert!((place(&figures, Place::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
+        assert!((place(&figures, TimeCategory::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
         assert!((figures.time.machine_seconds - 0.5).abs() < 1e-12);
         // Softirqs on stacks of other threads do not count as time of the target's threads.
         assert!((figures.time.sampled_seconds - 0.9).abs() < 1e-12);
@@ -515,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_nothing_said() {
+    fn an_empty_window_has_no_figures() {
         let figures = Figures::of(&Measured::default());
         assert!(figures.time.places.is_empty() && figures.calls.is_empty());
         assert!(figures.queue.is_none() && figures.tcp.is_none() && figures.copies.received.is_none());
@@ -523,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_counted_where_they_are_made() {
+    fn copies_are_counted_at_the_copy() {
         let mut measured = bulk_receive();
         assert_eq!(Figures::of(&measured).copies.received.unwrap().per_byte, 1.0);
         measured.copied.mapped_bytes = measured.copied.to_user_bytes;
@@ -550,7 +554,7 @@ mod tests {
 
     /// Tests the printed error: over random samples it covers the true time in 95 of 100 cases.
     #[test]
-    fn the_printed_error_covers_the_truth() {
+    fn the_printed_error_covers_the_true_value() {
         let mut state = 1_u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -567,7 +571,7 @@ mod tests {
                 stack(Owner::Receiving, "tcp_recvmsg", taken - copies),
             ];
             let figures = Figures::of(&measured);
-            let time = place(&figures, Place::CopyToUser);
+            let time = place(&figures, TimeCategory::CopyToUser);
             covered += u32::from((time.seconds - chance).abs() <= time.error_seconds);
         }
         let share = f64::from(covered) / f64::from(tries);

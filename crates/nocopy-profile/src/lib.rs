@@ -2,7 +2,7 @@
 //!
 //! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured*
 //! sums and stacks with their counts. All results are computed from these, without further queries of the
-//! machine. Each stack has a *place*, found by its functions in a table, where the innermost context decides.
+//! machine. Each stack has a *category*, found by its functions in a table, where the innermost context decides.
 //! *Figures* are computed from them, *checks* compare two independent counts, *advice* is derived from
 //! figures. The transfers of `profile sweep` are the bench's (`nocopy_bench::sweep`); its results are
 //! computed here.
@@ -12,16 +12,16 @@
 
 mod advice;
 mod arguments;
+mod category;
 mod check;
 mod command;
 mod error;
 mod figures;
+#[cfg(test)]
+mod fixture;
 mod instrument;
 mod measured;
-mod place;
 mod report;
-#[cfg(test)]
-mod specimen;
 mod sum;
 pub mod sweep;
 mod symbols;

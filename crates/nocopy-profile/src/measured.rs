@@ -75,7 +75,7 @@ pub enum Owner {
     /// A thread of the target, anywhere else.
     Elsewhere,
     /// Another task, or none: counts only if the stack is in an interrupt or a softirq.
-    Stranger,
+    OtherTask,
 }
 
 #[derive(Debug, Clone)]

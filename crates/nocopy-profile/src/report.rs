@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::advice::{self, Advice};
+use super::category::TimeCategory;
 use super::check;
-use super::figures::{CallKind, Figures, LATE_SECONDS, PlaceTime, Time};
+use super::figures::{CallKind, CategoryTime, Figures, LATE_SECONDS, Time};
 use super::measured::Measured;
-use super::place::Place;
 use nocopy_report::Outcome;
 use nocopy_report::check::Check;
 use nocopy_report::machine;
@@ -93,9 +93,9 @@ impl Report {
     fn facts(&self) -> String {
         let figures = &self.figures;
         let mut facts = Vec::new();
-        let mut add = |name: &str, said: Option<String>| {
-            if let Some(said) = said {
-                facts.push(vec![name.to_owned(), said]);
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                facts.push(vec![name.to_owned(), value]);
             }
         };
         add("processor time", Some(processor_time(&figures.time)));
@@ -118,7 +118,7 @@ impl Report {
 fn time_table(time: &Time) -> String {
     let mut rows = Vec::new();
     for place in &time.places {
-        let PlaceTime { seconds, error_seconds, share, us_per_mb, .. } = place;
+        let CategoryTime { seconds, error_seconds, share, us_per_mb, .. } = place;
         rows.push(vec![
             place.place.words().to_owned(),
             format!("{seconds:.3}"),
@@ -146,9 +146,9 @@ fn time_table(time: &Time) -> String {
     Table::new(&["place", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
 }
 
-/// The functions with most samples; for the place `other` all known ones, so that nothing is hidden in it.
-fn functions(place: &PlaceTime) -> String {
-    let count = if place.place == Place::Other { usize::MAX } else { 2 };
+/// The functions with most samples; for the category `other` all known ones, so that nothing is hidden in it.
+fn functions(place: &CategoryTime) -> String {
+    let count = if place.place == TimeCategory::Other { usize::MAX } else { 2 };
     let percent = |samples: u64| 100.0 * samples as f64 / place.samples.max(1) as f64;
     let named = place.functions.iter().take(count);
     let words = named.map(|function| format!("{} {:.0} %", function.name, percent(function.samples)));
@@ -244,10 +244,10 @@ fn queue(figures: &Figures) -> Option<String> {
 
 fn tcp(figures: &Figures) -> Option<String> {
     let tcp = figures.tcp.as_ref()?;
-    let mut said = format!("{} sockets, {} segments in", tcp.sockets, short(tcp.segments_in as f64));
+    let mut line = format!("{} sockets, {} segments in", tcp.sockets, short(tcp.segments_in as f64));
     let mut add = |what: Option<String>| {
         if let Some(what) = what {
-            let _ = write!(said, ", {what}");
+            let _ = write!(line, ", {what}");
         }
     };
     add(tcp.segments_per_packet.map(|joined| format!("{joined:.1} a packet")));
@@ -263,7 +263,7 @@ fn tcp(figures: &Figures) -> Option<String> {
             tcp.lost_sockets
         )
     }));
-    Some(said)
+    Some(line)
 }
 
 fn own_cost(figures: &Figures) -> String {
@@ -297,15 +297,15 @@ fn spaced(number: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{bulk_receive, stack};
     use crate::measured::{Absent, Owner};
-    use crate::specimen::{bulk_receive, stack};
 
     fn report(measured: &Measured) -> Report {
         Report::of("process 7 (reader)".into(), measured)
     }
 
     #[test]
-    fn json_says_all_and_is_read_back() {
+    fn json_round_trips_the_report() {
         let report = report(&bulk_receive());
         let read: Report = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(read.checks, report.checks);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_every_place_and_what_the_rest_is() {
+    fn text_lists_every_category_and_the_rest() {
         let mut measured = bulk_receive();
         measured.absent.push(Absent { what: "drops", why: "no tracepoint".into() });
         measured.stacks.push(stack(Owner::Elsewhere, "ext4_write vfs_write", 100));
@@ -324,7 +324,7 @@ mod tests {
         for place in &report(&measured).figures.time.places {
             assert!(text.contains(place.place.words()), "{text}");
         }
-        for said in [
+        for expected in [
             "ext4_write 67 %, btrfs_write 33 %",
             "1.00 a byte received",
             "in 2.5 packets when a receive begins",
@@ -332,13 +332,13 @@ mod tests {
             "note: drops: not known: no tracepoint",
             "advice: ",
         ] {
-            assert!(text.contains(said), "{said}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
     }
 
     #[test]
-    fn a_contradiction_is_loud() {
+    fn a_contradiction_fails_the_report() {
         let mut measured = bulk_receive();
         assert_eq!(report(&measured).outcome(), Outcome::Positive);
         measured.copied.to_user_bytes = 5;

@@ -127,7 +127,7 @@ impl AddAssign for OwnCost {
 mod tests {
     use super::*;
     use crate::figures::Figures;
-    use crate::specimen::bulk_receive;
+    use crate::fixture::bulk_receive;
 
     /// Twice the same is the same: shares, means, ratios, and costs per byte.
     #[test]

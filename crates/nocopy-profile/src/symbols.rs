@@ -36,7 +36,7 @@ impl Symbols {
     fn name(&self, address: u64) -> String {
         let after = self.0.partition_point(|(start, _)| *start <= address);
         match after.checked_sub(1) {
-            Some(place) => self.0[place].1.clone(),
+            Some(index) => self.0[index].1.clone(),
             None => format!("{address:#x}"),
         }
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_addresses_are_told() {
+    fn hidden_addresses_are_detected() {
         assert!(Symbols::parse("0000000000000000 T first\n0000000000000000 t second\n").is_none());
     }
 }

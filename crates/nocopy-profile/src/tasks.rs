@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub(crate) struct CpuUsage {
     /// Exact, in nanoseconds.
     pub runtime: Duration,
     /// User and system time in ticks; only their proportion is used.
@@ -17,14 +17,14 @@ pub(crate) struct Used {
 }
 
 /// Processor times by thread number.
-pub(crate) type Threads = HashMap<u32, Used>;
+pub(crate) type Threads = HashMap<u32, CpuUsage>;
 
 /// Processor times of all threads of the processes that still exist.
 pub(crate) fn read(processes: impl IntoIterator<Item = u32>) -> Threads {
     processes.into_iter().flat_map(threads).collect()
 }
 
-fn threads(process: u32) -> Vec<(u32, Used)> {
+fn threads(process: u32) -> Vec<(u32, CpuUsage)> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let thread = |path: &Path| {
         let id = path.file_name()?.to_str()?.parse().ok()?;
@@ -33,7 +33,7 @@ fn threads(process: u32) -> Vec<(u32, Used)> {
     tasks.filter_map(|task| thread(&task.ok()?.path())).collect()
 }
 
-fn used(thread: &Path) -> Option<Used> {
+fn used(thread: &Path) -> Option<CpuUsage> {
     let [user_ticks, system_ticks] = ticks(&fs::read_to_string(thread.join("stat")).ok()?)?;
     let exact = fs::read_to_string(thread.join("schedstat")).ok();
     let [exact, _waited, runs] = exact.and_then(|text| numbers(&text)).unwrap_or_default();
@@ -41,14 +41,14 @@ fn used(thread: &Path) -> Option<Used> {
     // A kernel without SCHED_INFO has but the ticks.
     let runtime =
         runtime.unwrap_or_else(|| TICK * u32::try_from(user_ticks + system_ticks).unwrap_or(u32::MAX));
-    Some(Used { runtime, user_ticks, system_ticks, runs })
+    Some(CpuUsage { runtime, user_ticks, system_ticks, runs })
 }
 
 /// How long a thread has been ready while another one ran, since its start; zero if the kernel does not count
 /// it, or the thread has ended.
 pub(crate) fn run_delay(id: u32) -> Duration {
-    let told = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
-    let [_, waited_ns, _] = told.and_then(|text| numbers(&text)).unwrap_or_default();
+    let text = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
+    let [_, waited_ns, _] = text.and_then(|text| numbers(&text)).unwrap_or_default();
     Duration::from_nanos(waited_ns)
 }
 
@@ -97,19 +97,19 @@ pub(crate) fn runs_between(before: &Threads, after: &Threads) -> u64 {
 mod tests {
     use super::*;
 
-    fn used(runtime_ms: u64, user_ticks: u64, system_ticks: u64) -> Used {
-        Used { runtime: Duration::from_millis(runtime_ms), user_ticks, system_ticks, runs: 0 }
+    fn used(runtime_ms: u64, user_ticks: u64, system_ticks: u64) -> CpuUsage {
+        CpuUsage { runtime: Duration::from_millis(runtime_ms), user_ticks, system_ticks, runs: 0 }
     }
 
     #[test]
-    fn ticks_are_found_behind_any_name() {
+    fn ticks_are_parsed_after_any_process_name() {
         let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 21 42 0 0 20 0 1 0";
         assert_eq!(ticks(stat), Some([21, 42]));
         assert_eq!(ticks("7 (a"), None);
     }
 
     #[test]
-    fn time_is_split_as_the_ticks_are() {
+    fn time_is_split_like_the_ticks() {
         let before = Threads::from([(1, used(100, 10, 0)), (2, used(5, 0, 0)), (4, used(9, 9, 9))]);
         let after = Threads::from([(1, used(140, 11, 3)), (2, used(6, 0, 0)), (3, used(10, 0, 1))]);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;

@@ -30,8 +30,8 @@ impl Names {
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
-    fn at(&self, place: usize) -> Option<u32> {
-        let bytes = self.0.get(place..place + 4)?;
+    fn at(&self, offset: usize) -> Option<u32> {
+        let bytes = self.0.get(offset..offset + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
     }
 }
@@ -39,7 +39,7 @@ impl Words<'_> {
 fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
     const HEADER_LENGTH: usize = 4;
     let words = Words(file);
-    let word = |place| words.at(place).and_then(|word| usize::try_from(word).ok());
+    let word = |offset| words.at(offset).and_then(|word| usize::try_from(word).ok());
     let header = word(HEADER_LENGTH)?;
     let [types, types_bytes, strings] = [header + word(8)?, word(12)?, header + word(16)?];
     let name = |offset: usize| {
@@ -47,16 +47,16 @@ fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
         let end = text.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&text[..end]).ok()
     };
-    let mut place = types;
-    while place < types + types_bytes {
-        let (info, body) = (words.at(place + 4)?, place + 12);
+    let mut offset = types;
+    while offset < types + types_bytes {
+        let (info, body) = (words.at(offset + 4)?, offset + 12);
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
-        if kind == KIND_ENUM && name(word(place)?)? == enumeration {
+        if kind == KIND_ENUM && name(word(offset)?)? == enumeration {
             let value =
                 |index| Some((name(word(body + 8 * index)?)?.to_owned(), words.at(body + 8 * index + 4)?));
             return (0..count).map(value).collect();
         }
-        place = body + body_bytes(kind, count)?;
+        offset = body + body_bytes(kind, count)?;
     }
     None
 }

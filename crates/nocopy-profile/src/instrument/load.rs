@@ -148,7 +148,7 @@ mod tests {
     use object::{Endianness, Object, ObjectSection};
 
     #[test]
-    fn programs_in_c_have_the_dual_licence() {
+    fn c_programs_have_the_dual_licence() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
         let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let objects: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "o")).collect();

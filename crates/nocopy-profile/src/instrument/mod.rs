@@ -23,7 +23,7 @@ use super::target::Targets;
 use super::tasks::{self, Threads};
 use drop_reason::Names;
 use own_cost::Watch;
-use sums::{Inside, Sums};
+use sums::{OpenCall, Sums};
 
 /// On each processor, by default. The interrupt for a sample stops a virtual processor for some 20 us, and a
 /// stream between two busy ones loses far more time than that: 997 a second cost 5 to 18 % of the throughput,
@@ -74,7 +74,7 @@ pub struct Instrument<'a> {
     kernel: &'a Kernel,
     programs: Ebpf,
     absent: Vec<Absent>,
-    before: Before,
+    before: StartCounters,
     cost: Watch,
     /// Between two samples.
     period: Duration,
@@ -82,7 +82,7 @@ pub struct Instrument<'a> {
 
 /// Counters at the beginning of the window.
 #[derive(Debug)]
-struct Before {
+struct StartCounters {
     at_ns: u64,
     threads: Threads,
     machine_packets: u32,
@@ -99,7 +99,7 @@ impl<'a> Instrument<'a> {
         let fds = programs.programs().filter_map(|(_, program)| program.fd().ok()?.try_clone().ok());
         let fds: Vec<ProgramFd> = fds.collect();
         let waiting = waiting(&targets.processes);
-        let before = Before {
+        let before = StartCounters {
             at_ns: now_ns(),
             threads: tasks::read(targets.processes.iter().copied()),
             machine_packets: machine_packets(),
@@ -146,14 +146,14 @@ impl<'a> Instrument<'a> {
     }
 }
 
-fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[Inside], now_ns: u64) -> Result<(), MapError> {
+fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[OpenCall], now_ns: u64) -> Result<(), MapError> {
     sums::add_waiting(programs, waiting, now_ns)?;
     sums::set_open(programs, true)?;
     sums::add_targets(programs, &targets.processes)
 }
 
 /// Threads that are asleep inside a counted call.
-fn waiting(processes: &[u32]) -> Vec<Inside> {
+fn waiting(processes: &[u32]) -> Vec<OpenCall> {
     let threads = processes.iter().flat_map(|process| {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
         tasks.filter_map(|task| {
@@ -162,7 +162,7 @@ fn waiting(processes: &[u32]) -> Vec<Inside> {
             let call = fs::read_to_string(task.path().join("syscall")).ok()?;
             let number = call.split_ascii_whitespace().next()?.parse().ok()?;
             let id = task.file_name().to_str()?.parse().ok()?;
-            Some(Inside { id, kind: calls::kind(number)?, run_delay: tasks::run_delay(id) })
+            Some(OpenCall { id, kind: calls::kind(number)?, run_delay: tasks::run_delay(id) })
         })
     });
     threads.collect()
@@ -203,7 +203,7 @@ fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
 }
 
 /// Adds all threads of target processes; for a target port, only the calls on it.
-fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
+fn add_tasks(measured: &mut Measured, before: &StartCounters, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     tasks.switches = tasks::runs_between(&before.threads, after);
     if before.has_ports {

@@ -12,7 +12,7 @@ use super::drop_reason::Names;
 use super::load::READER;
 use crate::measured::{Calls, Copied, Drops, Owner, Sampling, Stack, Tcp};
 use crate::symbols::Symbols;
-use crate::tasks::{Threads, Used};
+use crate::tasks::{CpuUsage, Threads};
 
 /// `struct calls`.
 type CallSums = [u64; 19];
@@ -24,10 +24,10 @@ type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
 pub(super) type Thread = [u64; 17];
 /// `struct used`.
-type UsedWords = [u64; 4];
+type CpuUsageWords = [u64; 4];
 
 /// `ARRIVALS_BITS`.
-const ARRIVALS_PLACES: u32 = 1 << 6;
+const ARRIVALS_SLOTS: u32 = 1 << 6;
 /// Entries of the map.
 const ACCOUNTS_MAX: usize = 16_384;
 
@@ -123,8 +123,8 @@ impl Sums<'_> {
 
     /// Processor time of threads that have ended.
     pub(super) fn ended(&self) -> Result<Threads, MapError> {
-        let map = HashMap::<&MapData, u32, UsedWords>::try_from(self.map("ended"))?;
-        let used = |[runtime, user_ticks, system_ticks, runs]: UsedWords| Used {
+        let map = HashMap::<&MapData, u32, CpuUsageWords>::try_from(self.map("ended"))?;
+        let used = |[runtime, user_ticks, system_ticks, runs]: CpuUsageWords| CpuUsage {
             runtime: Duration::from_nanos(runtime),
             user_ticks,
             system_ticks,
@@ -144,8 +144,8 @@ impl Sums<'_> {
         let sum: &Account = closed.first_chunk().expect("it begins with one");
         let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
         add(&mut tcp, sum, closed[ACCOUNT_WORDS], receive_buffer);
-        for place in 0..ARRIVALS_PLACES {
-            let [_, _, packets, in_backlog, window_sum_bytes] = self.sum("arrivals", place)?;
+        for slot in 0..ARRIVALS_SLOTS {
+            let [_, _, packets, in_backlog, window_sum_bytes] = self.sum("arrivals", slot)?;
             tcp.packets_in += packets;
             tcp.packets_in_backlog += in_backlog;
             tcp.window_sum_bytes += window_sum_bytes;
@@ -168,7 +168,7 @@ impl Sums<'_> {
             options.args[0] = address;
             match reader.test_run(options) {
                 Ok(_) => {}
-                Err(ProgramError::NotLoaded) => return Ok(None), // which was told
+                Err(ProgramError::NotLoaded) => return Ok(None), // which was reported
                 Err(error) => return Ok(Some(error)),
             }
         }
@@ -256,7 +256,7 @@ fn owner_of(number: u32) -> Owner {
     [Owner::Receiving, Owner::Sending, Owner::Elsewhere]
         .get(number as usize)
         .copied()
-        .unwrap_or(Owner::Stranger)
+        .unwrap_or(Owner::OtherTask)
 }
 
 /// Starts or ends counting, in all programs at once.
@@ -275,7 +275,7 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
 }
 
 /// A thread that is inside a call when the window opens.
-pub(super) struct Inside {
+pub(super) struct OpenCall {
     pub id: u32,
     pub kind: u8,
     /// Time that the thread was ready but not running, since its start.
@@ -283,10 +283,10 @@ pub(super) struct Inside {
 }
 
 /// Notes threads that are already inside a call, asleep since `now_ns` on a socket that is not known yet.
-pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) -> Result<(), MapError> {
+pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[OpenCall], now_ns: u64) -> Result<(), MapError> {
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
-    threads.iter().try_for_each(|Inside { id, kind, run_delay }| {
+    threads.iter().try_for_each(|OpenCall { id, kind, run_delay }| {
         let run_delay_ns = u64::try_from(run_delay.as_nanos()).unwrap_or(u64::MAX);
         let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, run_delay_ns, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
         map.insert(id, thread, 0)
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_goes_on_counts_up_to_now() {
+    fn an_open_call_counts_up_to_now() {
         let thread = |off_ns| [1, 100, 7, 0, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
         let at = |off_ns, ready_ns| {
             let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(ready_ns));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_connection_are_since_its_first_call() {
+    fn connection_counters_start_at_the_first_call() {
         let mut tcp = Tcp::default();
         add_open(&mut tcp, &[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
         add_open(&mut tcp, &[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);

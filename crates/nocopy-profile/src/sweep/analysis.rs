@@ -3,8 +3,8 @@
 use nocopy_report::receive_analysis::{BufferAnalysis, ReceiveAnalysis, RowTime, StudyRow};
 
 use super::result::{CellFigures, Sweep};
-use crate::figures::{Figures, PlaceTime};
-use crate::place::Place;
+use crate::category::TimeCategory;
+use crate::figures::{CategoryTime, Figures};
 
 /// In the rows of that study.
 pub fn of(sweep: &Sweep) -> ReceiveAnalysis {
@@ -20,7 +20,7 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     let figures = &cell.figures;
     let (queue, tcp) = (figures.queue.as_ref(), figures.tcp.as_ref());
     let (total_seconds, booked_seconds) = (total_seconds(figures), figures.time.booked_seconds);
-    let copies = places(figures).filter(|time| time.place == Place::CopyToUser);
+    let copies = places(figures).filter(|time| time.place == TimeCategory::CopyToUser);
     let copy_seconds: f64 = copies.map(|time| time.seconds).sum();
     let rows: Vec<_> = StudyRow::ALL.into_iter().map(|row| time_of(row, figures)).collect();
     BufferAnalysis {
@@ -49,31 +49,31 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
 /// The study's row for a place in a receiver's profile. The copy to the program is part of TCP's receive
 /// call, as in the study. Interrupts do not count for the driver, because samples hit the clock's interrupts,
 /// and rarely a card's. The measurement itself is not the receiver's work, so it has no row.
-fn row_of(place: Place) -> Option<StudyRow> {
+fn row_of(place: TimeCategory) -> Option<StudyRow> {
     Some(match place {
-        Place::SoftirqDriver => StudyRow::DriverInInterrupt,
-        Place::CallDriver => StudyRow::DriverOutsideInterrupt,
-        Place::SoftirqReceive => StudyRow::ReceiveInSoftirq,
-        Place::CallReceive | Place::CopyToUser => StudyRow::ReceiveInProcess,
-        Place::SoftirqSend => StudyRow::AckInSoftirq,
-        Place::CallSend => StudyRow::AckOutsideSoftirq,
-        Place::RetransmitTimer => StudyRow::RetransmitTimer,
-        Place::DelayedAckTimer => StudyRow::DelayedAckTimer,
-        Place::KeepaliveTimer => StudyRow::KeepaliveTimer,
-        Place::Interrupt
-        | Place::CopyFromUser
-        | Place::SystemCall
-        | Place::Scheduler
-        | Place::PageFault
-        | Place::Program
-        | Place::Other => StudyRow::EverythingElse,
-        Place::Measuring => return None,
+        TimeCategory::SoftirqDriver => StudyRow::DriverInInterrupt,
+        TimeCategory::CallDriver => StudyRow::DriverOutsideInterrupt,
+        TimeCategory::SoftirqReceive => StudyRow::ReceiveInSoftirq,
+        TimeCategory::CallReceive | TimeCategory::CopyToUser => StudyRow::ReceiveInProcess,
+        TimeCategory::SoftirqSend => StudyRow::AckInSoftirq,
+        TimeCategory::CallSend => StudyRow::AckOutsideSoftirq,
+        TimeCategory::RetransmitTimer => StudyRow::RetransmitTimer,
+        TimeCategory::DelayedAckTimer => StudyRow::DelayedAckTimer,
+        TimeCategory::KeepaliveTimer => StudyRow::KeepaliveTimer,
+        TimeCategory::Interrupt
+        | TimeCategory::CopyFromUser
+        | TimeCategory::SystemCall
+        | TimeCategory::Scheduler
+        | TimeCategory::PageFault
+        | TimeCategory::Program
+        | TimeCategory::Other => StudyRow::EverythingElse,
+        TimeCategory::Measuring => return None,
     })
 }
 
 fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
     let places = || figures.time.places.iter().filter(|time| row_of(time.place) == Some(row));
-    let sum = |part: fn(&PlaceTime) -> f64| places().map(part).fold(0.0, |sum, more| sum + more);
+    let sum = |part: fn(&CategoryTime) -> f64| places().map(part).fold(0.0, |sum, more| sum + more);
     let whole = total_seconds(figures).max(f64::MIN_POSITIVE);
     RowTime {
         row,
@@ -87,16 +87,16 @@ fn total_seconds(figures: &Figures) -> f64 {
     places(figures).map(|time| time.seconds).sum()
 }
 
-fn places(figures: &Figures) -> impl Iterator<Item = &PlaceTime> {
+fn places(figures: &Figures) -> impl Iterator<Item = &CategoryTime> {
     figures.time.places.iter().filter(|time| row_of(time.place).is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::page::tests::made_up;
+    use super::super::page::tests::example_sweep;
     use super::*;
+    use crate::fixture::{bulk_receive, stack};
     use crate::measured::Owner;
-    use crate::specimen::{bulk_receive, stack};
 
     fn share(analysis: &BufferAnalysis, row: StudyRow) -> f64 {
         analysis.rows.iter().find(|time| time.row == row).unwrap().share
@@ -117,7 +117,7 @@ mod tests {
             measured.stacks.push(stack(Owner::Receiving, functions, samples));
         }
         measured.machine_packets = 0; // all of the softirqs are the receiver's
-        let mut cell = made_up().cells[0].clone();
+        let mut cell = example_sweep().cells[0].clone();
         cell.figures = Figures::of(&measured);
         let analysis = of_buffer(&cell);
         let samples = [
@@ -144,17 +144,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reported_of_the_socket_is_the_profile_of_it() {
-        let analysis = of(&made_up());
+    fn socket_rows_come_from_the_profile() {
+        let analysis = of(&example_sweep());
         let buffer = &analysis.buffers[0];
         assert_eq!((buffer.direct_share, buffer.queue_mean_packets), (Some(0.5), Some(2.5)));
         assert_eq!((buffer.queue_mean_bytes, buffer.queue_max_packets), (Some(40_000.0), Some(6)));
         assert_eq!(buffer.window_mean_bytes, Some(3_000_000.0));
         let text = analysis.table().text();
-        for said in
+        for expected in
             ["1 KiB", "4 MiB", "keepalive timer, %", "of it copying, %", "queue, mean packets", "40.0 k"]
         {
-            assert!(text.contains(said), "{said}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         let json = serde_json::to_string(&analysis).unwrap();
         assert!(!json.contains("null"));

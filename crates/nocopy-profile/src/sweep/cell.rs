@@ -82,10 +82,10 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::specimen::bulk_receive;
+    use crate::fixture::bulk_receive;
 
     #[test]
-    fn overhead_is_what_profiling_takes_in_the_same_round() {
+    fn overhead_is_taken_from_the_same_round() {
         let mut samples = Samples::default();
         let trial = |elapsed_ms, measured| Trial {
             bytes: 1 << 30,

@@ -4,7 +4,7 @@
 use maud::html;
 
 use super::{CellFigures, Range, Sweep, title};
-use crate::place::Place;
+use crate::category::TimeCategory;
 use nocopy_report::chart::{self, Bar, Line, Lines, Stacks, Value};
 use nocopy_report::page::{contents, document, facts, machine, notes, place};
 use nocopy_report::quantity::length;
@@ -15,8 +15,8 @@ pub fn of(sweep: &Sweep) -> String {
     let titles: Vec<_> = groups.iter().map(|cells| title(&cells[0])).collect();
     let failed: Vec<_> = sweep.failed_checks().map(|(cell, check)| words(cell, &check.words())).collect();
     // The same order in all groups, so that a part looks the same everywhere.
-    let is_there = |place: &Place| sweep.cells.iter().any(|cell| us_per_mb(cell, *place) > 0.0);
-    let places: Vec<_> = Place::ALL.into_iter().filter(is_there).collect();
+    let is_there = |place: &TimeCategory| sweep.cells.iter().any(|cell| us_per_mb(cell, *place) > 0.0);
+    let places: Vec<_> = TimeCategory::ALL.into_iter().filter(is_there).collect();
     let body = html! {
         (facts(&machine(&sweep.machine, &sweep.measured_at)))
         (facts(&[
@@ -61,7 +61,7 @@ fn words(cell: &CellFigures, check: &str) -> String {
     format!("{}, buffer {}: {check}", title(cell), length(cell.buffer_bytes))
 }
 
-fn us_per_mb(cell: &CellFigures, place: Place) -> f64 {
+fn us_per_mb(cell: &CellFigures, place: TimeCategory) -> f64 {
     let of_place = cell.figures.time.places.iter().filter(|time| time.place == place);
     of_place.filter_map(|time| time.us_per_mb).sum()
 }
@@ -98,7 +98,7 @@ fn throughput_table(cells: &[CellFigures]) -> Table {
     Table::new(&header, 1..4, cells.iter().map(row).collect())
 }
 
-fn time(cells: &[CellFigures], places: &[Place]) -> Stacks {
+fn time(cells: &[CellFigures], places: &[TimeCategory]) -> Stacks {
     let bar = |cell: &CellFigures| Bar {
         name: length(cell.buffer_bytes),
         amounts: places.iter().map(|&place| us_per_mb(cell, place)).collect(),
@@ -110,7 +110,7 @@ fn time(cells: &[CellFigures], places: &[Place]) -> Stacks {
     }
 }
 
-fn time_table(cells: &[CellFigures], places: &[Place]) -> Table {
+fn time_table(cells: &[CellFigures], places: &[TimeCategory]) -> Table {
     let row = |cell: &CellFigures| {
         let times: Vec<f64> = places.iter().map(|&place| us_per_mb(cell, place)).collect();
         let last = [times.iter().sum(), cell.figures.time.asleep.us_per_mb.unwrap_or(0.0)];
@@ -127,12 +127,12 @@ pub(super) mod tests {
     use super::super::SCHEMA;
     use super::*;
     use crate::figures::Figures;
-    use crate::specimen::bulk_receive;
+    use crate::fixture::bulk_receive;
     use nocopy_report::machine;
 
     use super::super::reading::{cells, charts, check};
 
-    pub(crate) fn made_up() -> Sweep {
+    pub(crate) fn example_sweep() -> Sweep {
         let range = |median: f64| Range { median, low: median * 0.9, high: median * 1.1 };
         let cell = |power: u32, receive_buffer_bytes, gro| CellFigures {
             buffer_bytes: 1 << power,
@@ -161,11 +161,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_sweep_has_throughput_and_time_of_each_setting() {
-        let page = of(&made_up());
+        let page = of(&example_sweep());
         check(&page);
         assert_eq!(charts(&page), 8);
         let cells = cells(&page);
-        for said in [
+        for expected in [
             "64 KiB",
             "10.00 [9.00–11.00]",
             "15.36 [13.82–16.90]",
@@ -173,15 +173,16 @@ pub(super) mod tests {
             "copy to user",
             "asleep",
         ] {
-            assert!(cells.contains(said), "{said}: {cells:?}");
+            assert!(cells.contains(expected), "{expected}: {cells:?}");
         }
-        for said in ["receive buffer fixed at 64 KiB, GRO off", "receive buffer autotuned, GRO on", "256 MiB"]
+        for expected in
+            ["receive buffer fixed at 64 KiB, GRO off", "receive buffer autotuned, GRO on", "256 MiB"]
         {
-            assert!(page.contains(said), "{said}");
+            assert!(page.contains(expected), "{expected}");
         }
         assert!(!page.contains("Checks that failed"));
-        check(&of(&Sweep { cells: Vec::new(), ..made_up() }));
-        let read: Sweep = serde_json::from_str(&made_up().json()).unwrap();
+        check(&of(&Sweep { cells: Vec::new(), ..example_sweep() }));
+        let read: Sweep = serde_json::from_str(&example_sweep().json()).unwrap();
         assert_eq!(of(&read), page);
     }
 }

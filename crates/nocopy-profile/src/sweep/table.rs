@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::result::{CellFigures, Sweep};
-use crate::place::Place;
+use crate::category::TimeCategory;
 use nocopy_report::quantity::length;
 use nocopy_report::table::Table;
 
@@ -43,10 +43,11 @@ pub fn title(cell: &CellFigures) -> String {
 }
 
 fn table(cells: &[CellFigures]) -> String {
-    let has_column = |place: &Place| {
-        *place != Place::Other && cells.iter().any(|cell| cell.figures.share(*place) >= COLUMN_SHARE_MIN)
+    let has_column = |place: &TimeCategory| {
+        *place != TimeCategory::Other
+            && cells.iter().any(|cell| cell.figures.share(*place) >= COLUMN_SHARE_MIN)
     };
-    let columns: Vec<Place> = Place::ALL.into_iter().filter(has_column).collect();
+    let columns: Vec<TimeCategory> = TimeCategory::ALL.into_iter().filter(has_column).collect();
     let places = columns.iter().map(|place| place.short_words());
     let first = ["buffer", "Gbit/s", "profiled", "overhead %"];
     let header: Vec<_> = first.into_iter().chain(places).chain(["rest", "sum", "asleep"]).collect();
@@ -54,9 +55,9 @@ fn table(cells: &[CellFigures]) -> String {
     Table::new(&header, 0..header.len(), rows).text()
 }
 
-fn row(cell: &CellFigures, columns: &[Place]) -> Vec<String> {
+fn row(cell: &CellFigures, columns: &[TimeCategory]) -> Vec<String> {
     let time = &cell.figures.time;
-    let us_per_mb = |wanted: &dyn Fn(Place) -> bool| -> f64 {
+    let us_per_mb = |wanted: &dyn Fn(TimeCategory) -> bool| -> f64 {
         let wanted = time.places.iter().filter(|time| wanted(time.place));
         // The sum of no values is -0.0.
         wanted.filter_map(|time| time.us_per_mb).fold(0.0, |sum, more| sum + more)
@@ -82,8 +83,8 @@ fn row(cell: &CellFigures, columns: &[Place]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::figures::Figures;
+    use crate::fixture::{bulk_receive, stack};
     use crate::measured::Owner;
-    use crate::specimen::{bulk_receive, stack};
     use crate::sweep::result::{Range, SCHEMA};
     use nocopy_report::machine;
 
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_group_has_a_table_and_nothing_hides() {
+    fn each_group_has_a_table_with_complete_sums() {
         let text = text(&sweep());
         assert_eq!(text.matches("receive buffer autotuned").count(), 2, "{text}");
         assert!(!text.contains("fault"), "under one percent: {text}");

@@ -42,14 +42,14 @@ fn row(sweep: &Sweep, cell: &CellFigures, how: &str, range: Range) -> Row {
 mod tests {
     use std::path::Path;
 
-    use super::super::page::tests::made_up;
+    use super::super::page::tests::example_sweep;
     use super::*;
     use nocopy_report::comparison::{Comparison, Verdict};
 
     #[test]
     fn sweeps_are_compared_by_their_throughput() {
-        let a = made_up();
-        let mut b = made_up();
+        let a = example_sweep();
+        let mut b = example_sweep();
         b.cells[0].without_gbit_per_s = Range { median: 20.0, low: 19.0, high: 21.0 };
         let (a, b) = (of(&a), of(&b));
         let compared = Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b));

@@ -1,4 +1,4 @@
-//! The place of a sample, by the names of the functions on its kernel stack.
+//! The category of a sample, by the names of the functions on its kernel stack.
 
 mod functions;
 
@@ -10,7 +10,7 @@ use functions::{Role, Timer};
 /// A part of the path of a packet, or of the call that waits for it; in printing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum TimeCategory {
     Interrupt,
     SoftirqDriver,
     SoftirqReceive,
@@ -31,7 +31,7 @@ pub enum Place {
     Other,
 }
 
-impl Place {
+impl TimeCategory {
     pub const ALL: [Self; 18] = [
         Self::Interrupt,
         Self::SoftirqDriver,
@@ -87,16 +87,16 @@ impl Place {
     }
 }
 
-/// A sample's place, and whether it belongs to a softirq or a device's interrupt, which work for the whole
+/// A sample's category, and whether it belongs to a softirq or a device's interrupt, which work for the whole
 /// machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub place: Place,
+pub(crate) struct SampleCategory {
+    pub category: TimeCategory,
     pub is_machine: bool,
 }
 
-impl Spot {
-    /// The place of a stack, innermost function first. `None`: work of another process, or unrelated to
+impl SampleCategory {
+    /// The category of a stack, innermost function first. `None`: work of another process, or unrelated to
     /// networks.
     pub(crate) fn of(owner: Owner, functions: &[impl AsRef<str>]) -> Option<Self> {
         let roles: Vec<_> = functions.iter().map(|name| Role::of(name.as_ref())).collect();
@@ -106,29 +106,29 @@ impl Spot {
         // A BPF program without a known caller was called by a tracepoint: all other callers have names.
         let is_program = functions.first().is_some_and(|name| name.as_ref().starts_with("bpf_prog_"));
         let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
-        let found = found.map(|found| at_a_timer(found, inside));
-        let (place, is_machine) = match outside.first().copied().flatten() {
+        let found = found.map(|found| with_timer(found, inside));
+        let (category, is_machine) = match outside.first().copied().flatten() {
             // At most a lock that it releases.
             Some(Role::Softirq) if inside.len() <= 1 && found.is_none() => {
-                (Place::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
+                (TimeCategory::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
             }
-            Some(Role::PollThread) if inside.is_empty() => (Place::SoftirqDriver, true),
+            Some(Role::PollThread) if inside.is_empty() => (TimeCategory::SoftirqDriver, true),
             Some(Role::Softirq | Role::PollThread) => {
                 (in_softirq(found), inside.iter().flatten().any(|role| role.is_of_packets()))
             }
-            Some(Role::DeviceInterrupt) => (in_interruption(found, Place::Interrupt), true),
-            Some(Role::OtherInterrupt) => (in_interruption(found, Place::Interrupt), false),
-            Some(_) => (in_interruption(found, Place::PageFault), false),
-            None if functions.is_empty() => (Place::Program, false),
+            Some(Role::DeviceInterrupt) => (in_interruption(found, TimeCategory::Interrupt), true),
+            Some(Role::OtherInterrupt) => (in_interruption(found, TimeCategory::Interrupt), false),
+            Some(_) => (in_interruption(found, TimeCategory::PageFault), false),
+            None if functions.is_empty() => (TimeCategory::Program, false),
             None => (in_process(owner, found, roles[0]), false),
         };
-        (is_machine || owner != Owner::Stranger).then_some(Self { place, is_machine })
+        (is_machine || owner != Owner::OtherTask).then_some(Self { category, is_machine })
     }
 }
 
 /// Counts protocol work caused by an expired TCP timer for the timer. If a timer expires while a call holds
 /// the socket, that call runs the timer when it releases the socket (kernel: `tcp_release_cb`).
-fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
+fn with_timer(found: Role, inside: &[Option<Role>]) -> Role {
     let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
     match found {
         Role::Receive | Role::Send => timer.unwrap_or(found),
@@ -136,50 +136,50 @@ fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
     }
 }
 
-fn of_timer(timer: Timer) -> Place {
+fn timer_category(timer: Timer) -> TimeCategory {
     match timer {
-        Timer::Retransmit => Place::RetransmitTimer,
-        Timer::DelayedAck => Place::DelayedAckTimer,
-        Timer::Keepalive => Place::KeepaliveTimer,
+        Timer::Retransmit => TimeCategory::RetransmitTimer,
+        Timer::DelayedAck => TimeCategory::DelayedAckTimer,
+        Timer::Keepalive => TimeCategory::KeepaliveTimer,
     }
 }
 
-fn in_softirq(found: Option<Role>) -> Place {
+fn in_softirq(found: Option<Role>) -> TimeCategory {
     match found {
-        Some(Role::Driver) => Place::SoftirqDriver,
-        Some(Role::Receive) => Place::SoftirqReceive,
-        Some(Role::Send) => Place::SoftirqSend,
-        Some(Role::Timer(timer)) => of_timer(timer),
-        Some(Role::Scheduler) => Place::Scheduler,
-        Some(Role::Measuring) => Place::Measuring,
-        _ => Place::Other,
+        Some(Role::Driver) => TimeCategory::SoftirqDriver,
+        Some(Role::Receive) => TimeCategory::SoftirqReceive,
+        Some(Role::Send) => TimeCategory::SoftirqSend,
+        Some(Role::Timer(timer)) => timer_category(timer),
+        Some(Role::Scheduler) => TimeCategory::Scheduler,
+        Some(Role::Measuring) => TimeCategory::Measuring,
+        _ => TimeCategory::Other,
     }
 }
 
-fn in_interruption(found: Option<Role>, usual: Place) -> Place {
+fn in_interruption(found: Option<Role>, usual: TimeCategory) -> TimeCategory {
     match found {
-        Some(Role::Scheduler) => Place::Scheduler,
-        Some(Role::Measuring) => Place::Measuring,
+        Some(Role::Scheduler) => TimeCategory::Scheduler,
+        Some(Role::Measuring) => TimeCategory::Measuring,
         _ => usual,
     }
 }
 
-fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> Place {
+fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> TimeCategory {
     match found {
-        Some(Role::Driver) => Place::CallDriver,
-        Some(Role::Receive) => Place::CallReceive,
-        Some(Role::Send) => Place::CallSend,
-        Some(Role::Timer(timer)) => of_timer(timer),
-        Some(Role::CopyToUser) => Place::CopyToUser,
-        Some(Role::CopyFromUser) => Place::CopyFromUser,
-        Some(Role::Scheduler) => Place::Scheduler,
-        Some(Role::Measuring) => Place::Measuring,
-        Some(Role::Poll) => Place::SystemCall,
+        Some(Role::Driver) => TimeCategory::CallDriver,
+        Some(Role::Receive) => TimeCategory::CallReceive,
+        Some(Role::Send) => TimeCategory::CallSend,
+        Some(Role::Timer(timer)) => timer_category(timer),
+        Some(Role::CopyToUser) => TimeCategory::CopyToUser,
+        Some(Role::CopyFromUser) => TimeCategory::CopyFromUser,
+        Some(Role::Scheduler) => TimeCategory::Scheduler,
+        Some(Role::Measuring) => TimeCategory::Measuring,
+        Some(Role::Poll) => TimeCategory::SystemCall,
         // Work of other calls deeper in the kernel is not the cost of entering it.
         Some(Role::Call | Role::Entry) if owner != Owner::Elsewhere || found == innermost => {
-            Place::SystemCall
+            TimeCategory::SystemCall
         }
-        _ => Place::Other,
+        _ => TimeCategory::Other,
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     /// Stacks of Linux 6.18 under `perf record -e cpu-clock -a -g` while `nocopy bench` ran its TCP and UDP
-    /// workloads, and while timers of many connections expired; a line each: owner, place, `machine` where it
+    /// workloads, and while timers of many connections expired; a line each: owner, category, `machine` where it
     /// is the machine's work, and the functions, innermost first. Each was judged by eye.
     const REAL: &str = include_str!("stacks.txt");
 
@@ -199,52 +199,52 @@ mod tests {
             "receiving" => Owner::Receiving,
             "sending" => Owner::Sending,
             "elsewhere" => Owner::Elsewhere,
-            "stranger" => Owner::Stranger,
+            "other-task" => Owner::OtherTask,
             _ => panic!("{word}"),
         }
     }
 
     fn real() -> impl Iterator<Item = (Owner, String, Vec<&'static str>)> {
         REAL.lines().map(|line| {
-            let (said, stack) = line.split_once(':').unwrap();
-            let (who, place) = said.split_once(' ').unwrap();
+            let (label, stack) = line.split_once(':').unwrap();
+            let (owner_name, category) = label.split_once(' ').unwrap();
             let functions = stack.trim().split(';').filter(|name| !name.is_empty()).collect();
-            (owner(who), place.to_owned(), functions)
+            (owner(owner_name), category.to_owned(), functions)
         })
     }
 
-    fn words(spot: Option<Spot>) -> String {
-        let Some(Spot { place, is_machine }) = spot else { return "-".into() };
-        let name = serde_json::to_value(place).unwrap().as_str().unwrap().to_owned();
+    fn words(spot: Option<SampleCategory>) -> String {
+        let Some(SampleCategory { category, is_machine }) = spot else { return "-".into() };
+        let name = serde_json::to_value(category).unwrap().as_str().unwrap().to_owned();
         if is_machine { name + " machine" } else { name }
     }
 
-    fn place(owner: Owner, stack: &str) -> String {
-        words(Spot::of(owner, &stack.split(' ').collect::<Vec<_>>()))
+    fn category(owner: Owner, stack: &str) -> String {
+        words(SampleCategory::of(owner, &stack.split(' ').collect::<Vec<_>>()))
     }
 
     #[test]
-    fn stacks_of_this_kernel_are_where_they_belong() {
+    fn stacks_of_this_kernel_have_their_category() {
         let mut count = 0;
         for (owner, expected, functions) in real() {
-            assert_eq!(words(Spot::of(owner, &functions)), expected, "{owner:?} {functions:?}");
+            assert_eq!(words(SampleCategory::of(owner, &functions)), expected, "{owner:?} {functions:?}");
             count += 1;
         }
         assert!(count > 70, "{count}");
     }
 
     #[test]
-    fn other_kernels_have_other_names() {
+    fn stacks_of_other_kernels_have_their_category() {
         for (owner, stack, expected) in [
             // 6.1
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "tcp_ack tcp_rcv_established tcp_v4_do_rcv __do_softirq do_softirq.part.0",
                 "softirq-receive machine",
             ),
             (Owner::Receiving, "copyout _copy_to_iter __skb_datagram_iter tcp_recvmsg", "copy-to-user"),
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "igb_clean_rx_irq igb_poll __napi_poll net_rx_action __do_softirq",
                 "softirq-driver machine",
             ),
@@ -252,18 +252,18 @@ mod tests {
             (Owner::Receiving, "__fget_light sockfd_lookup_light.cold __sys_recvfrom", "system-call"),
             // 7.x
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "skb_gro_receive gro_receive_skb virtnet_poll __napi_poll handle_softirqs",
                 "softirq-driver machine",
             ),
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "virtnet_poll __napi_poll napi_threaded_poll_loop napi_threaded_poll kthread",
                 "softirq-driver machine",
             ),
             // The owner decides how ticks, timers and other calls are counted.
-            (Owner::Stranger, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
-            (Owner::Stranger, "rcu_do_batch rcu_core handle_softirqs", "-"),
+            (Owner::OtherTask, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
+            (Owner::OtherTask, "rcu_do_batch rcu_core handle_softirqs", "-"),
             (Owner::Elsewhere, "rcu_do_batch rcu_core handle_softirqs", "other"),
             (Owner::Elsewhere, "ext4_file_write_iter vfs_write ksys_write do_syscall_64", "other"),
             (Owner::Elsewhere, "do_syscall_64 entry_SYSCALL_64_after_hwframe", "system-call"),
@@ -275,19 +275,19 @@ mod tests {
             ),
             (Owner::Sending, "bpf_prog_ea3287d6e2c25ace_tcp_probe", "measuring"),
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "bpf_prog_1_xdp veth_xdp_rcv veth_poll __napi_poll handle_softirqs",
                 "softirq-driver machine",
             ),
         ] {
-            assert_eq!(place(owner, stack), expected, "{stack}");
+            assert_eq!(category(owner, stack), expected, "{stack}");
         }
     }
 
     /// On arm64 the functions between an exception and its handler have other names; those on a packet's path
     /// have the same.
     #[test]
-    fn stacks_of_arm64_are_where_they_belong() {
+    fn stacks_of_arm64_have_their_category() {
         const CALL: &str =
             "__arm64_sys_recvfrom invoke_syscall el0_svc_common do_el0_svc el0_svc el0t_64_sync_handler";
         const SOFTIRQ: &str = "handle_softirqs __do_softirq ____do_softirq call_on_irq_stack do_softirq_own_stack \
@@ -307,12 +307,12 @@ mod tests {
             ),
             (Owner::Elsewhere, "invoke_syscall", CALL, "system-call"),
             (
-                Owner::Stranger,
+                Owner::OtherTask,
                 "tcp_v4_rcv ip_rcv __napi_poll net_rx_action",
                 SOFTIRQ,
                 "softirq-receive machine",
             ),
-            (Owner::Stranger, "tcp_delack_timer call_timer_fn", SOFTIRQ, "delayed-ack-timer machine"),
+            (Owner::OtherTask, "tcp_delack_timer call_timer_fn", SOFTIRQ, "delayed-ack-timer machine"),
             (
                 Owner::Receiving,
                 "gic_handle_irq do_interrupt_handler el1_interrupt",
@@ -326,12 +326,12 @@ mod tests {
                 "page-fault",
             ),
         ] {
-            assert_eq!(place(owner, &format!("{inner} {outer}")), expected, "{inner}");
+            assert_eq!(category(owner, &format!("{inner} {outer}")), expected, "{inner}");
         }
     }
 
     #[test]
-    fn timers_of_tcp_are_places_of_their_own() {
+    fn timers_of_tcp_are_separate_categories() {
         const SEND: &str = "ip_output __ip_queue_xmit __tcp_transmit_skb";
         const TIMER: &str = "call_timer_fn __run_timers run_timer_softirq handle_softirqs __irq_exit_rcu";
         const RELEASE: &str = "tcp_release_cb release_sock tcp_recvmsg inet_recvmsg sock_recvmsg";
@@ -348,25 +348,29 @@ mod tests {
             ),
             ("tcp_send_ack tcp_delack_timer_handler", "tcp_delack_timer", "delayed-ack-timer"),
         ] {
-            let in_softirq = place(Owner::Stranger, &format!("{SEND} {begins} {handler} {TIMER}"));
+            let in_softirq = category(Owner::OtherTask, &format!("{SEND} {begins} {handler} {TIMER}"));
             assert_eq!(in_softirq, format!("{expected} machine"), "{begins}");
             // Deferred until the call releases the socket.
-            assert_eq!(place(Owner::Receiving, &format!("{SEND} {begins} {RELEASE}")), expected, "{begins}");
-            // Work outside of the protocol keeps its place.
+            assert_eq!(
+                category(Owner::Receiving, &format!("{SEND} {begins} {RELEASE}")),
+                expected,
+                "{begins}"
+            );
+            // Work outside of the protocol keeps its category.
             let driver = format!("veth_xmit dev_hard_start_xmit {SEND} {begins} {handler} {TIMER}");
-            assert_eq!(place(Owner::Stranger, &driver), "softirq-driver machine");
+            assert_eq!(category(Owner::OtherTask, &driver), "softirq-driver machine");
         }
         let keepalive = format!("{SEND} tcp_write_wakeup tcp_keepalive_timer {TIMER}");
-        assert_eq!(place(Owner::Stranger, &keepalive), "keepalive-timer machine");
+        assert_eq!(category(Owner::OtherTask, &keepalive), "keepalive-timer machine");
         // Delayed acknowledgements, by a timer of another kind.
         let compressed =
             format!("{SEND} tcp_send_ack tcp_compressed_ack_kick hrtimer_run_softirq handle_softirqs");
-        assert_eq!(place(Owner::Stranger, &compressed), "delayed-ack-timer machine");
+        assert_eq!(category(Owner::OtherTask, &compressed), "delayed-ack-timer machine");
         // The timer was before the softirq, not in it.
         let other = format!(
             "tcp_rcv_established tcp_v4_rcv __napi_poll net_rx_action handle_softirqs {SEND} tcp_delack_timer {TIMER}"
         );
-        assert_eq!(place(Owner::Stranger, &other), "softirq-receive machine");
+        assert_eq!(category(Owner::OtherTask, &other), "softirq-receive machine");
     }
 
     #[test]
@@ -381,18 +385,19 @@ mod tests {
                 "tcp_rcv_established tcp_v4_rcv net_rx_action handle_softirqs __irq_exit_rcu common_interrupt tcp_recvmsg",
                 "softirq-driver machine",
             ),
-            (Owner::Stranger, "tcp_v4_rcv __napi_poll napi_threaded_poll kthread", "softirq-driver machine"),
-            (Owner::Stranger, "tcp_tsq_handler tcp_tsq_workfn process_one_work worker_thread kthread", "-"),
+            (Owner::OtherTask, "tcp_v4_rcv __napi_poll napi_threaded_poll kthread", "softirq-driver machine"),
+            (Owner::OtherTask, "tcp_tsq_handler tcp_tsq_workfn process_one_work worker_thread kthread", "-"),
         ] {
-            assert_eq!(place(owner, &format!("{XMIT} {outer}")), expected, "{outer}");
+            assert_eq!(category(owner, &format!("{XMIT} {outer}")), expected, "{outer}");
         }
     }
 
     #[test]
-    fn every_place_has_one_name() {
-        let names: std::collections::HashSet<_> = Place::ALL.iter().map(|place| place.words()).collect();
-        assert_eq!(names.len(), Place::ALL.len());
-        assert!(Place::ALL.is_sorted());
+    fn every_category_has_one_name() {
+        let names: std::collections::HashSet<_> =
+            TimeCategory::ALL.iter().map(|category| category.words()).collect();
+        assert_eq!(names.len(), TimeCategory::ALL.len());
+        assert!(TimeCategory::ALL.is_sorted());
     }
 
     proptest! {
@@ -405,7 +410,7 @@ mod tests {
             let is_timed = |names: &[&str]| names.iter().any(|name| Role::of(name) == Some(Role::OtherInterrupt));
             prop_assume!(is_timed(functions) || !is_timed(below));
             let both: Vec<_> = functions.iter().chain(below).collect();
-            prop_assert_eq!(Spot::of(*owner, &both), Spot::of(*owner, functions));
+            prop_assert_eq!(SampleCategory::of(*owner, &both), SampleCategory::of(*owner, functions));
         }
 
         /// A variant that the compiler made is the function itself.
@@ -414,14 +419,14 @@ mod tests {
             let all: Vec<_> = real().collect();
             let (owner, _, functions) = &all[index % all.len()];
             let named: Vec<_> = functions.iter().map(|name| format!("{name}{suffix}")).collect();
-            prop_assert_eq!(Spot::of(*owner, &named), Spot::of(*owner, functions));
+            prop_assert_eq!(SampleCategory::of(*owner, &named), SampleCategory::of(*owner, functions));
         }
 
-        /// No function name causes a panic, and the target's own samples always have a place.
+        /// No function name causes a panic, and the target's own samples always have a category.
         #[test]
-        fn every_sample_of_the_target_has_a_place(functions in prop::collection::vec("[a-z_.]{0,12}", 0..9)) {
+        fn every_sample_of_the_target_has_a_category(functions in prop::collection::vec("[a-z_.]{0,12}", 0..9)) {
             for owner in [Owner::Receiving, Owner::Sending, Owner::Elsewhere] {
-                prop_assert!(Spot::of(owner, &functions).is_some());
+                prop_assert!(SampleCategory::of(owner, &functions).is_some());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Roles of the kernel's functions on a packet's path.
 //!
-//! Only functions that decide a place are listed; functions that they call (allocators, locks, copies of
+//! Only functions that decide a category are listed; functions that they call (allocators, locks, copies of
 //! bytes) count as their caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`,
 //! `.constprop.0`, `.cold`) count as the function itself.
 

@@ -49,7 +49,7 @@ pub(crate) fn bulk_receive() -> Measured {
             stack(Owner::Receiving, "tcp_recvmsg_locked tcp_recvmsg", 400),
             stack(Owner::Receiving, "do_syscall_64", 200),
             stack(Owner::Elsewhere, "", 200),
-            stack(Owner::Stranger, softirq, 1_000),
+            stack(Owner::OtherTask, softirq, 1_000),
         ],
         copied: Copied { to_user_bytes: receives.bytes, ..Copied::default() },
         receives,
