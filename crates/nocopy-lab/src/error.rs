@@ -102,7 +102,7 @@ mod tests {
 
     /// The errors of namespaces and netlink are provoked by tests of the command; these take other machines.
     #[test]
-    fn errors_of_other_machines_have_the_one_form() {
+    fn machine_errors_have_the_common_form() {
         for (error, expected) in [
             (
                 Error::NoCarrier { interface: "nc0", waited_ms: 5000 },

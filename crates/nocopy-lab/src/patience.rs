@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_interrupted_call_is_made_again() {
+    fn only_interrupted_calls_are_repeated() {
         let mut results = [Err(ErrorKind::Interrupted.into()), Ok(1), Ok(2)].into_iter();
         assert_eq!(uninterrupted(|| results.next().unwrap()).unwrap(), 1);
         let mut results = [Err(ErrorKind::WouldBlock.into()), Ok(1)].into_iter();

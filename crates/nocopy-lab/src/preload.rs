@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_one_name_stays() {
+    fn a_path_without_separators_is_unchanged() {
         assert_eq!(preloadable(Path::new("/lib/x.so")).unwrap(), Path::new("/lib/x.so"));
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_to_the_library_is_not_used() {
+    fn a_link_to_another_file_is_not_used() {
         let directory = Directory::new("other");
         let library = Path::new("/a b/x.so");
         let link = link_in(&directory.0, library).unwrap();

@@ -78,11 +78,11 @@ pub fn where_refused<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Se
 }
 
 /// Whether it is the expected sentence, in which `…` stands for words that differ between machines.
-pub fn is_sentence(said: &str, expected: &str) -> bool {
+pub fn is_sentence(text: &str, expected: &str) -> bool {
     match expected.split_once('…') {
         Some((start, end)) => {
-            said.len() >= start.len() + end.len() && said.starts_with(start) && said.ends_with(end)
+            text.len() >= start.len() + end.len() && text.starts_with(start) && text.ends_with(end)
         }
-        None => said == expected,
+        None => text == expected,
     }
 }

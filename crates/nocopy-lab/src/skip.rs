@@ -204,7 +204,7 @@ impl Builder {
     /// # Panics
     /// As [`lab_or_skip`].
     pub fn build_or_skip(self) -> Option<Lab> {
-        made_or_skip(self.build())
+        result_or_skip(self.build())
     }
 }
 
@@ -214,13 +214,13 @@ impl Chain {
     /// # Panics
     /// As [`lab_or_skip`].
     pub fn new_or_skip() -> Option<Self> {
-        made_or_skip(Self::new())
+        result_or_skip(Self::new())
     }
 }
 
-fn made_or_skip<T>(made: Result<T, Error>) -> Option<T> {
-    match made {
-        Ok(made) => Some(made),
+fn result_or_skip<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(result) => Some(result),
         Err(Error::Missing(missing)) => {
             skip(&missing);
             None

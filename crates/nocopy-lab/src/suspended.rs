@@ -37,8 +37,9 @@ pub fn for_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     let mut command = Command::new(std::env::current_exe().expect("the tests"));
     command.args(["--exact", name, "--nocapture"]).env(SUSPENDED, "1");
     let again = run_suspended(&mut command, seconds).expect("a time namespace");
-    let said = [again.stdout, again.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    let output =
+        [again.stdout, again.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(again.status.success() && output.contains("1 passed"), "{output}");
 }
 
 /// Runs a program in a time namespace (time_namespaces(7)), from a thread of its own: all later children of

@@ -45,7 +45,7 @@ pub const STALL_LIMIT: Duration = Duration::from_millis(100);
 const ACCOUNT_EVERY: Duration = Duration::from_millis(100);
 
 /// Shorter oversleeps are forgotten at once.
-const NOTED_FROM: Duration = Duration::from_millis(5);
+const RECORDED_FROM: Duration = Duration::from_millis(5);
 
 /// Oversleeps remembered of each processor: when every nap ends late, the last quarter of an hour.
 const OVERSLEEPS: usize = 65_536;
@@ -126,7 +126,7 @@ impl Witness {
         let now = Instant::now();
         let oversleep = self.naps.iter().map(|naps| lock(naps).worst_between(start, end, now)).max();
         let mut accounts = lock(&self.accounts);
-        accounts.note(read_accounts());
+        accounts.record(read_accounts());
         let (steal, pressure) = accounts.worst_between(start, end);
         Stall { oversleep: oversleep.unwrap_or_default(), steal, pressure }
     }
@@ -160,7 +160,7 @@ fn watch_processor(processor: usize, naps: &Mutex<Naps>, ended: &AtomicBool) {
 
 fn watch_accounts(accounts: &Mutex<Accounts>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
-        lock(accounts).note(read_accounts());
+        lock(accounts).record(read_accounts());
         thread::sleep(ACCOUNT_EVERY);
     }
 }
@@ -197,7 +197,7 @@ impl Naps {
     }
 
     fn finish(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.due) >= NOTED_FROM {
+        if now.saturating_duration_since(self.due) >= RECORDED_FROM {
             if self.late.len() == OVERSLEEPS {
                 self.late.pop_front();
             }
@@ -209,8 +209,8 @@ impl Naps {
     fn worst_between(&self, start: Instant, end: Instant, now: Instant) -> Duration {
         let overlap =
             |(due, woke): (Instant, Instant)| woke.min(end).saturating_duration_since(due.max(start));
-        let noted = self.late.iter().copied().map(overlap).max().unwrap_or_default();
-        noted.max(overlap((self.due, now)))
+        let worst_late = self.late.iter().copied().map(overlap).max().unwrap_or_default();
+        worst_late.max(overlap((self.due, now)))
     }
 }
 
@@ -271,7 +271,7 @@ impl Accounts {
         Self { last: first, spans: VecDeque::new() }
     }
 
-    fn note(&mut self, reading: Reading) {
+    fn record(&mut self, reading: Reading) {
         // The number of processors has changed: readings do not match any more.
         let steal = match (&self.last.steal, &reading.steal) {
             (Some(before), Some(after)) if before.len() == after.len() => {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_nap_counts_from_when_it_was_due() {
+    fn a_late_nap_counts_from_its_due_time() {
         let start = Instant::now();
         let naps = late_once(start);
         assert_eq!(naps.worst_between(start, start + 505 * MS, start + 505 * MS), 480 * MS);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_that_has_not_ended_counts_so_far() {
+    fn an_unfinished_nap_counts_up_to_now() {
         let start = Instant::now();
         let naps = late_once(start); // the next nap is due at 510 ms
         assert_eq!(naps.worst_between(start + 500 * MS, start + 710 * MS, start + 710 * MS), 200 * MS);
@@ -377,9 +377,9 @@ mod tests {
     fn steal_is_of_the_worst_span_and_processor() {
         let start = Instant::now();
         let mut accounts = Accounts::new(reading(start, [900 * MS, 40 * MS], 10 * MS));
-        accounts.note(reading(start + 100 * MS, [900 * MS, 50 * MS], 20 * MS));
-        accounts.note(reading(start + 400 * MS, [920 * MS, 320 * MS], 50 * MS));
-        accounts.note(reading(start + 500 * MS, [930 * MS, 330 * MS], 60 * MS));
+        accounts.record(reading(start + 100 * MS, [900 * MS, 50 * MS], 20 * MS));
+        accounts.record(reading(start + 400 * MS, [920 * MS, 320 * MS], 50 * MS));
+        accounts.record(reading(start + 500 * MS, [930 * MS, 330 * MS], 60 * MS));
         let between = |from: u32, to: u32| accounts.worst_between(start + from * MS, start + to * MS);
         assert_eq!(between(0, 500), (Some(270 * MS), Some(50 * MS)));
         assert_eq!(between(0, 100), (Some(10 * MS), Some(10 * MS)));
@@ -389,11 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_comes_or_goes_is_no_steal() {
+    fn a_changed_processor_count_is_no_steal() {
         let start = Instant::now();
         let mut accounts = Accounts::new(reading(start, [Duration::ZERO; 2], Duration::ZERO));
         let one = Reading { at: start + 100 * MS, steal: Some(vec![900 * MS]), pressure: None };
-        accounts.note(one);
+        accounts.record(one);
         assert_eq!(accounts.worst_between(start, start + 100 * MS), (None, None));
     }
 

@@ -60,7 +60,7 @@ fn a_chain_has_a_middle_that_forwards_nothing() {
 }
 
 #[test]
-fn options_are_what_the_kernel_has() {
+fn lab_options_reach_the_kernel() {
     let Some(lab) = Lab::builder().mtu(9000).queues(2).gro_right(true).build_or_skip() else { return };
     for (end, name) in [(lab.left(), "nc0"), (lab.right(), "nc1")] {
         let interface = end.namespace().run(|| Interface::find(name)).unwrap();
@@ -83,8 +83,8 @@ fn ip_counter(namespace: &Namespace, name: &str) -> u64 {
     let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let place = names.split(' ').position(|one| one == name).unwrap_or_else(|| panic!("no {name}: {names}"));
-    values.split(' ').nth(place).unwrap().parse().unwrap()
+    let index = names.split(' ').position(|one| one == name).unwrap_or_else(|| panic!("no {name}: {names}"));
+    values.split(' ').nth(index).unwrap().parse().unwrap()
 }
 
 /// Packets that an interface has received and sent.
@@ -113,11 +113,11 @@ fn an_end_goes_down_and_comes_back() {
 
 #[test]
 fn existing_interfaces_become_a_lab() {
-    let Some(made) = lab_or_skip() else { return };
+    let Some(first_lab) = lab_or_skip() else { return };
     // Both ends into one namespace first, as on a machine with two cards wired to each other.
     let machine = Namespace::new().unwrap();
     let machine_path = format!("/proc/{}/fd/{}", std::process::id(), machine.as_fd().as_raw_fd());
-    for (end, name) in [(made.left(), "card0"), (made.right(), "card1")] {
+    for (end, name) in [(first_lab.left(), "card0"), (first_lab.right(), "card1")] {
         let mut mover = Command::new("ip");
         mover.args(["link", "set", end.interface(), "name", name, "netns", &machine_path]);
         assert!(end.namespace().run(|| mover.status()).unwrap().success());
@@ -126,7 +126,7 @@ fn existing_interfaces_become_a_lab() {
     assert_eq!(names(&machine), ["lo"]);
     assert_eq!(
         (names(lab.left().namespace()), lab.left().mac()),
-        (vec!["lo".into(), "nc0".into()], made.left().mac())
+        (vec!["lo".into(), "nc0".into()], first_lab.left().mac())
     );
     ping(&lab).unwrap();
     let Err(Error::Netlink { source, .. }) = machine.run(|| Lab::of_interfaces("card0", "card1")) else {
@@ -194,7 +194,7 @@ fn a_missing_capability_is_named() {
 
 #[test]
 #[should_panic(expected = "inside")]
-fn a_panic_inside_comes_out() {
+fn a_panic_in_a_namespace_propagates() {
     let Some(lab) = lab_or_skip() else { panic!("inside, had there been a lab") };
     lab.left().namespace().run(|| panic!("inside"));
 }
@@ -210,10 +210,10 @@ fn sigkill_leaves_nothing() {
     }
     let host = Namespace::current().unwrap();
     let before = host.interfaces().unwrap();
-    for kept in ["left", "right"] {
+    for side in ["left", "right"] {
         let mut holder = Holder::start();
-        let path = format!("/proc/{}/fd/{}", holder.child.id(), holder.descriptor(kept));
-        let keeper = enterable(File::open(path).unwrap());
+        let path = format!("/proc/{}/fd/{}", holder.child.id(), holder.descriptor(side));
+        let keeper = namespace_of(File::open(path).unwrap());
         assert_eq!(keeper.interfaces().unwrap().len(), 2, "lo and one end while the child lives");
         assert!(holder.child.try_wait().unwrap().is_none(), "it must die of the kill");
         drop(holder);
@@ -222,7 +222,7 @@ fn sigkill_leaves_nothing() {
     assert_eq!(host.interfaces().unwrap(), before);
 }
 
-fn enterable(descriptor: File) -> Namespace {
+fn namespace_of(descriptor: File) -> Namespace {
     std::thread::spawn(move || {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
         move_into_link_name_space(descriptor.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -251,8 +251,8 @@ impl Holder {
     }
 
     /// The descriptor number of one of its namespaces.
-    fn descriptor(&mut self, kept: &str) -> i32 {
-        let prefix = format!("{kept}=");
+    fn descriptor(&mut self, side: &str) -> i32 {
+        let prefix = format!("{side}=");
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
             if let Some((_, number)) = line.split_once(&prefix) {

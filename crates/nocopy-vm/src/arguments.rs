@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_fixed_unless_asked_otherwise() {
+    fn the_seed_is_fixed_by_default() {
         assert_eq!(RandomArguments::default().seed(), 1);
         assert_eq!("17".parse(), Ok(Seed(17)));
         assert!("seventeen".parse::<Seed>().is_err());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TESTS: &str = "/tests.json";
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Built {
+pub(crate) struct BuiltPrograms {
     /// The lab's own program, one of the files; the command is in the same directory.
     pub(crate) lab: PathBuf,
     pub(crate) tests: Vec<TestProgram>,

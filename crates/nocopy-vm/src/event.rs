@@ -18,7 +18,7 @@ pub(crate) enum Event {
     Started {
         test: String,
     },
-    Ended(Ended),
+    Ended(TestResult),
     /// Every test has run and the driver is unloaded.
     Done {
         /// The kernel's log after the last test.
@@ -43,7 +43,7 @@ impl Log {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ended {
+pub(crate) struct TestResult {
     pub(crate) test: String,
     pub(crate) seconds: f64,
     /// Why it failed; `None` when it passed.
@@ -56,7 +56,7 @@ pub(crate) struct Ended {
     pub(crate) measured: Vec<serde_json::Value>,
 }
 
-impl Ended {
+impl TestResult {
     pub(crate) fn passed(&self) -> bool {
         self.failure.is_none() && self.log.complaints.is_empty()
     }

@@ -27,7 +27,7 @@ impl fmt::Display for Failure {
 }
 
 /// The last lines of what a program printed.
-pub(crate) fn last_lines(said: &str, count: usize) -> Vec<&str> {
-    let lines: Vec<&str> = said.lines().collect();
+pub(crate) fn last_lines(text: &str, count: usize) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].to_vec()
 }

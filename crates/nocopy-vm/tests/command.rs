@@ -19,7 +19,7 @@ fn the_list_names_every_test_file() {
 }
 
 #[test]
-fn what_cannot_be_run_is_named_with_a_remedy() {
+fn an_impossible_run_is_refused_with_a_remedy() {
     for (arguments, seed, expected) in [
         (
             &["--only", "tea"][..],

@@ -37,15 +37,15 @@ pub(crate) fn set_feature(
     on: bool,
 ) -> Result<(), Error> {
     let operation = format!("switch {feature} of {interface} {}", if on { "on" } else { "off" });
-    set(namespace, Set::feature(interface, feature, on), operation)
+    set(namespace, SetRequest::feature(interface, feature, on), operation)
 }
 
 pub(crate) fn set_combined_queues(namespace: &Namespace, interface: &str, count: u32) -> Result<(), Error> {
     let operation = format!("give {interface} {count} combined queue(s)");
-    set(namespace, Set::combined_queues(interface, count), operation)
+    set(namespace, SetRequest::combined_queues(interface, count), operation)
 }
 
-fn set(namespace: &Namespace, request: Set, operation: String) -> Result<(), Error> {
+fn set(namespace: &Namespace, request: SetRequest, operation: String) -> Result<(), Error> {
     let connection = Connection::inside(namespace, NETLINK_GENERIC).map_err(refused(operation.clone()))?;
     let family = family_id(&connection)
         .map_err(refused("ask for the ethtool netlink family".into()))?
@@ -59,7 +59,7 @@ fn set(namespace: &Namespace, request: Set, operation: String) -> Result<(), Err
 fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
     let question = GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,
-        nlas: vec![GenlCtrlAttrs::FamilyName(Set::family_name().into())],
+        nlas: vec![GenlCtrlAttrs::FamilyName(SetRequest::family_name().into())],
     };
     let answers = match connection.request(GenlMessage::from_payload(question), 0) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -72,12 +72,12 @@ fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
 }
 
 #[derive(Debug, Clone)]
-struct Set {
+struct SetRequest {
     command: u8,
     attributes: Vec<DefaultNla>,
 }
 
-impl Set {
+impl SetRequest {
     fn feature(interface: &str, feature: &str, on: bool) -> Self {
         let mut bit = vec![string(ETHTOOL_A_BITSET_BIT_NAME, feature)];
         if on {
@@ -117,7 +117,7 @@ fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     DefaultNla::new(kind | NLA_F_NESTED, value)
 }
 
-impl GenlFamily for Set {
+impl GenlFamily for SetRequest {
     fn family_name() -> &'static str {
         "ethtool"
     }
@@ -131,7 +131,7 @@ impl GenlFamily for Set {
     }
 }
 
-impl Emitable for Set {
+impl Emitable for SetRequest {
     fn buffer_len(&self) -> usize {
         self.attributes.as_slice().buffer_len()
     }
@@ -141,7 +141,7 @@ impl Emitable for Set {
     }
 }
 
-impl ParseableParametrized<[u8], GenlHeader> for Set {
+impl ParseableParametrized<[u8], GenlHeader> for SetRequest {
     /// The kernel is asked to omit replies; a reply that arrives anyway is ignored.
     fn parse_with_param(_: &[u8], _: GenlHeader) -> Result<Self, DecodeError> {
         Ok(Self { command: 0, attributes: Vec::new() })

@@ -41,7 +41,7 @@ struct Pair {
 
 /// A connection of a loop by hand.
 #[derive(Clone, Copy)]
-struct Hand {
+struct HandConnection {
     id: u64,
     to: SocketAddr,
     next_sent: u32,
@@ -49,22 +49,22 @@ struct Hand {
 }
 
 /// Two sockets, and a connection between them for each peer.
-struct Hands {
+struct HandPair {
     sockets: [UdpSocket; 2],
-    connections: [Vec<Hand>; 2],
+    connections: [Vec<HandConnection>; 2],
     packet: [u8; 2048],
 }
 
 /// How far time goes on with each look at the clock: about as far as it does under callgrind, so that answers
 /// of peers who have nothing more to say are acknowledged by packets of their own.
-const LOOK_NS: i64 = 20_000;
+const CLOCK_STEP_NS: i64 = 20_000;
 
 /// The clock of this program in place of the C library's: what is due is due at the same message in each run,
 /// however long the machine takes.
 #[unsafe(no_mangle)]
 extern "C" fn clock_gettime(_clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
-    static LOOKS: AtomicI64 = AtomicI64::new(0);
-    let ns = 1_000_000_000 + LOOKS.fetch_add(1, Relaxed) * LOOK_NS;
+    static CLOCK_READS: AtomicI64 = AtomicI64::new(0);
+    let ns = 1_000_000_000 + CLOCK_READS.fetch_add(1, Relaxed) * CLOCK_STEP_NS;
     // SAFETY: who looks at the clock gives a place for the time.
     unsafe { time.write(libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }) };
     0
@@ -73,13 +73,13 @@ extern "C" fn clock_gettime(_clock: libc::clockid_t, time: *mut libc::timespec) 
 const HEADER_BYTES: usize = 32;
 const PREFIX_BYTES: usize = 4;
 
-impl Hands {
+impl HandPair {
     fn new() -> Self {
         let sockets =
             [0, 1].map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host"));
         let connection = |other: usize| {
             let to = sockets[other].local_addr().expect("bound");
-            vec![Hand { id: 7 << 20, to, next_sent: 1, next_received: 1 }]
+            vec![HandConnection { id: 7 << 20, to, next_sent: 1, next_received: 1 }]
         };
         Self { connections: [connection(1), connection(0)], sockets, packet: [0; 2048] }
     }
@@ -127,23 +127,23 @@ impl Hands {
 
 /// Sends one message back and forth at a time.
 #[inline(never)]
-fn measured_conversation_by_hand(hands: &mut Hands) {
+fn measured_conversation_by_hand(pair: &mut HandPair) {
     for _ in 0..BATCH / 2 {
         for (from, to) in [(0, 1), (1, 0)] {
-            hands.send(from, 1);
-            assert_eq!(hands.receive(to), 1);
+            pair.send(from, 1);
+            assert_eq!(pair.receive(to), 1);
         }
     }
 }
 
 /// One way, with as many messages in a packet as fit.
 #[inline(never)]
-fn measured_stream_by_hand(hands: &mut Hands) {
+fn measured_stream_by_hand(pair: &mut HandPair) {
     let mut left = BATCH as usize;
     while left > 0 {
         let messages = left.min(20);
-        hands.send(0, messages);
-        assert_eq!(hands.receive(1), messages);
+        pair.send(0, messages);
+        assert_eq!(pair.receive(1), messages);
         left -= messages;
     }
 }
@@ -153,12 +153,12 @@ fn main() {
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
     for (name, work) in [
-        ("message-alone-by-hand", measured_conversation_by_hand as fn(&mut Hands)),
+        ("message-alone-by-hand", measured_conversation_by_hand as fn(&mut HandPair)),
         ("message-packed-by-hand", measured_stream_by_hand),
     ] {
         if which == name || which == "all" {
-            let mut hands = Hands::new();
-            (0..batches).for_each(|_| work(&mut hands));
+            let mut pair = HandPair::new();
+            (0..batches).for_each(|_| work(&mut pair));
             println!("{name}: {} messages", batches * BATCH);
         }
     }

@@ -205,7 +205,7 @@ impl<T: Copy + Default> Ring<T> {
 }
 
 /// Everything a hand-written program keeps.
-struct ByHand {
+struct HandProgram {
     frames: u64,
     /// Log2 of the frame size.
     shift: u32,
@@ -220,7 +220,7 @@ struct ByHand {
     tx_head: u32,
 }
 
-impl ByHand {
+impl HandProgram {
     fn new() -> Self {
         let frames = RING as usize;
         Self {
@@ -282,7 +282,7 @@ impl ByHand {
 }
 
 fn receive_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
-    let mut program = ByHand::new();
+    let mut program = HandProgram::new();
     program.refill::<CHECKED>();
     let mut sum = 0_u64;
     for _ in 0..batches {
@@ -297,17 +297,17 @@ fn receive_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
 }
 
 #[inline(never)]
-fn measured_receive_trusting(program: &mut ByHand) -> u64 {
+fn measured_receive_trusting(program: &mut HandProgram) -> u64 {
     receive::<false>(program)
 }
 
 #[inline(never)]
-fn measured_receive_checked(program: &mut ByHand) -> u64 {
+fn measured_receive_checked(program: &mut HandProgram) -> u64 {
     receive::<true>(program)
 }
 
 #[inline(always)]
-fn receive<const CHECKED: bool>(program: &mut ByHand) -> u64 {
+fn receive<const CHECKED: bool>(program: &mut HandProgram) -> u64 {
     let mut sum = 0_u64;
     let tail = program.rx.consumer.load(Ordering::Relaxed);
     let ready = program.rx.producer.load(Ordering::Acquire).wrapping_sub(tail).min(BATCH);
@@ -335,7 +335,7 @@ fn receive<const CHECKED: bool>(program: &mut ByHand) -> u64 {
 }
 
 fn send_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
-    let mut program = ByHand::new();
+    let mut program = HandProgram::new();
     let mut sum = 0_u64;
     for _ in 0..batches {
         if CHECKED {
@@ -349,17 +349,17 @@ fn send_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
 }
 
 #[inline(never)]
-fn measured_send_trusting(program: &mut ByHand) {
+fn measured_send_trusting(program: &mut HandProgram) {
     send::<false>(program);
 }
 
 #[inline(never)]
-fn measured_send_checked(program: &mut ByHand) {
+fn measured_send_checked(program: &mut HandProgram) {
     send::<true>(program);
 }
 
 #[inline(always)]
-fn send<const CHECKED: bool>(program: &mut ByHand) {
+fn send<const CHECKED: bool>(program: &mut HandProgram) {
     let tail = program.completion.consumer.load(Ordering::Relaxed);
     let done = program.completion.producer.load(Ordering::Acquire).wrapping_sub(tail);
     for i in 0..done {
@@ -403,7 +403,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-fn kernel_receives(program: &mut ByHand) {
+fn kernel_receives(program: &mut HandProgram) {
     for _ in 0..BATCH {
         let (tail, head) =
             (program.fill.consumer.load(Ordering::Relaxed), program.rx.producer.load(Ordering::Relaxed));
@@ -415,7 +415,7 @@ fn kernel_receives(program: &mut ByHand) {
     }
 }
 
-fn kernel_sends(program: &mut ByHand) -> u64 {
+fn kernel_sends(program: &mut HandProgram) -> u64 {
     let mut sum = 0_u64;
     let (mut tail, head) =
         (program.tx.consumer.load(Ordering::Relaxed), program.tx.producer.load(Ordering::Relaxed));

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::cards;
 use super::kernel_log::KernelLog;
 use crate::arguments::{GuestArguments, RandomArguments};
-use crate::event::{self, Ended, Event};
+use crate::event::{self, Event, TestResult};
 use crate::failure::Failure;
 use crate::topology::Topology;
 
@@ -47,39 +47,46 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
     let mut log = KernelLog::open()?;
     let witness = Witness::start()?;
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    events.tell(&Event::Booted { kernel, log: log.news()? })?;
+    events.send(&Event::Booted { kernel, log: log.new_lines()? })?;
     for test in &arguments.only {
-        events.tell(&Event::Started { test: test.clone() })?;
+        events.send(&Event::Started { test: test.clone() })?;
         let start = Instant::now();
         let mut ended = run(test, arguments, &mut log)?;
         let oversleep = witness.worst_between(start, Instant::now()).oversleep;
         ended.oversleep_ms = oversleep.as_millis().try_into().unwrap_or(u64::MAX);
-        events.tell(&Event::Ended(ended))?;
+        events.send(&Event::Ended(ended))?;
     }
     // Damage done by a test may show only when the driver is unloaded.
     cards::unload_driver(arguments.topology)?;
-    events.tell(&Event::Done { log: log.news()? })
+    events.send(&Event::Done { log: log.new_lines()? })
 }
 
 /// Runs a test in its own process: if it dies or hangs, others are not affected, and the kernel removes its
 /// sockets, programs and namespaces.
-fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<Ended, Failure> {
-    let (mut said, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
+fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<TestResult, Failure> {
+    let (mut output, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["test", test, "--topology", &arguments.topology.to_string()]);
     command.args(arguments.random.words());
-    command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(said.try_clone()?);
+    command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(output.try_clone()?);
     let started = Instant::now();
     let mut child = command.process_group(0).spawn()?;
     let status = wait(&mut child, time_limit(arguments.topology, arguments.random))?;
     let seconds = started.elapsed().as_secs_f64();
     let failure = match status {
         Some(status) if status.success() => None,
-        Some(status) => Some(words(&mut said, &status.to_string())?),
-        None => Some(words(&mut said, &format!("killed after {seconds:.0} s"))?),
+        Some(status) => Some(words(&mut output, &status.to_string())?),
+        None => Some(words(&mut output, &format!("killed after {seconds:.0} s"))?),
     };
     let measured = contents(&mut recorded)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    Ok(Ended { test: test.to_owned(), seconds, failure, log: log.news()?, oversleep_ms: 0, measured })
+    Ok(TestResult {
+        test: test.to_owned(),
+        seconds,
+        failure,
+        log: log.new_lines()?,
+        oversleep_ms: 0,
+        measured,
+    })
 }
 
 /// Waits for a test, which leads a process group of its own, and kills what it has left running; `None`: it
@@ -99,9 +106,9 @@ pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 }
 
 /// The last output of a failed test, and how it ended.
-fn words(said: &mut File, end: &str) -> io::Result<String> {
-    let said = contents(said)?;
-    let last: Vec<&str> = said.trim_end().lines().rev().take(WORDS_LINES_MAX).collect();
+fn words(output: &mut File, end: &str) -> io::Result<String> {
+    let output = contents(output)?;
+    let last: Vec<&str> = output.trim_end().lines().rev().take(WORDS_LINES_MAX).collect();
     Ok(last.into_iter().rev().chain([format!("({end})").as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
@@ -116,7 +123,7 @@ pub(super) fn contents(file: &mut File) -> io::Result<String> {
 struct Events(File);
 
 impl Events {
-    fn tell(&mut self, event: &Event) -> Result<(), Failure> {
+    fn send(&mut self, event: &Event) -> Result<(), Failure> {
         let mut line = serde_json::to_string(event)?;
         line.push('\n');
         Ok(self.0.write_all(line.as_bytes())?)

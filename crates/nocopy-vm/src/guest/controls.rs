@@ -8,10 +8,10 @@ use std::time::Instant;
 use nocopy_lab::Lab;
 use serde_json::{Value, json};
 
-use super::filesystem::{Place, make_for_nobody};
-use super::nfs::{Mounted, Offer, Scene, Server};
+use super::filesystem::{SharedDirectory, make_for_unprivileged_user};
+use super::nfs::{Mount, NfsFixture, ServedExport, Server};
 use super::nfsd::KernelServer;
-use super::{Guest, say_at_console};
+use super::{Guest, print_at_console};
 use crate::failure::Failure;
 
 /// Clients without shared state: otherwise two mounts of the same server would be one.
@@ -21,7 +21,7 @@ const TWO_CLIENTS: &str = ",nosharecache";
 const STRICT: &str = ",nosharecache,noac,sync";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DirectoryKind {
     Ours,
     Kernel,
     Local,
@@ -29,39 +29,44 @@ pub(crate) enum Kind {
 
 /// The directories, each mounted by two clients.
 pub(crate) struct Controls {
-    places: Vec<(&'static str, Kind, Place)>,
+    directories: Vec<(&'static str, DirectoryKind, SharedDirectory)>,
     seconds: BTreeMap<&'static str, f64>,
     wrong: Vec<String>,
     // In the order in which they must be unmounted.
-    mounts: Vec<Mounted>,
+    mounts: Vec<Mount>,
     server: Server,
     kernel: KernelServer,
-    scene: Scene,
+    fixture: NfsFixture,
 }
 
 impl Controls {
     pub(crate) fn new(guest: &Guest) -> Result<Self, Failure> {
         let lab = guest.lab();
-        let scene = Scene::writable()?;
-        let server = scene.serve(lab, &["--writable"])?;
-        let kernel = KernelServer::start(lab, &scene)?;
+        let fixture = NfsFixture::writable()?;
+        let server = fixture.serve(lab, &["--writable"])?;
+        let kernel = KernelServer::start(lab, &fixture)?;
         let mut controls = Self {
-            places: Vec::new(),
+            directories: Vec::new(),
             seconds: BTreeMap::new(),
             wrong: Vec::new(),
             mounts: Vec::new(),
             server,
             kernel,
-            scene,
+            fixture,
         };
-        controls.mount(lab, "ours", Kind::Ours, Some((Offer::of(lab), TWO_CLIENTS)))?;
+        controls.mount(lab, "ours", DirectoryKind::Ours, Some((ServedExport::of(lab), TWO_CLIENTS)))?;
         if guest.soak() {
             // Three times as many calls.
-            controls.mount(lab, "ours, noac,sync", Kind::Ours, Some((Offer::of(lab), STRICT)))?;
+            controls.mount(
+                lab,
+                "ours, noac,sync",
+                DirectoryKind::Ours,
+                Some((ServedExport::of(lab), STRICT)),
+            )?;
         }
-        let offer = controls.kernel.offer;
-        controls.mount(lab, "kernel", Kind::Kernel, Some((offer, TWO_CLIENTS)))?;
-        controls.mount(lab, "local", Kind::Local, None)?;
+        let export = controls.kernel.export;
+        controls.mount(lab, "kernel", DirectoryKind::Kernel, Some((export, TWO_CLIENTS)))?;
+        controls.mount(lab, "local", DirectoryKind::Local, None)?;
         Ok(controls)
     }
 
@@ -71,46 +76,46 @@ impl Controls {
         &mut self,
         lab: &Lab,
         name: &'static str,
-        kind: Kind,
-        served: Option<(Offer, &str)>,
+        kind: DirectoryKind,
+        served: Option<(ServedExport, &str)>,
     ) -> Result<(), Failure> {
-        make_for_nobody(&self.scene.exported().join(name))?;
-        let mut paths = [(); 2].map(|()| self.scene.exported());
-        if let Some((offer, options)) = served {
+        make_for_unprivileged_user(&self.fixture.exported().join(name))?;
+        let mut paths = [(); 2].map(|()| self.fixture.exported());
+        if let Some((export, options)) = served {
             for (client, path) in paths.iter_mut().enumerate() {
-                *path = self.scene.beside(&format!("{name}, client {client}"))?;
-                self.mounts.push(offer.mount(lab.left().namespace(), path.clone(), options)?);
+                *path = self.fixture.sibling_directory(&format!("{name}, client {client}"))?;
+                self.mounts.push(export.mount(lab.left().namespace(), path.clone(), options)?);
             }
         }
         let [here, there] = paths.map(|path| path.join(name));
-        self.places.push((name, kind, Place { here, there }));
+        self.directories.push((name, kind, SharedDirectory { here, there }));
         Ok(())
     }
 
-    /// Checks in each directory; `finds` returns the failures.
-    pub(crate) fn check(&mut self, name: &str, finds: impl Fn(&Place) -> Option<String>) {
+    /// Checks in each directory; `failure_of` returns the failures.
+    pub(crate) fn check(&mut self, name: &str, failure_of: impl Fn(&SharedDirectory) -> Option<String>) {
         let (mut ours, mut controls) = (Vec::new(), Vec::new());
-        for (place_name, kind, place) in &self.places {
+        for (directory_name, kind, directory) in &self.directories {
             let start = Instant::now();
-            let found = finds(place).map(|why| format!("{name}, {place_name}: {why}"));
+            let found = failure_of(directory).map(|why| format!("{name}, {directory_name}: {why}"));
             let seconds = start.elapsed().as_secs_f64();
-            *self.seconds.entry(place_name).or_default() += seconds;
-            say_at_console(&format!("{name}, {place_name}: {seconds:.1} s"));
-            if *kind == Kind::Ours {
+            *self.seconds.entry(directory_name).or_default() += seconds;
+            print_at_console(&format!("{name}, {directory_name}: {seconds:.1} s"));
+            if *kind == DirectoryKind::Ours {
                 ours.extend(found)
             } else {
                 controls.extend(found.map(|why| (*kind, why)))
             }
         }
         // A check that the file system itself does not pass is wrong.
-        let is_wrong_itself = controls.iter().any(|(kind, _)| *kind == Kind::Local);
-        if controls.is_empty() || is_wrong_itself {
+        let is_check_wrong = controls.iter().any(|(kind, _)| *kind == DirectoryKind::Local);
+        if controls.is_empty() || is_check_wrong {
             self.wrong.append(&mut ours);
         }
         for (kind, why) in controls {
             // Failures of a control alone are also reported.
             eprintln!("not ours alone: {why}");
-            if kind == Kind::Local {
+            if kind == DirectoryKind::Local {
                 self.wrong.push(why);
             }
         }

@@ -9,7 +9,7 @@ use nocopy_lab::Lab;
 use serde_json::json;
 
 use super::Guest;
-use super::meter::{Copies, Meter, Way};
+use super::meter::{Copies, Direction, Meter};
 use super::patience::ARRIVAL_MAX;
 use crate::failure::Failure;
 
@@ -55,8 +55,8 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
         "datagram_bytes": DATAGRAM_BYTES,
         "overtaken": datagrams.overtaken,
         "ledger": ledger.to_string(),
-        "copies_per_byte": copies.bytes(Way::Sent) as f64 / BYTES as f64,
-        "copied_by": copies.of(Way::Sent),
+        "copies_per_byte": copies.bytes(Direction::Sent) as f64 / BYTES as f64,
+        "copied_by": copies.of(Direction::Sent),
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     Ok((ledger, copies))

@@ -134,19 +134,23 @@ pub(crate) fn during(
     fault: impl FnOnce(&Gauge) -> Result<(), Failure> + Send,
 ) -> Result<Account, Failure> {
     let gauge = Gauge::default();
-    let mut ways = [Flow::new(lab.right().mac(), 0), Flow::new(lab.left().mac(), 0)];
+    let mut flows = [Flow::new(lab.right().mac(), 0), Flow::new(lab.left().mac(), 0)];
     let mut errors = BTreeSet::new();
     thread::scope(|scope| {
         let fault = scope.spawn(|| fault(&gauge));
         while !fault.is_finished() {
-            let [right_wards, left_wards] = &mut ways;
+            let [right_wards, left_wards] = &mut flows;
             let done = [
                 right_wards.send(left.sender()),
                 left_wards.send(right.sender()),
                 right_wards.receive(right.receiver()),
                 left_wards.receive(left.receiver()),
             ];
-            gauge.arrived.iter().zip(&ways).for_each(|(arrived, way)| arrived.store(way.arrived(), Relaxed));
+            gauge
+                .arrived
+                .iter()
+                .zip(&flows)
+                .for_each(|(arrived, flow)| arrived.store(flow.arrived(), Relaxed));
             let refused: Vec<_> = done.into_iter().filter_map(Result::err).collect();
             if !refused.is_empty() {
                 sleep(PAUSE);
@@ -156,7 +160,7 @@ pub(crate) fn during(
         }
         fault.join().unwrap_or_else(|panic| resume_unwind(panic))
     })?;
-    let sent = ways.iter().map(|way| way.next).sum();
-    let arrived = ways.iter().map(Flow::arrived).sum();
+    let sent = flows.iter().map(|flow| flow.next).sum();
+    let arrived = flows.iter().map(Flow::arrived).sum();
     Ok(Account { sent, arrived, errors })
 }

@@ -76,8 +76,8 @@ impl KernelLog {
     }
 
     /// Relevant lines that the kernel has logged since the last call.
-    pub(crate) fn news(&mut self) -> io::Result<Log> {
-        Ok(sorted(self.lines()?))
+    pub(crate) fn new_lines(&mut self) -> io::Result<Log> {
+        Ok(sort_lines(self.lines()?))
     }
 
     fn lines(&mut self) -> io::Result<Vec<String>> {
@@ -103,7 +103,7 @@ fn text(record: &str) -> Option<String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LineKind {
     Complaint,
     Stall,
     Hiccup,
@@ -111,48 +111,48 @@ enum Kind {
     Trace,
 }
 
-fn kind(line: &str) -> Option<Kind> {
+fn kind(line: &str) -> Option<LineKind> {
     let has = |words: &&str| line.contains(*words);
     // A soft lockup is printed as a BUG: so check for stalls first.
     if STALLS.iter().any(has) {
-        Some(Kind::Stall)
+        Some(LineKind::Stall)
     } else if HICCUPS.iter().any(has) {
-        Some(Kind::Hiccup)
+        Some(LineKind::Hiccup)
     } else if line.contains(TRACE) {
-        Some(Kind::Trace)
+        Some(LineKind::Trace)
     } else {
-        COMPLAINTS.iter().any(has).then_some(Kind::Complaint)
+        COMPLAINTS.iter().any(has).then_some(LineKind::Complaint)
     }
 }
 
 /// Whether the line reports that the kernel did not run for seconds.
 pub(crate) fn is_long_stall(line: &str) -> bool {
-    kind(line) == Some(Kind::Stall)
+    kind(line) == Some(LineKind::Stall)
 }
 
 /// Complaints and stalls, each with the lines that follow it. A trace that nothing was said before is a
 /// complaint; a complaint amid the lines of a stall is one, too.
-fn sorted(lines: Vec<String>) -> Log {
-    let (mut left, mut current) = (0, Kind::Complaint);
+fn sort_lines(lines: Vec<String>) -> Log {
+    let (mut left, mut current) = (0, LineKind::Complaint);
     let mut log = Log::default();
     for line in lines {
         match kind(&line) {
-            Some(Kind::Trace) => {
+            Some(LineKind::Trace) => {
                 if left == 0 {
-                    current = Kind::Complaint;
+                    current = LineKind::Complaint;
                 }
                 left = TRACE_LINES;
             }
-            Some(Kind::Hiccup) => {
+            Some(LineKind::Hiccup) => {
                 log.stalls.push(line);
                 continue;
             }
-            Some(begun) => (left, current) = (TRACE_LINES, begun),
+            Some(kind_of_block) => (left, current) = (TRACE_LINES, kind_of_block),
             None => {}
         }
         if left > 0 {
             left -= 1;
-            if current == Kind::Stall { log.stalls.push(line) } else { log.complaints.push(line) }
+            if current == LineKind::Stall { log.stalls.push(line) } else { log.complaints.push(line) }
         }
     }
     log
@@ -163,15 +163,15 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Log {
-        sorted(text.lines().map(str::to_owned).collect())
+        sort_lines(text.lines().map(str::to_owned).collect())
     }
 
     #[test]
-    fn a_complaint_comes_with_its_trace_and_peace_is_silent() {
+    fn a_complaint_includes_its_trace() {
         let mut lines: Vec<String> = (0..100).map(|i| format!("line {i}")).collect();
-        assert_eq!(sorted(lines.clone()), Log::default());
+        assert_eq!(sort_lines(lines.clone()), Log::default());
         lines[30] = "WARNING: CPU: 1 PID: 7 at net/xdp/xsk.c:1".into();
-        let found = sorted(lines.clone());
+        let found = sort_lines(lines.clone());
         assert_eq!(found.complaints, lines[30..30 + TRACE_LINES]);
         assert!(found.stalls.is_empty());
     }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stays_a_complaint() {
+    fn kernel_errors_are_complaints() {
         for text in [
             "WARNING: CPU: 1 PID: 7 at net/core/dev.c:1234 napi_disable+0x1/0x2 [igb]",
             "BUG: kernel NULL pointer dereference, address: 0000000000000010",
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_amid_a_stall_is_one() {
+    fn a_complaint_during_a_stall_is_reported() {
         let log = of("rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n function+0x1/0x2\n\
                       BUG: unable to handle page fault for address: ffff888000000000\nCall Trace:");
         assert_eq!((log.stalls.len(), log.complaints.len()), (3, 2));
     }
 
     #[test]
-    fn a_record_is_its_text() {
+    fn a_log_record_is_parsed_to_its_text() {
         assert_eq!(text("4,1049,1975437,-;PCI: Using\n SUBSYSTEM=pci\n").unwrap(), "PCI: Using");
     }
 }

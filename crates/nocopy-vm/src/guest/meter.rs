@@ -11,7 +11,7 @@ static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Sent,
     Received,
 }
@@ -81,10 +81,12 @@ impl Meter {
 
     /// The bytes that every function has copied each way, on all processors.
     fn accounts(&self) -> Result<Vec<Account>, Failure> {
-        let kinds = FUNCTIONS.iter().flat_map(|function| [(function, Way::Sent), (function, Way::Received)]);
-        let account = |(key, (function, way)): (u32, (&&'static str, Way))| {
+        let kinds = FUNCTIONS
+            .iter()
+            .flat_map(|function| [(function, Direction::Sent), (function, Direction::Received)]);
+        let account = |(key, (function, direction)): (u32, (&&'static str, Direction))| {
             let [calls, bytes] = counted(&self.programs, "accounts", key)?;
-            Ok(Account { function, way, calls, bytes })
+            Ok(Account { function, direction, calls, bytes })
         };
         (0..).zip(kinds).map(account).collect()
     }
@@ -104,25 +106,25 @@ pub(crate) struct Copies(Vec<Account>);
 pub(crate) struct Account {
     pub(crate) function: &'static str,
     #[serde(skip)]
-    way: Way,
+    direction: Direction,
     pub(crate) calls: u64,
     pub(crate) bytes: u64,
 }
 
 impl Copies {
-    pub(crate) fn of(&self, way: Way) -> Vec<&Account> {
-        self.0.iter().filter(|account| account.way == way).collect()
+    pub(crate) fn of(&self, direction: Direction) -> Vec<&Account> {
+        self.0.iter().filter(|account| account.direction == direction).collect()
     }
 
-    pub(crate) fn bytes(&self, way: Way) -> u64 {
-        self.of(way).iter().map(|account| account.bytes).sum()
+    pub(crate) fn bytes(&self, direction: Direction) -> u64 {
+        self.of(direction).iter().map(|account| account.bytes).sum()
     }
 
     /// Bytes copied that way, without headers alone: a TCP packet that is sent again while its first copy is
     /// still queued gets headers of its own, and shares the payload (`tcp_retransmit_skb`, `skb_unclone`). A
     /// slow machine makes the kernel send again.
-    pub(crate) fn payload_bytes(&self, way: Way) -> u64 {
-        let accounts = self.of(way).into_iter();
+    pub(crate) fn payload_bytes(&self, direction: Direction) -> u64 {
+        let accounts = self.of(direction).into_iter();
         accounts.filter(|account| !account.is_headers_alone()).map(|account| account.bytes).sum()
     }
 }

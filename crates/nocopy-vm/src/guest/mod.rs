@@ -107,18 +107,18 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
 }
 
 /// Says how far a long test is, into the file of which the host shows the end if the machine never ends.
-fn say_at_console(words: &str) {
+fn print_at_console(words: &str) {
     if let Ok(mut console) = OpenOptions::new().write(true).open("/dev/console") {
         let _ = write!(console, "{words}\r\n");
     }
 }
 
 /// Ends a process of the guest; its failure is printed on standard error.
-pub(crate) fn exit(who: &str, result: Result<(), Failure>) -> ExitCode {
+pub(crate) fn exit(name: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{who}: {failure}");
+            eprintln!("{name}: {failure}");
             ExitCode::FAILURE
         }
     }

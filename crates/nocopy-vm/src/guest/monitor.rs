@@ -42,7 +42,7 @@ impl Monitor {
             if let Some(error) = answer.get("error") {
                 return Err(Failure(format!("the emulator refused {command}: {error}")));
             }
-            line.clear(); // news that nobody asked for
+            line.clear(); // an event without a request
         }
         Err(Failure(format!("the emulator did not answer {command}")))
     }

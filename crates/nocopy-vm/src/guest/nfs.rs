@@ -18,7 +18,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 
 use super::cards::modprobe;
-use super::running::Running;
+use super::running::RunningProcess;
 use crate::failure::Failure;
 
 /// The server's port, always the same, so that the client finds a server that is started again.
@@ -35,12 +35,12 @@ const DISKS: u32 = 8;
 const FILES_MAX: &str = "12000";
 
 /// A directory on its own disk, and directories beside it for the server's state and for mounts.
-pub(crate) struct Scene {
-    around: tempfile::TempDir,
+pub(crate) struct NfsFixture {
+    directory: tempfile::TempDir,
     disk: Option<PathBuf>,
 }
 
-impl Scene {
+impl NfsFixture {
     /// Makes the disk: ext4 in memory, so that reads come from the page cache of a file system with blocks,
     /// and files can be cold.
     pub(crate) fn new() -> Result<Self, Failure> {
@@ -53,97 +53,109 @@ impl Scene {
         let disk = free_disk()?;
         let mut make = Command::new("mkfs.ext4");
         output_of(make.args(["-q", "-F", "-b", "4096", "-N", FILES_MAX]).args(features).arg(&disk))?;
-        let mut scene = Self::places()?;
-        scene.disk = Some(disk.clone());
-        mount(&disk, scene.exported(), "ext4", MountFlags::empty(), options)?;
-        fs::remove_dir(scene.exported().join("lost+found"))?;
-        Ok(scene)
+        let mut fixture = Self::directories()?;
+        fixture.disk = Some(disk.clone());
+        mount(&disk, fixture.exported(), "ext4", MountFlags::empty(), options)?;
+        fs::remove_dir(fixture.exported().join("lost+found"))?;
+        Ok(fixture)
     }
 
     /// As `new`, with the directory owned by the unprivileged user, so that its server can write there.
     pub(crate) fn writable() -> Result<Self, Failure> {
-        Self::new()?.owned_by_nobody()
+        Self::new()?.owned_by_unprivileged_user()
     }
 
     /// As `writable`, with a quota for that user.
     pub(crate) fn with_quota(kib_max: u64) -> Result<Self, Failure> {
         modprobe(&["quota_v2"])?;
-        let scene = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
+        let fixture = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
         let mut limit = Dqblk::default();
         limit.set_blocks_hard_limit(kib_max);
         quotactl_set(
             QuotaType::USRQUOTA,
-            scene.disk(),
+            fixture.disk(),
             NOBODY.cast_signed(),
             &limit,
             QuotaValidFlags::QIF_BLIMITS,
         )?;
-        scene.owned_by_nobody()
+        fixture.owned_by_unprivileged_user()
     }
 
     /// On a file system in memory, with these options.
     pub(crate) fn in_memory(options: &str) -> Result<Self, Failure> {
-        let scene = Self::places()?;
+        let fixture = Self::directories()?;
         let options = CString::new(options)?;
-        mount("none", scene.exported(), "tmpfs", MountFlags::empty(), options.as_c_str())?;
-        scene.owned_by_nobody()
+        mount("none", fixture.exported(), "tmpfs", MountFlags::empty(), options.as_c_str())?;
+        fixture.owned_by_unprivileged_user()
     }
 
-    fn owned_by_nobody(self) -> Result<Self, Failure> {
+    fn owned_by_unprivileged_user(self) -> Result<Self, Failure> {
         std::os::unix::fs::chown(self.exported(), Some(NOBODY), Some(NOBODY))?;
         Ok(self)
     }
 
     /// The directories, with nothing mounted there.
-    fn places() -> Result<Self, Failure> {
+    fn directories() -> Result<Self, Failure> {
         modprobe(&["nfsv3"])?;
-        let scene = Self { around: tempfile::tempdir()?, disk: None };
+        let fixture = Self { directory: tempfile::tempdir()?, disk: None };
         // The server runs as another user.
-        fs::set_permissions(scene.around.path(), fs::Permissions::from_mode(0o755))?;
+        fs::set_permissions(fixture.directory.path(), fs::Permissions::from_mode(0o755))?;
         for below in ["exported", "state", "mounted"] {
-            fs::create_dir(scene.around.path().join(below))?;
+            fs::create_dir(fixture.directory.path().join(below))?;
         }
-        std::os::unix::fs::chown(scene.around.path().join("state"), Some(NOBODY), Some(NOBODY))?;
-        Ok(scene)
+        std::os::unix::fs::chown(fixture.directory.path().join("state"), Some(NOBODY), Some(NOBODY))?;
+        Ok(fixture)
     }
 
     /// A new directory beside the exported one.
-    pub(crate) fn beside(&self, name: &str) -> Result<PathBuf, Failure> {
-        let path = self.around.path().join(name);
+    pub(crate) fn sibling_directory(&self, name: &str) -> Result<PathBuf, Failure> {
+        let path = self.directory.path().join(name);
         fs::create_dir(&path)?;
         Ok(path)
     }
 
     /// The disk of the directory.
     pub(crate) fn disk(&self) -> &Path {
-        self.disk.as_deref().expect("a scene in memory is asked for no disk")
+        self.disk.as_deref().expect("a fixture in memory has no disk")
     }
 
     pub(crate) fn exported(&self) -> PathBuf {
-        self.around.path().join("exported")
+        self.directory.path().join("exported")
     }
 
     pub(crate) fn mounted(&self) -> PathBuf {
-        self.around.path().join("mounted")
+        self.directory.path().join("mounted")
     }
 
     /// Starts the server at the left end as a user without privileges, and returns once it answers.
-    pub(crate) fn serve(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
-        Server::start(lab.left(), NOBODY, &self.exported(), &self.around.path().join("state"), more)
+    pub(crate) fn serve(&self, lab: &Lab, extra_options: &[&str]) -> Result<Server, Failure> {
+        Server::start(
+            lab.left(),
+            NOBODY,
+            &self.exported(),
+            &self.directory.path().join("state"),
+            extra_options,
+        )
     }
 
     /// As `serve`, as root.
-    pub(crate) fn serve_as_root(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
-        Server::start(lab.left(), 0, &self.exported(), &self.around.path().join("state-of-root"), more)
+    pub(crate) fn serve_as_root(&self, lab: &Lab, extra_options: &[&str]) -> Result<Server, Failure> {
+        Server::start(
+            lab.left(),
+            0,
+            &self.exported(),
+            &self.directory.path().join("state-of-root"),
+            extra_options,
+        )
     }
 
     /// Mounts the served directory at the right end.
-    pub(crate) fn mount(&self, lab: &Lab) -> Result<Mounted, Failure> {
-        Offer::of(lab).mount(lab.right().namespace(), self.mounted(), "")
+    pub(crate) fn mount(&self, lab: &Lab) -> Result<Mount, Failure> {
+        ServedExport::of(lab).mount(lab.right().namespace(), self.mounted(), "")
     }
 }
 
-impl Drop for Scene {
+impl Drop for NfsFixture {
     fn drop(&mut self) {
         let _ = unmount(self.exported(), UnmountFlags::DETACH);
     }
@@ -161,13 +173,19 @@ pub(crate) fn free_disk() -> Result<PathBuf, Failure> {
 
 /// `nocopy serve nfs`, running; killed when dropped.
 pub(crate) struct Server {
-    process: Running,
+    process: RunningProcess,
     /// No more is read from it, but it stays open: otherwise writing there would be an error for the server.
-    _says: BufReader<ChildStderr>,
+    _stderr: BufReader<ChildStderr>,
 }
 
 impl Server {
-    fn start(at: &End, user: u32, directory: &Path, state: &Path, more: &[&str]) -> Result<Self, Failure> {
+    fn start(
+        at: &End,
+        user: u32,
+        directory: &Path,
+        state: &Path,
+        extra_options: &[&str],
+    ) -> Result<Self, Failure> {
         // The command, built beside this program.
         let program = std::env::current_exe()?.with_file_name("nocopy");
         let listen = SocketAddrV4::new(at.ipv4(), PORT).to_string();
@@ -176,21 +194,21 @@ impl Server {
             .args(["serve", "nfs", "--json", "--listen", &listen, "--state"])
             .arg(state)
             .arg(directory)
-            .args(more);
+            .args(extra_options);
         command.uid(user).gid(user).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // It begins in the namespace of the thread that starts it.
         let mut process = at
             .namespace()
             .run(|| command.spawn())
             .map_err(|error| Failure(format!("{}: {error}: build the workspace", program.display())))?;
-        let mut says = BufReader::new(process.stderr.take().expect("it is piped"));
-        let mut said = String::new();
-        while says.read_line(&mut said)? > 0 {
-            if said.contains("nocopy: serving at ") {
-                return Ok(Self { process: Running(process), _says: says });
+        let mut stderr = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        while stderr.read_line(&mut line)? > 0 {
+            if line.contains("nocopy: serving at ") {
+                return Ok(Self { process: RunningProcess(process), _stderr: stderr });
             }
         }
-        Err(Failure(format!("nocopy serve nfs did not serve ({}): {said}", process.wait()?)))
+        Err(Failure(format!("nocopy serve nfs did not serve ({}): {line}", process.wait()?)))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -204,30 +222,30 @@ impl Server {
 
     /// Ends the server, and returns its summary.
     pub(crate) fn end(self) -> Result<Value, Failure> {
-        let (status, said) = self.process.interrupt()?;
-        assert!(status.success(), "the server ended with {status}: {}", String::from_utf8_lossy(&said));
-        Ok(serde_json::from_slice(&said)?)
+        let (status, output) = self.process.interrupt()?;
+        assert!(status.success(), "the server ended with {status}: {}", String::from_utf8_lossy(&output));
+        Ok(serde_json::from_slice(&output)?)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Offer {
+pub(crate) struct ServedExport {
     pub(crate) address: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
 }
 
-impl Offer {
+impl ServedExport {
     /// The export of `nocopy serve nfs` at the left end.
     pub(crate) fn of(lab: &Lab) -> Self {
         Self { address: lab.left().ipv4(), port: PORT, mount_port: PORT }
     }
 
     /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace.
-    /// `more` begins with a comma, or is nothing.
-    pub(crate) fn mount(self, from: &Namespace, at: PathBuf, more: &str) -> Result<Mounted, Failure> {
+    /// `extra_options` begins with a comma, or is nothing.
+    pub(crate) fn mount(self, from: &Namespace, at: PathBuf, extra_options: &str) -> Result<Mount, Failure> {
         let Self { address, port, .. } = self;
-        let done = self.try_mount(from, Path::new("/"), at, more);
+        let done = self.try_mount(from, Path::new("/"), at, extra_options);
         done.map_err(|error| Failure(format!("mounting {address}:/ of port {port}: {error}")))
     }
 
@@ -237,27 +255,27 @@ impl Offer {
         from: &Namespace,
         path: &Path,
         at: PathBuf,
-        more: &str,
-    ) -> Result<Mounted, Errno> {
+        extra_options: &str,
+    ) -> Result<Mount, Errno> {
         let Self { address, port, mount_port } = self;
         let options = format!(
-            "vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock,addr={address}{more}"
+            "vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock,addr={address}{extra_options}"
         );
         let options = CString::new(options).map_err(|_| Errno::INVAL)?;
         let flags = MountFlags::NODEV | MountFlags::NOSUID;
         let served = format!("{address}:{}", path.display());
         from.run(|| mount(&served, &at, "nfs", flags, options.as_c_str()))?;
-        Ok(Mounted { at, is_mounted: true })
+        Ok(Mount { at, is_mounted: true })
     }
 }
 
 /// Mounted by the kernel's client; unmounted when dropped.
-pub(crate) struct Mounted {
+pub(crate) struct Mount {
     at: PathBuf,
     is_mounted: bool,
 }
 
-impl Mounted {
+impl Mount {
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.at.join(below)
     }
@@ -273,7 +291,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Mount {
     fn drop(&mut self) {
         if self.is_mounted {
             let _ = unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::FORCE);

@@ -13,7 +13,7 @@ use nocopy_lab::{End, Lab, Namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::cards::modprobe;
-use super::nfs::{NOBODY, Offer, Scene};
+use super::nfs::{NOBODY, NfsFixture, ServedExport};
 use crate::failure::Failure;
 
 const PORT: u16 = 2050;
@@ -42,21 +42,21 @@ const CALL_BYTES_MAX: u32 = 64 << 10;
 pub(crate) struct KernelServer {
     namespace: Namespace,
     control: PathBuf,
-    pub(crate) offer: Offer,
+    pub(crate) export: ServedExport,
 }
 
 impl KernelServer {
-    /// Serves the directory of the scene to the left end itself and to the right one.
-    pub(crate) fn start(lab: &Lab, scene: &Scene) -> Result<Self, Failure> {
+    /// Serves the directory of the fixture to the left end itself and to the right one.
+    pub(crate) fn start(lab: &Lab, fixture: &NfsFixture) -> Result<Self, Failure> {
         modprobe(&["nfsd"])?;
         let address = lab.left().ipv4();
         let server = Self {
             namespace: lab.left().namespace().clone(),
-            control: scene.beside("nfsd")?,
-            offer: Offer { address, port: PORT, mount_port: MOUNT_PORT },
+            control: fixture.sibling_directory("nfsd")?,
+            export: ServedExport { address, port: PORT, mount_port: MOUNT_PORT },
         };
         let clients = [lab.left(), lab.right()].map(End::ipv4);
-        server.namespace.run(|| server.serve(&scene.exported(), clients))?;
+        server.namespace.run(|| server.serve(&fixture.exported(), clients))?;
         Ok(server)
     }
 
@@ -66,7 +66,7 @@ impl KernelServer {
             TcpListener::bind((address, port)).map_err(|error| Failure(format!("port {port}: {error}")))
         };
         let (bind, mounts) =
-            (listen(Ipv4Addr::LOCALHOST, BIND_PORT)?, listen(self.offer.address, MOUNT_PORT)?);
+            (listen(Ipv4Addr::LOCALHOST, BIND_PORT)?, listen(self.export.address, MOUNT_PORT)?);
         mount("nfsd", &self.control, "nfsd", MountFlags::empty(), None)?;
         export(directory, clients)?;
         thread::spawn(move || answer(&bind, &[]));
@@ -90,10 +90,10 @@ impl KernelServer {
     ///
     /// The kernel emptied its tables of exports with the last thread. Without them it would wait for an
     /// rpc.mountd, which is not there.
-    pub(crate) fn start_again(&self, lab: &Lab, scene: &Scene) -> Result<(), Failure> {
+    pub(crate) fn start_again(&self, lab: &Lab, fixture: &NfsFixture) -> Result<(), Failure> {
         let clients = [lab.left(), lab.right()].map(End::ipv4);
         self.namespace.run(|| {
-            export(&scene.exported(), clients)?;
+            export(&fixture.exported(), clients)?;
             self.begin()
         })
     }
@@ -123,16 +123,16 @@ impl Drop for KernelServer {
 fn export(directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
     let directory = directory.display();
     for client in clients {
-        tell("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
+        write_entry("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
     }
     let export = format!("lab {directory} {NEVER} {FLAGS} {NOBODY} {NOBODY} {NUMBER}\n");
-    tell("nfsd.export", &export)?;
+    write_entry("nfsd.export", &export)?;
     let number: String = NUMBER.to_ne_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    tell("nfsd.fh", &format!("lab 1 \\x{number} {NEVER} {directory}\n"))
+    write_entry("nfsd.fh", &format!("lab 1 \\x{number} {NEVER} {directory}\n"))
 }
 
 /// Fills one of the kernel's tables, as rpc.mountd does.
-fn tell(table: &str, line: &str) -> Result<(), Failure> {
+fn write_entry(table: &str, line: &str) -> Result<(), Failure> {
     // Not below /proc/net: that is of the process, not of the thread.
     let path = format!("/proc/thread-self/net/rpc/{table}/channel");
     File::options()

@@ -13,7 +13,7 @@ use nocopy_lab::Namespace;
 use nocopy_lab::libtest::{self, Verdict};
 use serde_json::json;
 
-use super::{Guest, agent, say_at_console};
+use super::{Guest, agent, print_at_console};
 use crate::built::{self, TestProgram};
 use crate::failure::{Failure, last_lines};
 
@@ -63,13 +63,13 @@ pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(),
     let program = find(name)?;
     let (tests, left_out) = selection.of(libtest::tests(&program.program, &program.directory)?)?;
     let mut ended = run_all(&program, &tests)?;
-    try_again(&program, &mut ended, guest)?;
+    run_failed_again(&program, &mut ended, guest)?;
     let passed = ended.iter().filter(|ended| ended.verdict == Verdict::Passed).count();
     guest.record(&json!({
         "program": name, "passed": passed, "left_out": left_out, "slowest": slowest(&ended),
     }));
     let mut failures = String::new();
-    for Ended { test, verdict, output, .. } in ended {
+    for ProgramRun { test, verdict, output, .. } in ended {
         match verdict {
             Verdict::Passed => {}
             Verdict::Skipped(needs) => guest.record(&json!({ "program": name, "skipped": [test, needs] })),
@@ -87,8 +87,8 @@ pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(),
 }
 
 /// The slowest tests, to decide which to leave out.
-fn slowest(ended: &[Ended]) -> String {
-    let mut ended: Vec<&Ended> = ended.iter().collect();
+fn slowest(ended: &[ProgramRun]) -> String {
+    let mut ended: Vec<&ProgramRun> = ended.iter().collect();
     ended.sort_by_key(|ended| Reverse(ended.took));
     let texts =
         ended.iter().take(SLOWEST).map(|ended| format!("{} {:.0} s", ended.test, ended.took.as_secs_f64()));
@@ -101,7 +101,7 @@ fn find(name: &str) -> Result<TestProgram, Failure> {
     found.ok_or_else(|| Failure(format!("{name}: no such program in {}", built::TESTS)))
 }
 
-struct Ended {
+struct ProgramRun {
     test: String,
     verdict: Verdict,
     output: String,
@@ -109,7 +109,7 @@ struct Ended {
 }
 
 /// Runs tests, one at a time for each processor.
-fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failure> {
+fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<ProgramRun>, Failure> {
     let waiting = Mutex::new(tests.iter());
     let next = || waiting.lock().expect("no thread panics with it").next();
     let worker = || {
@@ -118,16 +118,16 @@ fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failur
             let started = Instant::now();
             let (verdict, output) = run_one(program, test)?;
             let took = started.elapsed();
-            say_at_console(&format!("{test}: {verdict:?}, {:.1} s", took.as_secs_f64()));
+            print_at_console(&format!("{test}: {verdict:?}, {:.1} s", took.as_secs_f64()));
             if verdict == Verdict::Failed {
-                say_at_console(&last_lines(&output, OUTPUT_LINES).join("\r\n")); // the summary comes only when all have ended
+                print_at_console(&last_lines(&output, OUTPUT_LINES).join("\r\n")); // the summary comes only when all have ended
             }
-            ended.push(Ended { test: test.clone(), verdict, output, took });
+            ended.push(ProgramRun { test: test.clone(), verdict, output, took });
         }
         Ok::<_, Failure>(ended)
     };
     let count = thread::available_parallelism()?.get();
-    let done: Result<Vec<Vec<Ended>>, Failure> = thread::scope(|scope| {
+    let done: Result<Vec<Vec<ProgramRun>>, Failure> = thread::scope(|scope| {
         let workers: Vec<_> = (0..count).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
     });
@@ -136,7 +136,7 @@ fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failur
 
 /// Runs what failed once more, while nothing else runs: an emulated machine may stall for longer than a queue
 /// lasts. What passes then is recorded.
-fn try_again(program: &TestProgram, ended: &mut [Ended], guest: &Guest) -> Result<(), Failure> {
+fn run_failed_again(program: &TestProgram, ended: &mut [ProgramRun], guest: &Guest) -> Result<(), Failure> {
     for failed in ended.iter_mut().filter(|ended| ended.verdict == Verdict::Failed) {
         let (verdict, output) = run_one(program, &failed.test)?;
         if verdict == Verdict::Passed {
@@ -159,10 +159,10 @@ fn run_one(program: &TestProgram, test: &str) -> Result<(Verdict, String), Failu
     // It begins in the namespace of the thread that starts it.
     let mut child = Namespace::with_loopback()?.run(|| command.spawn())?;
     let status = agent::wait(&mut child, TEST_MAX)?;
-    let said = agent::contents(&mut output)?;
+    let text = agent::contents(&mut output)?;
     Ok(match status {
-        Some(status) => (libtest::verdict(status, &said), said),
-        None => (Verdict::Failed, format!("{said}\nnot ended after {} s: killed", TEST_MAX.as_secs())),
+        Some(status) => (libtest::verdict(status, &text), text),
+        None => (Verdict::Failed, format!("{text}\nnot ended after {} s: killed", TEST_MAX.as_secs())),
     })
 }
 

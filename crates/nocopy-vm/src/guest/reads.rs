@@ -38,13 +38,13 @@ impl Reads {
     }
 
     /// The calls that have returned so far, on all processors.
-    pub(crate) fn seen(&self) -> Result<Seen, Failure> {
+    pub(crate) fn totals(&self) -> Result<CallTotals, Failure> {
         let count = |(key, call): (u32, &'static str)| {
             let [calls, bytes] = counted(&self.programs, "counts", key)?;
             Ok::<_, Failure>(Count { call, calls, bytes })
         };
         let counts = (0..).zip(CALLS).map(count).collect::<Result<_, _>>()?;
-        Ok(Seen { counts, missed: self.missed()? })
+        Ok(CallTotals { counts, missed: self.missed()? })
     }
 
     /// How often the kernel skipped the program, because another one ran on that processor, or a process that
@@ -59,7 +59,7 @@ impl Reads {
 
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Seen {
+pub(crate) struct CallTotals {
     counts: Vec<Count>,
     /// Calls that ended without being counted: unless this is 0, no figure is true.
     #[serde(skip)]
@@ -73,7 +73,7 @@ struct Count {
     bytes: u64,
 }
 
-impl Seen {
+impl CallTotals {
     pub(crate) fn since(self, before: &Self) -> Self {
         let counts = self.counts.into_iter().zip(&before.counts);
         let since = |(now, before): (Count, &Count)| Count {

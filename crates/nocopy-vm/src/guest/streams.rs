@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::Guest;
 use super::datagrams::{self, Memory};
-use super::meter::{Copies, Meter, Way};
+use super::meter::{Copies, Direction, Meter};
 use super::patience::ARRIVAL_MAX;
 use crate::failure::Failure;
 
@@ -70,8 +70,8 @@ fn cross(
         "case": name,
         "stream_bytes": BYTES,
         "ledger": ledger.to_string(),
-        "copies_per_byte": copies.bytes(Way::Sent) as f64 / BYTES as f64,
-        "copied_by": copies.of(Way::Sent),
+        "copies_per_byte": copies.bytes(Direction::Sent) as f64 / BYTES as f64,
+        "copied_by": copies.of(Direction::Sent),
     }));
     assert_eq!(ledger.bytes(), BYTES, "{ledger}");
     Ok((ledger, copies))

@@ -15,7 +15,7 @@ use rustix::process::getppid;
 use serde_json::json;
 
 use super::patience::{ARRIVAL_MAX, wait_until};
-use super::running::Running;
+use super::running::RunningProcess;
 use super::{Guest, pins, traffic};
 use crate::failure::Failure;
 
@@ -32,7 +32,7 @@ const WINDOW: u32 = 32;
 const SIZES_BYTES: [usize; 3] = [64, 1000, 1514];
 
 struct Client {
-    process: Running,
+    process: RunningProcess,
     stream: UnixStream,
 }
 
@@ -43,12 +43,12 @@ impl Client {
         command.arg("client").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         command.uid(NOBODY).gid(NOBODY);
         // It begins in the namespace of the thread that starts it.
-        let process = Running(at.namespace().run(|| command.spawn())?);
+        let process = RunningProcess(at.namespace().run(|| command.spawn())?);
         Ok(Self { process, stream })
     }
 
     /// Reads its output once its port is open.
-    fn says(&self) -> Result<String, Failure> {
+    fn read_line(&self) -> Result<String, Failure> {
         let mut line = String::new();
         BufReader::new(&self.stream).read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
@@ -101,9 +101,9 @@ pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     granted.send(&client.stream)?;
     // Returned packets still have the left end's address.
     let mut port = right.namespace().run(|| small(right.interface()).mode(mode).promiscuous(true).open())?;
-    let said = client.says()?;
-    guest.record(&json!({ "client": said }));
-    assert!(said.starts_with(&format!("{mode};")), "{mode} expected: {said}");
+    let line = client.read_line()?;
+    guest.record(&json!({ "client": line }));
+    assert!(line.starts_with(&format!("{mode};")), "{mode} expected: {line}");
     client.assert_powerless()?;
     for bytes in SIZES_BYTES {
         exchange(&mut port, left, bytes)?;

@@ -9,7 +9,7 @@ use nocopy_proto::MacAddress;
 use rustix::process::getppid;
 
 use super::flow::Flow;
-use super::running::Running;
+use super::running::RunningProcess;
 use super::traffic;
 use crate::arguments::VictimArguments;
 use crate::failure::Failure;
@@ -21,7 +21,7 @@ const LIFE_MAX: Duration = Duration::from_secs(600);
 const OPEN: &str = "open";
 
 /// The program, running.
-pub(crate) struct Victim(Running);
+pub(crate) struct Victim(RunningProcess);
 
 impl Victim {
     /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from
@@ -32,13 +32,13 @@ impl Victim {
         command.args(["victim", at.interface(), &address(at), &address(to), &first.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // It begins in the namespace of the thread that starts it.
-        Ok(Self(Running(at.namespace().run(|| command.spawn())?)))
+        Ok(Self(RunningProcess(at.namespace().run(|| command.spawn())?)))
     }
 
     pub(crate) fn wait_until_open(&mut self) -> Result<(), Failure> {
-        let mut said = String::new();
-        BufReader::new(self.0.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
-        if said.trim_end() == OPEN {
+        let mut line = String::new();
+        BufReader::new(self.0.0.stdout.as_mut().expect("piped")).read_line(&mut line)?;
+        if line.trim_end() == OPEN {
             return Ok(());
         }
         let status = self.0.0.wait()?;

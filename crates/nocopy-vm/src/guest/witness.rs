@@ -25,7 +25,7 @@ pub(crate) struct Witness {
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct Totals {
     pub(crate) receives: Count,
     pub(crate) sends: Count,
     /// Copied from packets to the process.
@@ -66,13 +66,13 @@ impl Witness {
     }
 
     /// The counts so far, on all processors.
-    pub(crate) fn seen(&self) -> Result<Seen, Failure> {
+    pub(crate) fn totals(&self) -> Result<Totals, Failure> {
         let count = |key: u32| {
             let [calls, bytes] = counted(&self.programs, "counts", key)?;
             let missed = self.missed(FUNCTIONS[key as usize])?;
             Ok::<_, Failure>(Count { calls, bytes, missed })
         };
-        Ok(Seen { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)? })
+        Ok(Totals { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)? })
     }
 
     /// Calls of the function that passed its kprobe over (kernel: kprobes_inc_nmissed_count), or its program

@@ -11,7 +11,7 @@ use super::kernel::KernelTree;
 use super::packages::{Archive, Suite};
 use super::ramdisk::Ramdisk;
 use super::{Cache, Error};
-use crate::built::{self, Built};
+use crate::built::{self, BuiltPrograms};
 use crate::event;
 use crate::guest;
 use crate::topology::Architecture;
@@ -49,7 +49,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Makes the file system for machines with that kernel.
-    pub(crate) fn make(cache: &Cache, kernel: &KernelTree, built: &Built) -> Result<Self, Error> {
+    pub(crate) fn make(cache: &Cache, kernel: &KernelTree, built: &BuiltPrograms) -> Result<Self, Error> {
         let programs = cache.filled(&format!("arm64-programs-{RELEASE}"), fetch)?;
         let directory = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
         let directory = directory.map_err(Error::at(std::env::temp_dir()))?;

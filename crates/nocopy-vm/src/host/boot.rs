@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_test_runs_wherever_it_belongs_and_nowhere_else() {
+    fn every_test_runs_on_its_topologies_only() {
         let on_arm64 = RunArguments { kernel: Some(Kernel::Arm64), ..Default::default() };
         let mut boots = Boot::all(&on_arm64);
         assert!(boots.iter().all(|boot| boot.kernel == Kernel::Arm64));

@@ -22,7 +22,7 @@ impl Cache {
         }
         let base = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
             (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
-            (_, Some(home)) => Path::new(&home).join(".cache"),
+            (_, Some(home_directory)) => Path::new(&home_directory).join(".cache"),
             _ => return Err(Error::NoHome),
         };
         let directory = base.join("nocopy/vm");
@@ -50,9 +50,9 @@ impl Cache {
         name: &str,
         fill: impl FnOnce(&Path) -> Result<(), Error>,
     ) -> Result<PathBuf, Error> {
-        let place = self.directory.join(name);
-        if place.exists() {
-            return Ok(place);
+        let entry = self.directory.join(name);
+        if entry.exists() {
+            return Ok(entry);
         }
         let temporary = self.directory.join(format!("{name}.incomplete"));
         // Left by a lab that was killed: this process has the lock, so no other lab uses it.
@@ -61,7 +61,7 @@ impl Cache {
         }
         fs::create_dir_all(&temporary).map_err(Error::at(&temporary))?;
         fill(&temporary)?;
-        fs::rename(&temporary, &place).map_err(Error::at(&place))?;
-        Ok(place)
+        fs::rename(&temporary, &entry).map_err(Error::at(&entry))?;
+        Ok(entry)
     }
 }

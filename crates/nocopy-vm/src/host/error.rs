@@ -68,7 +68,7 @@ mod tests {
 
     /// Of other machines, and of package mirrors that lack something: made by hand.
     #[test]
-    fn errors_of_other_machines_have_the_one_form() {
+    fn machine_errors_have_the_common_form() {
         let (suite, package) = ("bookworm".to_owned(), "linux-image-amd64".to_owned());
         for (error, expected) in [
             (

@@ -28,8 +28,8 @@ impl Processors {
         if let Err(error) = fs::File::options().read(true).write(true).open(DEVICE) {
             return Ok(Self::Emulated(format!("{DEVICE}: {error}")));
         }
-        let place = cache.directory().join(name(&host_kernel(), &tools.qemu_version));
-        let known = fs::read_to_string(&place).ok().filter(|known| !known.is_empty());
+        let entry = cache.directory().join(name(&host_kernel(), &tools.qemu_version));
+        let known = fs::read_to_string(&entry).ok().filter(|known| !known.is_empty());
         let found = match known {
             Some(found) => found,
             None => {
@@ -39,8 +39,8 @@ impl Processors {
                     Ok(()) => WORKS.to_owned(),
                     Err(why) => format!("KVM does not work here: {why}"),
                 };
-                fs::write(&place, &found).map_err(Error::at(&place))?;
-                eprintln!("vm: {found} (kept in {})", place.display());
+                fs::write(&entry, &found).map_err(Error::at(&entry))?;
+                eprintln!("vm: {found} (kept in {})", entry.display());
                 found
             }
         };
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_is_of_one_kernel_and_one_qemu() {
+    fn the_answer_is_stored_per_kernel_and_qemu() {
         let qemu = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)";
         let wanted = "kvm-6.1.0-50-amd64-QEMU_emulator_version_10.0.2__Debian_1_10.0.2+ds-2_";
         assert_eq!(name("6.1.0-50-amd64", qemu), wanted);

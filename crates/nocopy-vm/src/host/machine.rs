@@ -110,7 +110,7 @@ fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut
         followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
     }
     if let Err(ending) = followed {
-        outcome.say(ending.words());
+        outcome.print_status(ending.words());
         outcome.failure = Some(ending.words().to_owned());
         outcome.is_excused = outcome.is_excused || ending.excuse().is_some();
     }
@@ -151,7 +151,7 @@ impl Outcome {
 
     /// Fails if the kernel complained already: no test has run that it could be the work of.
     fn booted(&mut self, version: String, log: Log, after: Duration) -> Result<(), Ending> {
-        self.say(&format!("Linux {version} is up after {:.0} s", after.as_secs_f64()));
+        self.print_status(&format!("Linux {version} is up after {:.0} s", after.as_secs_f64()));
         self.version = version;
         self.boot_seconds = Some(after.as_secs_f64());
         self.log.stalls.extend(log.stalls);
@@ -170,18 +170,18 @@ impl Outcome {
     }
 
     fn started_again(&mut self, why: &str) {
-        self.say(&format!("started once more: {why}"));
+        self.print_status(&format!("started once more: {why}"));
         self.restarts.push(why.to_owned());
     }
 
-    fn say(&self, words: &str) {
+    fn print_status(&self, words: &str) {
         eprintln!("vm: {:<11} {:<7} {words}", self.boot.topology, self.boot.kernel);
     }
 
     fn add(&mut self, run: Run) {
         let verdict = if run.ended.passed() { "ok" } else { "FAILED" };
         let stall = run.stall.as_ref().map(|stall| format!(" ({stall})")).unwrap_or_default();
-        self.say(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
+        self.print_status(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
         // The final report is missing if the run is stopped, so print it now, too.
         run.ended.failure.iter().for_each(|failure| eprintln!("{failure}"));
         if let Some(row) = self.rows.iter_mut().find(|row| row.test == run.ended.test) {
@@ -200,14 +200,14 @@ fn follow(
     let mut reader = Reader::start(lab, kernel, &outcome.boot, tests).map_err(Ending::NeverUp)?;
     let mut running: Option<(String, Instant)> = None;
     let ending = loop {
-        // What is read now may have happened since the last look.
+        // What is read now may have happened since the last poll.
         let looked = reader.looked;
-        let (events, end) = reader.look();
+        let (events, end) = reader.poll();
         for event in events {
             match event {
                 Event::Booted { kernel, log } => outcome.booted(kernel, log, reader.started.elapsed())?,
                 Event::Started { test } => {
-                    outcome.say(&format!("{test} …"));
+                    outcome.print_status(&format!("{test} …"));
                     running = Some((test, looked));
                 }
                 Event::Ended(ended) => {
@@ -249,7 +249,7 @@ pub(crate) fn boots_within(
     let lab = Lab { cache, tools, processors: &Processors::Hardware, random, witness: &witness };
     let mut reader = Reader::start(&lab, kernel, boot, &[])?;
     loop {
-        let (events, end) = reader.look();
+        let (events, end) = reader.poll();
         if events.iter().any(|event| matches!(event, Event::Booted { .. })) {
             return Ok(());
         }
@@ -308,16 +308,16 @@ impl Reader {
     }
 
     /// The events since the last call, and how the machine ended, if it did.
-    fn look(&mut self) -> (Vec<Event>, Option<Result<(), Ending>>) {
+    fn poll(&mut self) -> (Vec<Event>, Option<Result<(), Ending>>) {
         self.looked = Instant::now();
         // First check whether it has ended, then read: it writes nothing after its end.
         let status = match self.machine.0.try_wait() {
             Ok(status) => status,
             Err(error) => return (Vec::new(), Some(Err(Ending::Early(error.to_string())))),
         };
-        // Not there yet, or not readable at this moment: at the next look.
-        let said = fs::read(self.shared.path().join(event::FILE)).unwrap_or_default();
-        let new = said.get(self.read_bytes..).unwrap_or_default();
+        // Not there yet, or not readable at this moment: at the next poll.
+        let content = fs::read(self.shared.path().join(event::FILE)).unwrap_or_default();
+        let new = content.get(self.read_bytes..).unwrap_or_default();
         // The last line may be half written.
         let complete = new.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         let mut events = Vec::new();
@@ -378,7 +378,7 @@ mod tests {
     const BAD_PAGE: &str = "BUG: Bad page state in process ip  pfn:3ff67";
 
     #[test]
-    fn a_complaint_while_booting_ends_the_machine_before_its_tests() {
+    fn a_complaint_during_boot_prevents_the_tests() {
         let kernel = KernelTree { version: "7".into(), image: "bzImage".into(), modules: "modules".into() };
         let boot = Boot { kernel: Kernel::Newest, topology: Topology::Virtio, tests: vec!["driver"] };
         let mut outcome = Outcome::new(&kernel, boot);

@@ -52,12 +52,12 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Fetches the suite's package lists into `directory`, those of `beside` (the machine's own release) too
+    /// Fetches the suite's package lists into `directory`, those of `other_suite` (the machine's own release) too
     /// when its packages may be needed to install one of this suite.
     pub(crate) fn fetch(
         archive: Archive,
         name: &str,
-        beside: Option<&str>,
+        other_suite: Option<&str>,
         architecture: Architecture,
         directory: &Path,
     ) -> Result<Self, Error> {
@@ -70,7 +70,7 @@ impl Suite {
         if architecture != Architecture::Amd64 {
             source = source.of_any_architecture();
         }
-        let suites: Vec<&str> = beside.into_iter().chain([name]).collect();
+        let suites: Vec<&str> = other_suite.into_iter().chain([name]).collect();
         source.write(&directory.join("sources.list.d"), &suites)?;
         eprintln!("vm: list the packages of {name}");
         let mut update = suite.apt("apt-get");
@@ -336,12 +336,12 @@ pub(crate) fn run(what: &str, command: &mut Command) -> Result<String, Error> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stderr);
     Err(Error::Command {
         what: what.to_owned(),
         command: format!("{command:?}"),
         status: output.status,
-        words: last_lines(said.trim(), 5).join("; "),
+        words: last_lines(text.trim(), 5).join("; "),
     })
 }
 
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_fails_is_shown_with_what_it_printed() {
+    fn a_failed_command_is_shown_with_its_output() {
         let mut failing = Command::new("sh");
         failing.args(["-c", "echo no disk >&2; exit 3"]);
         assert_eq!(
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_to_the_machines_architecture_goes() {
+    fn an_architecture_limit_is_removed() {
         for (before, after) in [
             ("deb http://m.example/debian", "deb http://m.example/debian"),
             ("deb [arch=amd64] http://m.example/debian", "deb http://m.example/debian"),

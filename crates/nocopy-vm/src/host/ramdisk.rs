@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_come_before_what_is_in_them_and_once() {
+    fn directories_precede_their_entries_once() {
         let directory = tempfile::tempdir().unwrap();
         let (tree, archive) = (directory.path().join("tree"), directory.path().join("archive"));
         fs::create_dir_all(tree.join("usr/share")).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_lab::witness::{STALL_LIMIT, Stall};
 
-use crate::event::Ended;
+use crate::event::TestResult;
 use crate::guest::kernel_log::is_long_stall;
 
 /// The limit of stalls in a machine with emulated processors, where work of the kernel may delay a thread for
@@ -23,7 +23,7 @@ pub(crate) struct Row {
 
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) ended: Ended,
+    pub(crate) ended: TestResult,
     /// The stall during the run, because of which a failure proves nothing.
     pub(crate) stall: Option<String>,
 }
@@ -67,7 +67,7 @@ impl Row {
 
 impl Run {
     /// The run of a test that ended while `host` was observed on the host.
-    pub(crate) fn new(ended: Ended, host: Stall) -> Self {
+    pub(crate) fn new(ended: TestResult, host: Stall) -> Self {
         let stall = stall(&ended, host);
         Self { ended, stall }
     }
@@ -76,12 +76,12 @@ impl Run {
     pub(crate) fn cut_short(test: &str, since: Instant, failure: &str, stall: Option<String>) -> Self {
         let (test, seconds) = (test.to_owned(), since.elapsed().as_secs_f64());
         let failure = Some(format!("the machine ended with it: {failure}"));
-        Self { ended: Ended { test, seconds, failure, ..Ended::default() }, stall }
+        Self { ended: TestResult { test, seconds, failure, ..TestResult::default() }, stall }
     }
 }
 
 /// A stall that the host's witness, the guest's, or the guest's kernel has noticed.
-fn stall(ended: &Ended, host: Stall) -> Option<String> {
+fn stall(ended: &TestResult, host: Stall) -> Option<String> {
     if host.exceeds(STALL_LIMIT) {
         return Some(format!("the host {host}"));
     }
@@ -102,7 +102,7 @@ mod tests {
 
     fn run(failure: Option<&str>, host: Stall) -> Run {
         let failure = failure.map(str::to_owned);
-        Run::new(Ended { test: "copies".into(), failure, ..Ended::default() }, host)
+        Run::new(TestResult { test: "copies".into(), failure, ..TestResult::default() }, host)
     }
 
     fn row(runs: Vec<Run>) -> Row {
@@ -131,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_card_fails_unless_something_stood_still() {
+    fn a_hung_card_fails_without_a_stall() {
         let hang = "igb 0000:01:00.0 nc0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 6512 ms";
         let log = Log { complaints: vec![hang.into()], stalls: Vec::new() };
-        let ended = Ended { log, ..Ended::default() };
+        let ended = TestResult { log, ..TestResult::default() };
         assert!(!row(vec![Run::new(ended.clone(), CALM)]).is_to_run_again());
         assert!(row(vec![Run::new(ended, STALLED)]).is_to_run_again());
     }
 
     #[test]
-    fn each_witness_is_believed_from_its_own_limit_on() {
-        let mut ended = Ended { oversleep_ms: 1000, ..Ended::default() };
+    fn each_witness_counts_from_its_own_limit() {
+        let mut ended = TestResult { oversleep_ms: 1000, ..TestResult::default() };
         assert_eq!(stall(&ended, CALM), None);
         ended.oversleep_ms = 1001;
         assert_eq!(stall(&ended, CALM).as_deref(), Some("a processor of the machine stalled for 1001 ms"));

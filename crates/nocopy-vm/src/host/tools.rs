@@ -8,7 +8,7 @@ use super::arm64::Image;
 use super::kernel::KernelTree;
 use super::packages::{Archive, DEBIAN_KEYS, Release, Suite, System, release, run};
 use super::{Cache, Error};
-use crate::built::Built;
+use crate::built::BuiltPrograms;
 use crate::topology::Architecture;
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -75,7 +75,7 @@ impl Tools {
     pub(crate) fn prepare_for_arm64(
         cache: &Cache,
         kernel: &KernelTree,
-        built: &Built,
+        built: &BuiltPrograms,
     ) -> Result<Self, Error> {
         let starter = Starter::Arm64(Image::make(cache, kernel, built)?);
         Ok(Self { starter, qemu_version: version(QEMU_FOR_ARM64)? })
@@ -105,8 +105,8 @@ fn missing(release: &Release, programs: &[(&str, &'static str)]) -> Vec<&'static
 
 /// Installs packages of the machine's own release.
 fn install_of(release: &Release, packages: &[&str]) -> Result<(), Error> {
-    let (suite, beside) = release.suites();
-    if packages.is_empty() { Ok(()) } else { install(&suite, beside, packages) }
+    let (suite, other_suite) = release.suites();
+    if packages.is_empty() { Ok(()) } else { install(&suite, other_suite, packages) }
 }
 
 /// Installs packages of the newest suite that the machine's release can have: Debian's backports bring a
@@ -137,26 +137,26 @@ fn has_device() -> bool {
     asked.is_ok()
 }
 
-fn install(suite: &str, beside: Option<&str>, packages: &[&str]) -> Result<(), Error> {
+fn install(suite: &str, other_suite: Option<&str>, packages: &[&str]) -> Result<(), Error> {
     let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    Suite::fetch(Archive::Own, suite, beside, Architecture::Amd64, lists.path())?.install(packages)
+    Suite::fetch(Archive::Own, suite, other_suite, Architecture::Amd64, lists.path())?.install(packages)
 }
 
 /// A Python environment with virtme-ng. It cannot be renamed into place, its scripts know where they are: a
 /// file written last says that it is complete.
 fn virtme(cache: &Cache) -> Result<PathBuf, Error> {
-    let place = cache.directory().join("virtme");
-    let (programs, complete) = (place.join("bin"), place.join(VIRTME));
+    let directory = cache.directory().join("virtme");
+    let (programs, complete) = (directory.join("bin"), directory.join(VIRTME));
     if complete.exists() {
         // An installation by an earlier version of the lab may not do so yet.
         keep_what_is_read(&programs)?;
         return Ok(programs);
     }
-    if place.exists() {
-        fs::remove_dir_all(&place).map_err(Error::at(&place))?;
+    if directory.exists() {
+        fs::remove_dir_all(&directory).map_err(Error::at(&directory))?;
     }
-    eprintln!("vm: install {VIRTME} into {}", place.display());
-    run("making a Python environment", Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+    eprintln!("vm: install {VIRTME} into {}", directory.display());
+    run("making a Python environment", Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
     let pip = programs.join("pip");
     run("installing virtme-ng", Command::new(pip).args(["install", "--quiet", VIRTME]))?;
     keep_what_is_read(&programs)?;

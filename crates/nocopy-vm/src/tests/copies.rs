@@ -6,7 +6,7 @@ use nocopy_lab::End;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, eth, recv, socket_with, sockopt};
 use serde_json::json;
 
-use crate::guest::meter::{Copies, Meter, Way};
+use crate::guest::meter::{Copies, Direction, Meter};
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -37,13 +37,14 @@ const HEADERS_MAX: f64 = 0.02;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let meter = Meter::start()?;
     let sockets = meter.copies(|| through_sockets(guest))?;
-    let sent = record(guest, "udp socket", Way::Sent, &sockets, PAYLOAD_BYTES);
-    let received = record(guest, "packet socket", Way::Received, &sockets, PAYLOAD_BYTES + HEADER_BYTES);
+    let sent = record(guest, "udp socket", Direction::Sent, &sockets, PAYLOAD_BYTES);
+    let received =
+        record(guest, "packet socket", Direction::Received, &sockets, PAYLOAD_BYTES + HEADER_BYTES);
     assert!([sent, received].iter().all(|copies| (1.0..1.0 + HEADERS_MAX).contains(copies)), "{sockets:?}");
     for mode in [Mode::XdpCopyGeneric, Mode::XdpCopyNative, Mode::XdpZeroCopy] {
         let copies = through_ports(guest, &meter, mode)?;
-        let measured = [Way::Sent, Way::Received]
-            .map(|way| record(guest, &mode.to_string(), way, &copies, PAYLOAD_BYTES));
+        let measured = [Direction::Sent, Direction::Received]
+            .map(|direction| record(guest, &mode.to_string(), direction, &copies, PAYLOAD_BYTES));
         let as_known = match mode {
             Mode::XdpZeroCopy => measured == [0.0, 0.0],
             Mode::XdpCopyNative => measured.iter().all(|copies| (copies - 1.0).abs() <= TOLERANCE),
@@ -90,15 +91,15 @@ fn through_sockets(guest: &Guest) -> Result<(), Failure> {
 }
 
 /// Adds a row to the report, and returns the copies per byte.
-fn record(guest: &Guest, mode: &str, way: Way, copies: &Copies, packet_bytes: usize) -> f64 {
-    let copies_per_byte = copies.bytes(way) as f64 / (f64::from(PACKETS) * packet_bytes as f64);
+fn record(guest: &Guest, mode: &str, direction: Direction, copies: &Copies, packet_bytes: usize) -> f64 {
+    let copies_per_byte = copies.bytes(direction) as f64 / (f64::from(PACKETS) * packet_bytes as f64);
     guest.record(&json!({
         "mode": mode,
-        "way": way,
+        "way": direction,
         "packets": PACKETS,
         "packet_bytes": packet_bytes,
         "copies_per_byte": copies_per_byte,
-        "copied_by": copies.of(way),
+        "copied_by": copies.of(direction),
     }));
     copies_per_byte
 }

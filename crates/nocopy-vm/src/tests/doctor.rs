@@ -16,8 +16,8 @@ pub(crate) const TEST: Test = Test {
 fn run(guest: &Guest) -> Result<(), Failure> {
     let end = guest.lab().left();
     let gates = end.namespace().run(|| probe::interface(end.interface()))?.gates;
-    let said: Vec<String> = gates.iter().map(Gate::to_string).collect();
-    guest.record(&json!({ "gates": said }));
+    let output: Vec<String> = gates.iter().map(Gate::to_string).collect();
+    guest.record(&json!({ "gates": output }));
     let of = |name: &str| gates.iter().find(|gate| gate.name == name).expect("a gate of that name");
     let queues = match guest.topology() {
         Topology::Igb => 2,

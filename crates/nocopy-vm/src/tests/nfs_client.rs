@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::guest::Guest;
 use crate::guest::filesystem::piece;
-use crate::guest::nfs::{Mounted, Scene, Server};
+use crate::guest::nfs::{Mount, NfsFixture, Server};
 use crate::guest::patience::{ARRIVAL_MAX, wait_until};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -67,32 +67,32 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let shown = |what: &str| {
         guest.record(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
     };
-    let scene = Scene::new()?;
-    fill(&scene.exported())?;
+    let fixture = NfsFixture::new()?;
+    fill(&fixture.exported())?;
     shown("files are made");
-    let server = scene.serve(guest.lab(), &[])?;
-    let mounted = scene.mount(guest.lab())?;
-    same_bytes(&scene, &mounted)?;
+    let server = fixture.serve(guest.lab(), &[])?;
+    let mounted = fixture.mount(guest.lab())?;
+    same_bytes(&fixture, &mounted)?;
     shown("bytes are the same");
-    same_tree(&scene)?;
+    same_tree(&fixture)?;
     shown("names and attributes are the same");
     read_only(&mounted)?;
-    runs_from_there(&scene, &mounted)?;
+    runs_from_there(&fixture, &mounted)?;
     shown("a program runs that is mapped");
 
-    let reader = Reader::start(&scene, &mounted);
+    let reader = Reader::start(&fixture, &mounted);
     reader.go_on()?;
     server.kill()?;
-    let server = scene.serve(guest.lab(), &[])?;
+    let server = fixture.serve(guest.lab(), &[])?;
     reader.go_on()?;
     shown("reading goes on when the server was killed and started again");
-    goes_on_unmounted(&scene, &server, mounted, reader)?;
+    goes_on_unmounted(&fixture, &server, mounted, reader)?;
     shown("reading goes on when it was unmounted");
-    ends_by_force(&scene, &server, guest.lab())?;
+    ends_by_force(&fixture, &server, guest.lab())?;
     shown("reading ends when it was unmounted by force");
 
-    let mounted = scene.mount(guest.lab())?;
-    same_file(&scene.exported().join(LONGEST), &mounted.path(LONGEST))?;
+    let mounted = fixture.mount(guest.lab())?;
+    same_file(&fixture.exported().join(LONGEST), &mounted.path(LONGEST))?;
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
     let summary = server.end()?;
     assert_eq!((summary["malformed"].as_u64(), summary["unsaved"].as_u64()), (Some(0), Some(0)), "{summary}");
@@ -137,23 +137,23 @@ fn busybox() -> Result<PathBuf, Failure> {
 }
 
 /// Reads every file whole, and pieces of the long ones.
-fn same_bytes(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
+fn same_bytes(fixture: &NfsFixture, mounted: &Mount) -> Result<(), Failure> {
     // The server finds none of them in the page cache at first.
     rustix::fs::sync();
     for size in SIZES {
-        let ours = File::open(scene.exported().join(size.to_string()))?;
+        let ours = File::open(fixture.exported().join(size.to_string()))?;
         fadvise(&ours, 0, None, Advice::DontNeed)?;
     }
     for size in SIZES {
         let name = size.to_string();
-        same_file(&scene.exported().join(&name), &mounted.path(&name))?;
+        same_file(&fixture.exported().join(&name), &mounted.path(&name))?;
     }
     let around = ISLANDS.into_iter().map(|at| (at - 70_000, 150_000));
     let of_sparse = around.chain([(0, 10_000), (SPARSE_BYTES, 1), (SPARSE_BYTES + GIB, 1)]);
     let pieces =
         PIECES.into_iter().map(|piece| (LONGEST, piece)).chain(of_sparse.map(|piece| (SPARSE, piece)));
     for (name, (at, bytes)) in pieces {
-        let ours = piece(&File::open(scene.exported().join(name))?, at, bytes)?;
+        let ours = piece(&File::open(fixture.exported().join(name))?, at, bytes)?;
         for flags in [OFlags::DIRECT, OFlags::empty()] {
             let theirs = piece(&open(&mounted.path(name), flags)?, at, bytes)?;
             assert!(ours == theirs, "{name}: {bytes} bytes at {at} are {} others, {flags:?}", theirs.len());
@@ -178,7 +178,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
 }
 
 /// `ls` and `find` print the same of both.
-fn same_tree(scene: &Scene) -> Result<(), Failure> {
+fn same_tree(fixture: &NfsFixture) -> Result<(), Failure> {
     let all = "%p %y %s %b %m %n %U %G %T@ %C@ %i %l\\n";
     let programs = [
         &["ls", "-lanR", "--full-time"][..],
@@ -190,7 +190,8 @@ fn same_tree(scene: &Scene) -> Result<(), Failure> {
     ];
     let mut seen = 0;
     for words in programs {
-        let [ours, theirs] = [scene.exported(), scene.mounted()].map(|directory| lines(words, &directory));
+        let [ours, theirs] =
+            [fixture.exported(), fixture.mounted()].map(|directory| lines(words, &directory));
         let (ours, theirs) = (ours?, theirs?);
         seen += ours.len();
         let other = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
@@ -220,22 +221,22 @@ fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Changes are refused, with the right error.
-fn read_only(mounted: &Mounted) -> Result<(), Failure> {
+fn read_only(mounted: &Mount) -> Result<(), Failure> {
     let tries = [
         File::create(mounted.path("new")).map(drop),
         fs::remove_file(mounted.path("1")),
         fs::rename(mounted.path("1"), mounted.path("2")),
         fs::create_dir(mounted.path("directory")),
     ];
-    let said = tries.map(|tried| tried.map_err(|error| error.kind()));
-    assert_eq!(said, [Err(ErrorKind::ReadOnlyFilesystem); 4]);
+    let errors = tries.map(|tried| tried.map_err(|error| error.kind()));
+    assert_eq!(errors, [Err(ErrorKind::ReadOnlyFilesystem); 4]);
     Ok(())
 }
 
 /// Runs a program from the mount: the kernel maps its pages.
-fn runs_from_there(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
+fn runs_from_there(fixture: &NfsFixture, mounted: &Mount) -> Result<(), Failure> {
     let compare = |theirs: &str| {
-        let (ours, theirs) = (scene.exported().join(LONGEST), mounted.path(theirs));
+        let (ours, theirs) = (fixture.exported().join(LONGEST), mounted.path(theirs));
         Command::new(mounted.path(PROGRAM)).args(["cmp", "-s"]).arg(ours).arg(theirs).status()
     };
     assert_eq!((compare(LONGEST)?.code(), compare("4097")?.code()), (Some(0), Some(1)));
@@ -250,8 +251,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn start(scene: &Scene, mounted: &Mounted) -> Self {
-        let (ours, theirs) = (scene.exported().join(LONGEST), mounted.path(LONGEST));
+    fn start(fixture: &NfsFixture, mounted: &Mount) -> Self {
+        let (ours, theirs) = (fixture.exported().join(LONGEST), mounted.path(LONGEST));
         let (passes, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let thread = thread::spawn({
             let (passes, is_over) = (Arc::clone(&passes), Arc::clone(&is_over));
@@ -287,9 +288,9 @@ impl Reader {
 
 /// An open file can be read after a lazy unmount, and the connection ends when it is closed.
 fn goes_on_unmounted(
-    scene: &Scene,
+    fixture: &NfsFixture,
     server: &Server,
-    mounted: Mounted,
+    mounted: Mount,
     reader: Reader,
 ) -> Result<(), Failure> {
     let mounted = match mounted.unmount(UnmountFlags::empty()) {
@@ -298,7 +299,7 @@ fn goes_on_unmounted(
         Ok(()) => return Err(Failure("it was unmounted although a file of it is open".into())),
     };
     mounted.unmount(UnmountFlags::DETACH).map_err(|(_, error)| error)?;
-    assert_eq!(fs::read_dir(scene.mounted())?.count(), 0, "names where it was mounted");
+    assert_eq!(fs::read_dir(fixture.mounted())?.count(), 0, "names where it was mounted");
     reader.go_on()?;
     reader.end()?;
     // The one that is left is that by which it listens.
@@ -307,9 +308,9 @@ fn goes_on_unmounted(
 
 /// Unmounting by force while the server does not answer makes a read fail that waits for it; the server
 /// serves the next client.
-fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failure> {
-    let mut mounted = scene.mount(lab)?;
-    let reader = Reader::start(scene, &mounted);
+fn ends_by_force(fixture: &NfsFixture, server: &Server, lab: &Lab) -> Result<(), Failure> {
+    let mut mounted = fixture.mount(lab)?;
+    let reader = Reader::start(fixture, &mounted);
     reader.go_on()?;
     let server = Pid::from_raw(server.id().cast_signed()).expect("a process has a number");
     kill_process(server, Signal::STOP)?;

@@ -8,9 +8,9 @@ use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::guest::meter::{Copies, Meter, Way};
-use crate::guest::nfs::{NOBODY, Scene};
-use crate::guest::reads::{Reads, Seen};
+use crate::guest::meter::{Copies, Direction, Meter};
+use crate::guest::nfs::{NOBODY, NfsFixture};
+use crate::guest::reads::{CallTotals, Reads};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -47,33 +47,33 @@ enum Access {
 }
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::new()?;
+    let fixture = NfsFixture::new()?;
     let mut bytes = vec![0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let path = scene.exported().join(NAME);
+    let path = fixture.exported().join(NAME);
     std::fs::write(&path, &bytes)?;
     // For its user's files the server asks cachestat(2) what is in memory; for others it reads a byte at both
     // ends.
     chown(&path, Some(NOBODY), Some(NOBODY))?;
     let meter = Meter::start()?;
     for is_stable in [false, true] {
-        let server = scene.serve(guest.lab(), if is_stable { &["--stable"] } else { &[] })?;
+        let server = fixture.serve(guest.lab(), if is_stable { &["--stable"] } else { &[] })?;
         let reads = Reads::of(server.id())?;
         let mut times = 0;
         for access in [Access::Cached, Access::Direct] {
             loop {
                 times += 1;
-                let mounted = scene.mount(guest.lab())?;
-                let before = reads.seen()?;
+                let mounted = fixture.mount(guest.lab())?;
+                let before = reads.totals()?;
                 let copies = meter.copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
-                let seen = reads.seen()?.since(&before);
+                let totals = reads.totals()?.since(&before);
                 mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
-                if seen.missed == 0 {
-                    check(guest, (is_stable, access), &copies, &seen);
+                if totals.missed == 0 {
+                    check(guest, (is_stable, access), &copies, &totals);
                     break;
                 }
                 if times == TIMES_MAX {
-                    return Err(Failure(format!("{} calls ended without being counted", seen.missed)));
+                    return Err(Failure(format!("{} calls ended without being counted", totals.missed)));
                 }
             }
         }
@@ -104,32 +104,32 @@ fn read_whole(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> 
 }
 
 /// Adds a row to the report, and checks it.
-fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, seen: &Seen) {
+fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, totals: &CallTotals) {
     let total = BYTES as u64;
-    let (copied, returned) = (copies.payload_bytes(Way::Sent), seen.payload_bytes());
+    let (copied, returned) = (copies.payload_bytes(Direction::Sent), totals.payload_bytes());
     let row = json!({
         "server": if is_stable { "nocopy serve nfs --stable" } else { "nocopy serve nfs" },
         "client": format!("{access:?}").to_lowercase(),
         "bytes": BYTES,
         "copies_per_byte_sent": copied as f64 / BYTES as f64,
-        "copied_by": copies.of(Way::Sent),
+        "copied_by": copies.of(Direction::Sent),
         "bytes_returned_by_reads": returned,
-        "calls_of_server": seen,
+        "calls_of_server": totals,
     });
     guest.record(&row);
     let other_bytes = OTHER_BYTES_MAX * (total / CALL_BYTES_MIN);
     let (of_payload, of_splice) = if is_stable { (total, 0) } else { (0, 2 * total) };
-    assert_eq!((returned, seen.spliced_bytes()), (of_payload, of_splice), "{row}");
+    assert_eq!((returned, totals.spliced_bytes()), (of_payload, of_splice), "{row}");
     assert!((of_payload..=of_payload + other_bytes).contains(&copied), "{row}");
     // The client's own copy shows that the meter sees these packets.
-    assert!(copies.bytes(Way::Received) >= total, "{row}");
+    assert!(copies.bytes(Direction::Received) >= total, "{row}");
 }
 
 /// Checks that the server's own summary has the same figures.
 fn check_ledger(summary: &Value, is_stable: bool, times: u64) {
     let total = times * BYTES as u64;
     let ledger = &summary["ledger"];
-    let told = (ledger["copied_bytes"]["asked for"].as_u64(), ledger["unknown_bytes"].as_u64());
+    let reported = (ledger["copied_bytes"]["asked for"].as_u64(), ledger["unknown_bytes"].as_u64());
     let wanted = if is_stable { (Some(total), Some(0)) } else { (None, Some(total)) };
-    assert_eq!((told, summary["bytes"].as_u64()), (wanted, Some(total)), "{summary}");
+    assert_eq!((reported, summary["bytes"].as_u64()), (wanted, Some(total)), "{summary}");
 }

@@ -8,7 +8,7 @@ use nocopy_lab::Lab;
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::guest::nfs::{Scene, output_of};
+use crate::guest::nfs::{NfsFixture, output_of};
 use crate::guest::nfsd::KernelServer;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -35,19 +35,19 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let shown = |what: &str| {
         guest.record(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
     };
-    let scene = Scene::writable()?;
-    let kernel = KernelServer::start(guest.lab(), &scene)?;
+    let fixture = NfsFixture::writable()?;
+    let kernel = KernelServer::start(guest.lab(), &fixture)?;
     let namespace = guest.lab().left().namespace();
-    let here = scene.beside("here")?;
+    let here = fixture.sibling_directory("here")?;
     fill(&here.join("tree"))?;
     namespace.run(|| {
         let url = |below: &str| {
-            let offer = kernel.offer;
+            let offer = kernel.export;
             format!("nfs://{}:{}/{below}?mountport={}", offer.address, offer.port, offer.mount_port)
         };
         let copied = copy(&["-r"], &text(&here.join("tree")), &url("tree"))?;
         is_whole(&copied)?;
-        same(&here.join("tree"), &scene.exported().join("tree"))?;
+        same(&here.join("tree"), &fixture.exported().join("tree"))?;
         shown("a directory is written to the server");
         let copied = copy(&["-r", "--connections", "2"], &url("tree"), &text(&here.join("back")))?;
         is_whole(&copied)?;
@@ -61,9 +61,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         assert!(printed == pattern(longest), "{} bytes are printed, or others", printed.len());
         shown("names are listed, and a file is printed");
         let long = pattern(LONG_BYTES);
-        fs::write(scene.exported().join("long"), &long)?;
+        fs::write(fixture.exported().join("long"), &long)?;
         let came = here.join("long");
-        copy_over_a_restart(&url("long"), &came, &kernel, guest.lab(), &scene)?;
+        copy_over_a_restart(&url("long"), &came, &kernel, guest.lab(), &fixture)?;
         assert!(fs::read(&came)? == long, "the copy has other bytes");
         shown("a copy goes on when the server stopped and started again");
         Ok(())
@@ -76,7 +76,7 @@ fn copy_over_a_restart(
     to: &Path,
     kernel: &KernelServer,
     lab: &Lab,
-    scene: &Scene,
+    fixture: &NfsFixture,
 ) -> Result<(), Failure> {
     let unfinished = to.with_extension("nocopy-part");
     for _ in 0..TRIES {
@@ -86,7 +86,7 @@ fn copy_over_a_restart(
         }
         kernel.stop()?;
         let is_cut = copy.try_wait()?.is_none();
-        kernel.start_again(lab, scene)?;
+        kernel.start_again(lab, fixture)?;
         let status = copy.wait()?;
         if !status.success() {
             return Err(Failure(format!("the copy ended with {status}")));
@@ -108,7 +108,7 @@ fn fill(directory: &Path) -> Result<(), Failure> {
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    (0..bytes).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 fn text(path: &Path) -> String {

@@ -11,8 +11,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
 use crate::guest::Guest;
-use crate::guest::filesystem::{as_nobody, errno, pattern};
-use crate::guest::nfs::{Mounted, NOBODY, Offer, Scene, Server, free_disk, output_of};
+use crate::guest::filesystem::{as_unprivileged_user, errno, pattern};
+use crate::guest::nfs::{Mount, NOBODY, NfsFixture, ServedExport, Server, free_disk, output_of};
 use crate::guest::patience::wait_until;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -34,9 +34,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     shown("what is committed is on the disk");
     killed(guest)?;
     shown("what is written survives that the server is killed");
-    no_room(guest, &Scene::in_memory("size=1m")?, Errno::NOSPC)?;
+    no_room(guest, &NfsFixture::in_memory("size=1m")?, Errno::NOSPC)?;
     shown("a full disk is told");
-    no_room(guest, &Scene::with_quota(1 << 10)?, Errno::DQUOT)?;
+    no_room(guest, &NfsFixture::with_quota(1 << 10)?, Errno::DQUOT)?;
     shown("a quota is told");
     removed(guest)?;
     shown("a removed directory is told");
@@ -46,23 +46,24 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn served(guest: &Guest, scene: &Scene) -> Result<(Server, Mounted), Failure> {
-    let server = scene.serve(guest.lab(), &["--writable"])?;
-    let mounted = Offer::of(guest.lab()).mount(guest.lab().left().namespace(), scene.mounted(), "")?;
+fn served(guest: &Guest, fixture: &NfsFixture) -> Result<(Server, Mount), Failure> {
+    let server = fixture.serve(guest.lab(), &["--writable"])?;
+    let mounted =
+        ServedExport::of(guest.lab()).mount(guest.lab().left().namespace(), fixture.mounted(), "")?;
     Ok((server, mounted))
 }
 
 /// Runs as a user without privileges, who is mapped to nobody.
-fn by_nobody<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-    as_nobody(run).map_err(Failure)?
+fn run_unprivileged<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    as_unprivileged_user(run).map_err(Failure)?
 }
 
 /// Takes an image of the disk right after a commit was answered.
 fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::writable()?;
-    let (server, mounted) = served(guest, &scene)?;
+    let fixture = NfsFixture::writable()?;
+    let (server, mounted) = served(guest, &fixture)?;
     let (committed, stable) = (pattern(1, BYTES), pattern(2, BYTES));
-    let open = by_nobody(|| {
+    let open = run_unprivileged(|| {
         let file = File::create_new(mounted.path("committed"))?;
         file.write_all_at(&committed, 0)?;
         file.sync_all()?;
@@ -75,10 +76,10 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
         Ok([file, file_sync])
     })?;
     // The image lacks data that were not synchronised, which shows that it would lack the others, too.
-    let lost = scene.exported().join("lost");
+    let lost = fixture.exported().join("lost");
     fs::write(&lost, &committed)?;
-    let copy = scene.beside("copy")?;
-    let (disk, spare) = (scene.disk().display().to_string(), free_disk()?.display().to_string());
+    let copy = fixture.sibling_directory("copy")?;
+    let (disk, spare) = (fixture.disk().display().to_string(), free_disk()?.display().to_string());
     output_of(Command::new("dd").args([&format!("if={disk}"), &format!("of={spare}")]).args([
         "bs=1M",
         "iflag=direct",
@@ -102,7 +103,7 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
 const NAMES: [&str; 5] = ["committed 644", "directory 750", "link 777", "renamed 640", "stable 644"];
 
 /// Changes to names, not to contents, after everything was synchronised.
-fn change_names(mounted: &Mounted) -> io::Result<()> {
+fn change_names(mounted: &Mount) -> io::Result<()> {
     for name in ["removed", "name"] {
         File::create_new(mounted.path(name))?;
     }
@@ -126,7 +127,7 @@ fn names(directory: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn end(mounted: Mounted, server: Server) -> Result<(), Failure> {
+fn end(mounted: Mount, server: Server) -> Result<(), Failure> {
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
     let summary = server.end()?;
     assert_eq!((summary["malformed"].as_u64(), summary["unsaved"].as_u64()), (Some(0), Some(0)), "{summary}");
@@ -135,17 +136,17 @@ fn end(mounted: Mounted, server: Server) -> Result<(), Failure> {
 
 /// Kills the server again and again while a client writes, renames and makes files.
 fn killed(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::writable()?;
-    let source = scene.beside("source")?.join("bytes");
-    let (mut server, mounted) = served(guest, &scene)?;
+    let fixture = NfsFixture::writable()?;
+    let source = fixture.sibling_directory("source")?.join("bytes");
+    let (mut server, mounted) = served(guest, &fixture)?;
     let rounds = if guest.soak() { 40 } else { 4 };
     for round in 0..rounds {
         let expected = pattern(round, BYTES);
         fs::write(&source, &expected)?;
         let mut writer = Writer::start(&mounted, &source, round)?;
-        server = kill_in_the_middle(guest, &scene, server, round)?;
+        server = kill_in_the_middle(guest, &fixture, server, round)?;
         writer.succeeds()?;
-        let there = scene.exported().join(format!("file {round}"));
+        let there = fixture.exported().join(format!("file {round}"));
         assert!(fs::read(&there)? == expected, "round {round}: not what was written");
         fs::remove_file(there)?;
     }
@@ -169,7 +170,7 @@ const SLOWLY: &str = "
 struct Writer(Child);
 
 impl Writer {
-    fn start(mounted: &Mounted, source: &Path, round: u64) -> Result<Self, Failure> {
+    fn start(mounted: &Mount, source: &Path, round: u64) -> Result<Self, Failure> {
         let mut command = Command::new("sh");
         command.args(["-eu", "-c", SLOWLY]).current_dir(mounted.path("")).uid(NOBODY).gid(NOBODY);
         command.env("SOURCE", source).env("ROUND", round.to_string()).env("BYTES", PIECE_BYTES.to_string());
@@ -189,20 +190,25 @@ impl Drop for Writer {
 }
 
 /// Kills the server when a part of the file of this round has arrived, and starts another one.
-fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) -> Result<Server, Failure> {
-    let [new, done] = ["new", "file"].map(|name| scene.exported().join(format!("{name} {round}")));
+fn kill_in_the_middle(
+    guest: &Guest,
+    fixture: &NfsFixture,
+    server: Server,
+    round: u64,
+) -> Result<Server, Failure> {
+    let [new, done] = ["new", "file"].map(|name| fixture.exported().join(format!("{name} {round}")));
     let at_least = (1 + round % 12) * PIECE_BYTES as u64;
     wait_until("a part is written", || {
         Ok(done.exists() || fs::metadata(&new).is_ok_and(|about| about.size() >= at_least))
     })?;
     server.kill()?;
-    scene.serve(guest.lab(), &["--writable"])
+    fixture.serve(guest.lab(), &["--writable"])
 }
 
 /// Writes until the disk is full, and again when there is room.
-fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
-    let (server, mounted) = served(guest, scene)?;
-    by_nobody(|| {
+fn no_room(guest: &Guest, fixture: &NfsFixture, wanted: Errno) -> Result<(), Failure> {
+    let (server, mounted) = served(guest, fixture)?;
+    run_unprivileged(|| {
         let kept = &pattern(1, BYTES)[..300_000];
         let mut file = File::create_new(mounted.path("kept"))?;
         file.write_all(kept)?;
@@ -215,7 +221,7 @@ fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
         more.write_all_at(kept, 0)?;
         more.sync_all()?;
         assert_eq!(
-            fs::read(scene.exported().join("more"))?,
+            fs::read(fixture.exported().join("more"))?,
             kept,
             "what was written when there was room again"
         );
@@ -234,9 +240,9 @@ fn fill(path: &Path) -> io::Result<()> {
 /// Files in a directory that is removed at the server, while a client has it open, are stale; everything else
 /// goes on.
 fn removed(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::writable()?;
-    let (server, mounted) = served(guest, &scene)?;
-    by_nobody(|| {
+    let fixture = NfsFixture::writable()?;
+    let (server, mounted) = served(guest, &fixture)?;
+    run_unprivileged(|| {
         fs::create_dir(mounted.path("directory"))?;
         let file = OpenOptions::new()
             .read(true)
@@ -246,13 +252,13 @@ fn removed(guest: &Guest) -> Result<(), Failure> {
         file.write_all_at(b"before", 0)?;
         file.sync_all()?;
         let directory = File::open(mounted.path("directory"))?;
-        fs::remove_dir_all(scene.exported().join("directory"))?;
+        fs::remove_dir_all(fixture.exported().join("directory"))?;
         let written = file.write_all_at(b"after", 0).and_then(|()| file.sync_all());
         assert_eq!(errno(written), Some(Errno::STALE), "a write to what was removed");
         let made = rustix::fs::mkdirat(&directory, "new", 0o700.into());
         assert!(matches!(made, Err(Errno::STALE | Errno::NOENT)), "made in what was removed: {made:?}");
         fs::write(mounted.path("beside"), "goes on")?;
-        assert_eq!(fs::read_to_string(scene.exported().join("beside"))?, "goes on");
+        assert_eq!(fs::read_to_string(fixture.exported().join("beside"))?, "goes on");
         Ok(())
     })?;
     end(mounted, server)
@@ -261,9 +267,9 @@ fn removed(guest: &Guest) -> Result<(), Failure> {
 /// The disk becomes read-only under a server that has a file of it open to be written, as after an error of
 /// the disk.
 fn read_only(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::writable()?;
-    let (server, mounted) = served(guest, &scene)?;
-    let file = by_nobody(|| {
+    let fixture = NfsFixture::writable()?;
+    let (server, mounted) = served(guest, &fixture)?;
+    let file = run_unprivileged(|| {
         let file = File::create_new(mounted.path("file"))?;
         file.write_all_at(b"before", 0)?;
         file.sync_all()?;
@@ -271,9 +277,9 @@ fn read_only(guest: &Guest) -> Result<(), Failure> {
     })?;
     fs::write("/proc/sysrq-trigger", "u")?;
     wait_until("the disk is read-only", || {
-        Ok(statvfs(scene.exported())?.f_flag.contains(StatVfsMountFlags::RDONLY))
+        Ok(statvfs(fixture.exported())?.f_flag.contains(StatVfsMountFlags::RDONLY))
     })?;
-    by_nobody(|| {
+    run_unprivileged(|| {
         let tries = [
             File::create_new(mounted.path("new")).map(drop),
             fs::create_dir(mounted.path("directory")),

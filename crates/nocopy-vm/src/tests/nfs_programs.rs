@@ -8,7 +8,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use crate::failure::last_lines;
 use crate::guest::Guest;
 use crate::guest::controls::Controls;
-use crate::guest::filesystem::{Place, as_nobody, remove_all};
+use crate::guest::filesystem::{SharedDirectory, as_unprivileged_user, remove_all};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -127,14 +127,14 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let tools = if guest.soak() { Some(Tools::new()?) } else { None };
     for script in SCRIPTS.iter().filter(|script| guest.soak() || !script.is_long) {
         let run = Run { script, tools: tools.as_ref(), seed, times: if guest.soak() { 10 } else { 1 } };
-        controls.check(script.name, |place| run.fails(place));
+        controls.check(script.name, |shared| run.fails(shared));
     }
     controls.end(guest)
 }
 
 /// Programs in directories that the user without privileges cannot read, copied to where it can.
 struct Tools {
-    place: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Tools {
@@ -149,30 +149,30 @@ impl Tools {
         // The toolchain that this program is built by.
         let toolchain =
             Path::new(env!("CARGO")).ancestors().nth(2).expect("cargo lies in bin of its toolchain");
-        let tools = Self { place: tempfile::tempdir()? };
-        fs::set_permissions(tools.place.path(), Permissions::from_mode(0o755))?;
+        let tools = Self { directory: tempfile::tempdir()? };
+        fs::set_permissions(tools.directory.path(), Permissions::from_mode(0o755))?;
         for (from, to) in
             [(toolchain, "toolchain"), (fsx.parent().expect("a file lies in a directory"), "fsx")]
         {
-            fs::create_dir(tools.place.path().join(to))?;
-            mount_bind(from, tools.place.path().join(to))?;
+            fs::create_dir(tools.directory.path().join(to))?;
+            mount_bind(from, tools.directory.path().join(to))?;
         }
         Ok(tools)
     }
 
     fn cargo(&self) -> PathBuf {
-        self.place.path().join("toolchain/bin/cargo")
+        self.directory.path().join("toolchain/bin/cargo")
     }
 
     fn fsx(&self) -> PathBuf {
-        self.place.path().join("fsx/fsx")
+        self.directory.path().join("fsx/fsx")
     }
 }
 
 impl Drop for Tools {
     fn drop(&mut self) {
         for name in ["toolchain", "fsx"] {
-            let _ = unmount(self.place.path().join(name), UnmountFlags::DETACH);
+            let _ = unmount(self.directory.path().join(name), UnmountFlags::DETACH);
         }
     }
 }
@@ -185,14 +185,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn fails(&self, place: &Place) -> Option<String> {
-        let directory = place.here.join(self.script.name);
-        let done = as_nobody(|| {
+    fn fails(&self, shared: &SharedDirectory) -> Option<String> {
+        let directory = shared.here.join(self.script.name);
+        let done = as_unprivileged_user(|| {
             fs::create_dir(&directory)?;
             let done = self.command(&directory).stdin(Stdio::null()).output()?;
             if !done.status.success() {
-                let said = String::from_utf8_lossy(&done.stderr);
-                let last = last_lines(&said, LINES).join("; ");
+                let text = String::from_utf8_lossy(&done.stderr);
+                let last = last_lines(&text, LINES).join("; ");
                 return Err(Failure(format!("{}: {last}", done.status)));
             }
             remove_all(&directory)

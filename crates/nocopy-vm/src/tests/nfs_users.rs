@@ -8,7 +8,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::guest::Guest;
 use crate::guest::filesystem::as_user;
-use crate::guest::nfs::{Mounted, NOBODY, Offer, Scene};
+use crate::guest::nfs::{Mount, NOBODY, NfsFixture, ServedExport};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -27,41 +27,41 @@ const UNTRUSTED: u32 = 65_533;
 const ANY_PORT: &str = ",noresvport";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let scene = Scene::new()?;
-    fill(&scene.exported())?;
-    let server = scene.serve_as_root(guest.lab(), &["--writable"])?;
-    let mounted = mount(guest, &scene, "/", "")?;
+    let fixture = NfsFixture::new()?;
+    fill(&fixture.exported())?;
+    let server = fixture.serve_as_root(guest.lab(), &["--writable"])?;
+    let mounted = mount(guest, &fixture, "/", "")?;
     assert_eq!(read(&mounted, OWNER, "private/file")?, Ok(()));
     assert_eq!(read(&mounted, OWNER + 1, "private/file")?, Err(Errno::ACCESS));
     assert_eq!(read(&mounted, 0, "private/file")?, Err(Errno::ACCESS));
     assert_eq!(read(&mounted, 0, "of nobody")?, Ok(()));
-    assert_eq!(made_by(&scene, &mounted, OWNER)?, OWNER);
-    assert_eq!(made_by(&scene, &mounted, 0)?, NOBODY);
+    assert_eq!(made_by(&fixture, &mounted, OWNER)?, OWNER);
+    assert_eq!(made_by(&fixture, &mounted, 0)?, NOBODY);
     unmount(mounted)?;
 
     // Mounted by root, which is nobody there.
-    let private = scene.exported().join("private");
+    let private = fixture.exported().join("private");
     let below = private.join("below").display().to_string();
-    assert_eq!(mount(guest, &scene, &below, "").map(drop), Err(Errno::ACCESS));
-    let mounted = mount(guest, &scene, &private.display().to_string(), "")?;
+    assert_eq!(mount(guest, &fixture, &below, "").map(drop), Err(Errno::ACCESS));
+    let mounted = mount(guest, &fixture, &private.display().to_string(), "")?;
     assert_eq!(read(&mounted, OWNER, "file")?, Ok(()));
     assert_eq!(read(&mounted, 0, "file")?, Err(Errno::ACCESS));
     unmount(mounted)?;
 
-    let mounted = mount(guest, &scene, "/", ANY_PORT)?;
+    let mounted = mount(guest, &fixture, "/", ANY_PORT)?;
     for (user, name) in
         [(OWNER, "private/file"), (0, "private/file"), (0, "of nobody"), (NOBODY, "of nobody")]
     {
         assert_eq!(read(&mounted, user, name)?, Err(Errno::ACCESS), "{name} by {user}");
     }
     for user in [OWNER, NOBODY, 0] {
-        assert_eq!(made_by(&scene, &mounted, user)?, UNTRUSTED);
+        assert_eq!(made_by(&fixture, &mounted, user)?, UNTRUSTED);
     }
     unmount(mounted)?;
     server.end()?;
 
-    let server = scene.serve_as_root(guest.lab(), &["--writable", "--insecure"])?;
-    let mounted = mount(guest, &scene, "/", ANY_PORT)?;
+    let server = fixture.serve_as_root(guest.lab(), &["--writable", "--insecure"])?;
+    let mounted = mount(guest, &fixture, "/", ANY_PORT)?;
     assert_eq!(read(&mounted, OWNER, "private/file")?, Ok(()));
     assert_eq!(read(&mounted, 0, "private/file")?, Err(Errno::ACCESS));
     unmount(mounted)?;
@@ -86,13 +86,13 @@ fn fill(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn mount(guest: &Guest, scene: &Scene, path: &str, more: &str) -> Result<Mounted, Errno> {
+fn mount(guest: &Guest, fixture: &NfsFixture, path: &str, more: &str) -> Result<Mount, Errno> {
     let from = guest.lab().left().namespace();
-    Offer::of(guest.lab()).try_mount(from, Path::new(path), scene.mounted(), more)
+    ServedExport::of(guest.lab()).try_mount(from, Path::new(path), fixture.mounted(), more)
 }
 
 /// Unmounted, so that the next one has its own connection.
-fn unmount(mounted: Mounted) -> Result<(), Failure> {
+fn unmount(mounted: Mount) -> Result<(), Failure> {
     Ok(mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?)
 }
 
@@ -101,16 +101,16 @@ fn by<T: Send>(user: u32, work: impl FnOnce() -> io::Result<T> + Send) -> Result
     Ok(done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)))
 }
 
-fn read(mounted: &Mounted, user: u32, name: &str) -> Result<Result<(), Errno>, Failure> {
+fn read(mounted: &Mount, user: u32, name: &str) -> Result<Result<(), Errno>, Failure> {
     by(user, || fs::read(mounted.path(name)).map(|content| assert_eq!(content, b"content")))
 }
 
 /// The owner of a file that this user makes, in the directory itself.
-fn made_by(scene: &Scene, mounted: &Mounted, user: u32) -> Result<u32, Failure> {
+fn made_by(fixture: &NfsFixture, mounted: &Mount, user: u32) -> Result<u32, Failure> {
     let path = Path::new("open").join(format!("by {user}"));
     let name = path.display().to_string();
     by(user, || File::create_new(mounted.path(&name)).map(drop))??;
-    let made = scene.exported().join(&path);
+    let made = fixture.exported().join(&path);
     let owner = fs::metadata(&made)?.uid();
     fs::remove_file(made)?;
     Ok(owner)

@@ -18,7 +18,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let mut controls = Controls::new(guest)?;
     let mut checks = 0;
     for check in filesystem::all() {
-        controls.check(check.name, |place| place.finds(check, guest.soak(), seed));
+        controls.check(check.name, |directory| directory.failure_of(check, guest.soak(), seed));
         checks += 1;
     }
     guest.record(&json!({ "checks": checks, "seed": seed.to_string() }));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::guest::patience::ARRIVAL_MAX;
-use crate::guest::running::Running;
+use crate::guest::running::RunningProcess;
 use crate::guest::witness::{Count, Witness};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -31,43 +31,49 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let (sender, receiver) = open(guest)?;
     let witness = Witness::of_this_process()?;
     let profile = Profile::start()?;
-    let before = witness.seen()?;
+    let before = witness.totals()?;
     find_nothing(&receiver)?;
     let reader = thread::spawn(move || receive(receiver));
     let writes = send(sender)?;
     let reads = 1 + reader.join().expect("it only reads")?;
-    let after = witness.seen()?;
-    let told = profile.end()?;
+    let after = witness.totals()?;
+    let reported = profile.end()?;
     // A program that is running on a processor when something else gets there that it should count is passed
     // over by the kernel. That happens where an emulated processor takes long; it is counted, on both sides.
-    let lost = number(&told["own_cost"]["lost_events"]);
+    let lost = number(&reported["own_cost"]["lost_events"]);
     guest.record(&json!({ "what": "events it says it lost", "profile": lost }));
-    let [receives, sends] = ["receive", "send"].map(|kind| calls(&told, kind));
+    let [receives, sends] = ["receive", "send"].map(|kind| calls(&reported, kind));
     let [received, sent] = [after.receives.since(before.receives), after.sends.since(before.sends)];
     let copied = after.copied.since(before.copied);
     let packets = after.packets.since(before.packets);
-    let copied_bytes = number(&told["copies"]["received"]["tcp_bytes"]);
-    let packets_in = number(&told["tcp"]["packets_in"]);
+    let copied_bytes = number(&reported["copies"]["received"]["tcp_bytes"]);
+    let packets_in = number(&reported["tcp"]["packets_in"]);
     let total = Some(BYTES as u64);
     let rows = [
-        Row { what: "receives", told: receives[0], witness: received, size: None, process: Some(reads) },
+        Row { what: "receives", reported: receives[0], witness: received, size: None, process: Some(reads) },
         Row {
             what: "bytes received",
-            told: receives[1],
+            reported: receives[1],
             witness: received,
             size: Some(READ_BYTES),
             process: total,
         },
-        Row { what: "sends", told: sends[0], witness: sent, size: None, process: Some(writes) },
-        Row { what: "bytes sent", told: sends[1], witness: sent, size: Some(WRITE_BYTES), process: total },
+        Row { what: "sends", reported: sends[0], witness: sent, size: None, process: Some(writes) },
+        Row {
+            what: "bytes sent",
+            reported: sends[1],
+            witness: sent,
+            size: Some(WRITE_BYTES),
+            process: total,
+        },
         Row {
             what: "bytes copied",
-            told: copied_bytes,
+            reported: copied_bytes,
             witness: copied,
             size: Some(READ_BYTES),
             process: total,
         },
-        Row { what: "packets", told: packets_in, witness: packets, size: None, process: None },
+        Row { what: "packets", reported: packets_in, witness: packets, size: None, process: None },
     ];
     for row in &rows {
         guest.record(&row.account());
@@ -81,7 +87,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 /// One figure, as reported by every tool that has it.
 struct Row {
     what: &'static str,
-    told: u64,
+    reported: u64,
     witness: Count,
     /// The largest size of one call, if bytes are counted and not calls.
     size: Option<usize>,
@@ -89,15 +95,15 @@ struct Row {
 }
 
 impl Row {
-    fn seen(&self) -> u64 {
+    fn counted(&self) -> u64 {
         if self.size.is_some() { self.witness.bytes } else { self.witness.calls }
     }
 
     fn account(&self) -> Value {
         json!({
             "what": self.what,
-            "profile": self.told,
-            "kprobes": self.seen(),
+            "profile": self.reported,
+            "kprobes": self.counted(),
             "missed_by_kprobes": self.witness.missed,
             "process": self.process,
         })
@@ -106,21 +112,21 @@ impl Row {
     /// Within 1 %, plus the losses that each reports: the profile may have less by its losses, and more by
     /// those of the witness.
     fn check(&self, lost: u64) {
-        let (told, size) = (self.told, self.size.unwrap_or(1) as u64);
+        let (reported, size) = (self.reported, self.size.unwrap_or(1) as u64);
         let is_near = |known: u64, missed: u64| {
             let hundredth = known / 100;
             let fewest = known.saturating_sub(hundredth + lost * size);
-            (fewest..=known + hundredth + missed * size).contains(&told)
+            (fewest..=known + hundredth + missed * size).contains(&reported)
         };
         let what = format!("{}; {lost} lost", self.account());
-        assert!(told > 0 && is_near(self.seen(), self.witness.missed), "{what}");
+        assert!(reported > 0 && is_near(self.counted(), self.witness.missed), "{what}");
         assert!(self.process.is_none_or(|known| is_near(known, 0)), "{what}");
     }
 }
 
 /// Calls of that kind, and their bytes.
-fn calls(told: &Value, kind: &str) -> [u64; 2] {
-    let calls = told["calls"].as_array().into_iter().flatten().find(|calls| calls["kind"] == kind);
+fn calls(reported: &Value, kind: &str) -> [u64; 2] {
+    let calls = reported["calls"].as_array().into_iter().flatten().find(|calls| calls["kind"] == kind);
     ["count", "bytes"].map(|field| calls.map_or(0, |calls| number(&calls[field])))
 }
 
@@ -171,7 +177,7 @@ fn receive(mut stream: TcpStream) -> std::io::Result<u64> {
 }
 
 /// `nocopy profile` of this process, running.
-struct Profile(Running);
+struct Profile(RunningProcess);
 
 impl Profile {
     /// Starts it, and waits until its window is open.
@@ -186,21 +192,21 @@ impl Profile {
             .spawn()
             .map_err(|error| Failure(format!("{}: {error}: build the workspace", program.display())))?;
         let stderr = child.stderr.take().expect("it is piped");
-        let profile = Self(Running(child));
-        let mut said = String::new();
+        let profile = Self(RunningProcess(child));
+        let mut output = String::new();
         for line in BufReader::new(stderr).lines() {
             let line = line?;
             if line.starts_with("nocopy: profiling") {
                 return Ok(profile);
             }
-            said += &line;
+            output += &line;
         }
-        Err(Failure(format!("nocopy profile opened no window: {said}")))
+        Err(Failure(format!("nocopy profile opened no window: {output}")))
     }
 
     /// Ends the window, and returns the report.
     fn end(self) -> Result<Value, Failure> {
-        let (_, said) = self.0.interrupt()?;
-        Ok(serde_json::from_slice(&said)?)
+        let (_, output) = self.0.interrupt()?;
+        Ok(serde_json::from_slice(&output)?)
     }
 }

@@ -186,14 +186,14 @@ impl<'guest> Link<'guest> {
     }
 
     fn change_wait(&mut self, side: usize) -> Result<(), Failure> {
-        let ways = [
+        let waits = [
             Wait::Interrupt,
             Wait::Spin,
             Wait::Adaptive { spin: Duration::from_micros(200) },
             Wait::Coalesced { packets: 32, delay: Duration::from_millis(1) },
         ];
-        let way = ways[self.random.usize(..ways.len())];
-        self.ports[side].receiver().set_wait(way);
+        let wait = waits[self.random.usize(..waits.len())];
+        self.ports[side].receiver().set_wait(wait);
         Ok(())
     }
 

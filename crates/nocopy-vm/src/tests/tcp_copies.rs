@@ -4,7 +4,7 @@ use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;
 use crate::guest::datagrams::Memory;
-use crate::guest::meter::{Meter, Way};
+use crate::guest::meter::{Direction, Meter};
 use crate::guest::sockets::watch;
 use crate::guest::streams::{BYTES, Case, measure, measure_published};
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -26,7 +26,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for (name, memory) in memories {
         let (method, evidence) = (Method::Plain, Evidence::Copied(Cause::SocketCall));
         let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-        let copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.bytes(Way::Sent));
+        let copied_bytes =
+            (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.bytes(Direction::Sent));
         assert_eq!(copied_bytes, (BYTES, BYTES), "{method}, {name}: {ledger}; {copies:?}");
     }
     for method in ZERO_COPY {
@@ -34,14 +35,14 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             let evidence = Evidence::ZeroCopy;
             let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
             let moved_and_copied_bytes =
-                (ledger.bytes_of(Evidence::ZeroCopy), copies.payload_bytes(Way::Sent));
+                (ledger.bytes_of(Evidence::ZeroCopy), copies.payload_bytes(Direction::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
     }
     for method in PublishedMethod::ALL {
         let (ledger, copies) = measure_published(guest, &meter, method)?;
         let copied_bytes = if method == PublishedMethod::Copy { BYTES } else { 0 };
-        assert_eq!(copies.payload_bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
+        assert_eq!(copies.payload_bytes(Direction::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
         // There are no completions for data sent by reference.
         assert_eq!(ledger.bytes_of(Evidence::ZeroCopy), 0, "{method}: {ledger}");
     }
@@ -51,7 +52,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let case = Case { name, method, memory, evidence: Evidence::Copied(cause) };
         let (ledger, copies) = measure(guest, &meter, &case)?;
         // The kernel copies a packet that it sends again, as it does on a slow machine, once more.
-        let is_copied = ledger.bytes_of(Evidence::Copied(cause)) == BYTES && copies.bytes(Way::Sent) >= BYTES;
+        let is_copied =
+            ledger.bytes_of(Evidence::Copied(cause)) == BYTES && copies.bytes(Direction::Sent) >= BYTES;
         assert!(is_copied, "{method}: {ledger}; {copies:?}");
     }
     Ok(())

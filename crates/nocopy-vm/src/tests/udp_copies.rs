@@ -3,7 +3,7 @@ use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;
 use crate::guest::datagrams::{BYTES, Case, Memory, ZERO_COPY, measure};
-use crate::guest::meter::{Meter, Way};
+use crate::guest::meter::{Direction, Meter};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -20,14 +20,15 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for method in [Method::Socket, Method::Gso] {
         let evidence = Evidence::Copied(Cause::SocketCall);
         let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-        let copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.bytes(Way::Sent));
+        let copied_bytes =
+            (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.bytes(Direction::Sent));
         assert_eq!(copied_bytes, (BYTES, BYTES), "{method}: {ledger}; {copies:?}");
     }
     for method in ZERO_COPY {
         for (name, memory) in [(name, memory), ("own memory", Memory::Foreign)] {
             let evidence = Evidence::ZeroCopy;
             let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-            let moved_and_copied_bytes = (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Way::Sent));
+            let moved_and_copied_bytes = (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Direction::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
     }

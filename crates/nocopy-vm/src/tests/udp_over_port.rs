@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::guest::Guest;
 use crate::guest::datagrams::{self, BYTES, DATAGRAM_BYTES, DATAGRAMS, windows};
-use crate::guest::meter::{Copies, Meter, Way};
+use crate::guest::meter::{Copies, Direction, Meter};
 use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::traffic::small;
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -35,9 +35,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let (mut socket, peer) = open(guest, mode)?;
         assert_eq!(socket.sender().explain().evidence, evidence);
         let sent = meter.copies(|| send(&mut socket, &peer))?;
-        check(guest, mode, Way::Sent, socket.sender().ledger(), &sent);
+        check(guest, mode, Direction::Sent, socket.sender().ledger(), &sent);
         let received = meter.copies(|| receive(&mut socket, &peer))?;
-        check(guest, mode, Way::Received, socket.receiver().ledger(), &received);
+        check(guest, mode, Direction::Received, socket.receiver().ledger(), &received);
     }
     Ok(())
 }
@@ -102,26 +102,26 @@ fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
 }
 
 /// Adds a row to the report, and holds the ledger against the instrument.
-fn check(guest: &Guest, mode: Mode, way: Way, ledger: Ledger, copies: &Copies) {
-    let copied_bytes = copies.bytes(way);
+fn check(guest: &Guest, mode: Mode, direction: Direction, ledger: Ledger, copies: &Copies) {
+    let copied_bytes = copies.bytes(direction);
     guest.record(&json!({
         "mode": mode.to_string(),
-        "way": way,
+        "way": direction,
         "datagrams": DATAGRAMS,
         "packet_bytes": HEADER_BYTES + DATAGRAM_BYTES,
         "ledger": ledger.to_string(),
         "copies_per_byte": copied_bytes as f64 / PACKETS_BYTES as f64,
-        "copied_by": copies.of(way),
+        "copied_by": copies.of(direction),
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     if mode == Mode::XdpZeroCopy {
         assert_eq!(
             (ledger.bytes_of(Evidence::ZeroCopy), copied_bytes),
             (BYTES, 0),
-            "{way:?}: {ledger}; {copies:?}"
+            "{direction:?}: {ledger}; {copies:?}"
         );
     } else {
-        let told_and_copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::XdpCopyMode)), copied_bytes);
-        assert_eq!(told_and_copied_bytes, (BYTES, PACKETS_BYTES), "{way:?}: {ledger}; {copies:?}");
+        let reported_and_copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::XdpCopyMode)), copied_bytes);
+        assert_eq!(reported_and_copied_bytes, (BYTES, PACKETS_BYTES), "{direction:?}: {ledger}; {copies:?}");
     }
 }

@@ -3,7 +3,7 @@ use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;
 use crate::guest::datagrams::{BYTES, Case, Memory, ZERO_COPY, measure};
-use crate::guest::meter::{Meter, Way};
+use crate::guest::meter::{Direction, Meter};
 use crate::guest::sockets::watch;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -35,7 +35,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let (method, memory, evidence) = (Method::ZeroCopyGso, Memory::Pool, Evidence::ZeroCopy);
     let (ledger, copies) = measure(guest, &meter, &Case { name: "neither", method, memory, evidence })?;
     assert_eq!(
-        (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Way::Sent)),
+        (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Direction::Sent)),
         (BYTES, 0),
         "{ledger}; {copies:?}"
     );
@@ -48,5 +48,5 @@ fn refused(guest: &Guest, meter: &Meter, name: &'static str, method: Method) -> 
     let case = Case { name, method, memory: Memory::Pool, evidence: Evidence::Copied(cause) };
     let (ledger, copies) = measure(guest, meter, &case)?;
     assert_eq!(ledger.bytes_of(Evidence::Copied(cause)), BYTES, "{method}: {ledger}");
-    Ok(copies.bytes(Way::Sent))
+    Ok(copies.bytes(Direction::Sent))
 }

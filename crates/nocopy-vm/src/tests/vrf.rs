@@ -8,7 +8,7 @@ use nocopy_lab::End;
 
 use crate::guest::Guest;
 use crate::guest::cards::modprobe;
-use crate::guest::running::Running;
+use crate::guest::running::RunningProcess;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -35,11 +35,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         ip(left, line)?;
     }
     guest.lab().wait_for_carrier()?;
-    for (end, place) in [(left, 0), (right, 1)] {
+    for (end, index) in [(left, 0), (right, 1)] {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| fs::write(setting, "0"))?;
-        ip(end, &format!("address add {}/24 dev {}", SECOND[place], end.interface()))?;
-        ip(end, &format!("address add {}/64 dev {} nodad", IPV6[place], end.interface()))?;
+        ip(end, &format!("address add {}/24 dev {}", SECOND[index], end.interface()))?;
+        ip(end, &format!("address add {}/64 dev {} nodad", IPV6[index], end.interface()))?;
     }
     {
         let _server = serve(left, IN_VRF)?;
@@ -54,8 +54,8 @@ fn ip(end: &End, line: &str) -> Result<(), Failure> {
 }
 
 /// Pings each address of an end in each way.
-fn reach(from: &End, before: &[&str], to: &End, place: usize) -> Result<(), Failure> {
-    for address in [to.ipv4().to_string(), SECOND[place].to_owned(), IPV6[place].to_owned()] {
+fn reach(from: &End, before: &[&str], to: &End, index: usize) -> Result<(), Failure> {
+    for address in [to.ipv4().to_string(), SECOND[index].to_owned(), IPV6[index].to_owned()] {
         let host = match address.parse() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
             _ => address,
@@ -83,25 +83,25 @@ fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
     match output.status.success() {
         true => Ok(()),
         false => {
-            let said = [output.stdout, output.stderr].concat();
-            Err(Failure(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&said))))
+            let text = [output.stdout, output.stderr].concat();
+            Err(Failure(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&text))))
         }
     }
 }
 
 /// Starts `nocopy serve` at all addresses of an end, and waits until it serves in the three ways.
-fn serve(end: &End, before: &[&str]) -> Result<Running, Failure> {
+fn serve(end: &End, before: &[&str]) -> Result<RunningProcess, Failure> {
     let mut command = nocopy(before)?;
     command.args(["serve", AT]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = end.namespace().run(|| command.spawn())?;
     let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let server = Running(child);
-    let mut said = Vec::new();
+    let server = RunningProcess(child);
+    let mut printed_lines = Vec::new();
     for line in lines {
-        said.push(line?);
-        if said.iter().filter(|line| line.contains(":900")).count() == 3 {
+        printed_lines.push(line?);
+        if printed_lines.iter().filter(|line| line.contains(":900")).count() == 3 {
             return Ok(server);
         }
     }
-    Err(Failure(format!("{command:?}: {}", said.join("; "))))
+    Err(Failure(format!("{command:?}: {}", printed_lines.join("; "))))
 }

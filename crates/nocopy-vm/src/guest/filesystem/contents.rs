@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use super::{Check, Done, Ground, errno, pattern};
+use super::{Check, CheckDirectory, CheckResult, errno, pattern};
 use crate::guest::nfs::NOBODY;
 
 pub(super) const ALL: &[Check] = &[
@@ -22,10 +22,10 @@ pub(super) const ALL: &[Check] = &[
 
 const GIB: u64 = 1 << 30;
 
-fn attributes(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn attributes(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     fs::write(&path, "1234567")?;
-    for _ in 0..ground.times(3) {
+    for _ in 0..directory.times(3) {
         for mode in [0o000, 0o400, 0o644, 0o777, 0o1600, 0o666] {
             fs::set_permissions(&path, Permissions::from_mode(mode))?;
             let about = fs::metadata(&path)?;
@@ -44,20 +44,20 @@ fn attributes(ground: &Ground) -> Done {
     chown(&path, Some(NOBODY), Some(NOBODY))?;
     assert_eq!(errno(chown(&path, Some(0), None)), Some(Errno::PERM), "given to root");
     assert_eq!((fs::metadata(&path)?.uid(), fs::metadata(&path)?.gid()), (NOBODY, NOBODY));
-    fs::create_dir(ground.path("directory"))?;
-    fs::set_permissions(ground.path("directory"), Permissions::from_mode(0o2711))?;
-    assert_eq!(fs::metadata(ground.path("directory"))?.mode() & 0o7777, 0o2711);
+    fs::create_dir(directory.path("directory"))?;
+    fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o2711))?;
+    assert_eq!(fs::metadata(directory.path("directory"))?.mode() & 0o7777, 0o2711);
     // Without its permission a file is not opened, and a directory not entered.
     fs::set_permissions(&path, Permissions::from_mode(0o000))?;
     assert_eq!(errno(fs::read(&path)), Some(Errno::ACCESS));
-    fs::set_permissions(ground.path("directory"), Permissions::from_mode(0o000))?;
-    assert_eq!(errno(fs::write(ground.path("directory/new"), "")), Some(Errno::ACCESS));
-    Ok(fs::set_permissions(ground.path("directory"), Permissions::from_mode(0o700))?)
+    fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o000))?;
+    assert_eq!(errno(fs::write(directory.path("directory/new"), "")), Some(Errno::ACCESS));
+    Ok(fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o700))?)
 }
 
 /// A change updates the times that it should, and no others.
-fn times(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn times(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     fs::write(&path, "old")?;
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let about = |path| fs::metadata(path).map(|about| (about.mtime(), (about.ctime(), about.ctime_nsec())));
@@ -73,16 +73,19 @@ fn times(ground: &Ground) -> Done {
     set_back()?;
     File::options().write(true).open(&path)?.set_len(1)?;
     assert!(about(&path)?.0 > before.0, "so does a cut");
-    let directory = about(&ground.here)?;
+    let directory_times = about(&directory.here)?;
     fs::remove_file(&path)?;
-    assert!(about(&ground.here)?.1 > directory.1, "a name that goes moves the times of the directory");
+    assert!(
+        about(&directory.here)?.1 > directory_times.1,
+        "a name that goes moves the times of the directory"
+    );
     Ok(())
 }
 
 /// In pieces of several lengths, in order and not, and overwritten in the middle.
-fn bytes(ground: &Ground) -> Done {
-    let path = ground.path("file");
-    let total = if ground.is_long { (8 << 20) + 13 } else { (1 << 20) + 13 };
+fn bytes(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
+    let total = if directory.is_long { (8 << 20) + 13 } else { (1 << 20) + 13 };
     let expected = pattern(1, total);
     for piece in [8192, 65_537, 1 << 20] {
         let mut file = File::create(&path)?;
@@ -110,8 +113,8 @@ fn bytes(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn holes(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn holes(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     let mut expected = Vec::new();
     for (number, at) in [5, 4096, 70_000, 300_001].into_iter().enumerate() {
@@ -129,8 +132,8 @@ fn holes(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn past_4_gib(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn past_4_gib(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     let places = [2 * GIB - 3, 4 * GIB - 5, 9 * GIB + 1];
     for at in places {
@@ -151,11 +154,11 @@ fn past_4_gib(ground: &Ground) -> Done {
 }
 
 /// Appends through two descriptors in turn.
-fn appended(ground: &Ground) -> Done {
-    let path = ground.path("log");
+fn appended(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("log");
     let open = || OpenOptions::new().append(true).create(true).open(&path);
     let (mut both, mut expected) = ([open()?, open()?], Vec::new());
-    for number in 0..ground.times(20) {
+    for number in 0..directory.times(20) {
         let line = format!("line {number} of {}\n", number % 3);
         both[number % 2].write_all(line.as_bytes())?;
         expected.extend(line.into_bytes());
@@ -164,8 +167,8 @@ fn appended(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn cut(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn cut(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     let mut expected = pattern(3, 200_000);
     fs::write(&path, &expected)?;
     let file = OpenOptions::new().read(true).write(true).open(&path)?;

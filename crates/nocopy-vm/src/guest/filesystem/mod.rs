@@ -26,7 +26,7 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
-    run: fn(&Ground) -> Done,
+    run: fn(&CheckDirectory) -> CheckResult,
 }
 
 pub(crate) fn all() -> impl Iterator<Item = Check> {
@@ -35,7 +35,7 @@ pub(crate) fn all() -> impl Iterator<Item = Check> {
 
 /// A directory to check in, which was empty at first.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct CheckDirectory {
     here: PathBuf,
     /// The same directory through another client.
     there: PathBuf,
@@ -44,12 +44,12 @@ pub(crate) struct Ground {
     pub(crate) seed: u64,
 }
 
-impl Ground {
+impl CheckDirectory {
     fn path(&self, name: &str) -> PathBuf {
         self.here.join(name)
     }
 
-    fn seen_there(&self, name: &str) -> PathBuf {
+    fn path_there(&self, name: &str) -> PathBuf {
         self.there.join(name)
     }
 
@@ -61,18 +61,18 @@ impl Ground {
 
 /// Why a check ended.
 #[derive(Debug)]
-pub(crate) struct Broken(String);
+pub(crate) struct CheckFailure(String);
 
-type Done = Result<(), Broken>;
+type CheckResult = Result<(), CheckFailure>;
 
-impl Broken {
+impl CheckFailure {
     fn of(Failure(why): Failure) -> Self {
         Self(why)
     }
 }
 
 /// Converts an error, with the line of the check.
-impl<E: Error> From<E> for Broken {
+impl<E: Error> From<E> for CheckFailure {
     #[track_caller]
     fn from(error: E) -> Self {
         let at = Location::caller();
@@ -82,24 +82,28 @@ impl<E: Error> From<E> for Broken {
 
 /// Where to check: two paths to the same directory, which the user without privileges may write.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct SharedDirectory {
     pub(crate) here: PathBuf,
     pub(crate) there: PathBuf,
 }
 
-impl Place {
+impl SharedDirectory {
     /// The check; returns the reason if a result is not as expected.
-    pub(crate) fn finds(&self, check: Check, is_long: bool, seed: u64) -> Option<String> {
-        let ground =
-            Ground { here: self.here.join(check.name), there: self.there.join(check.name), is_long, seed };
-        let run = || {
-            fs::create_dir(&ground.here)?;
-            (check.run)(&ground)?;
-            remove_all(&ground.here).map_err(Broken::of)
+    pub(crate) fn failure_of(&self, check: Check, is_long: bool, seed: u64) -> Option<String> {
+        let directory = CheckDirectory {
+            here: self.here.join(check.name),
+            there: self.there.join(check.name),
+            is_long,
+            seed,
         };
-        match as_nobody(run) {
+        let run = || {
+            fs::create_dir(&directory.here)?;
+            (check.run)(&directory)?;
+            remove_all(&directory.here).map_err(CheckFailure::of)
+        };
+        match as_unprivileged_user(run) {
             Ok(Ok(())) => None,
-            Ok(Err(Broken(why))) | Err(why) => Some(why),
+            Ok(Err(CheckFailure(why))) | Err(why) => Some(why),
         }
     }
 }
@@ -116,14 +120,14 @@ pub(crate) fn remove_all(path: &Path) -> Result<(), Failure> {
 }
 
 /// Makes a directory of the user without privileges.
-pub(crate) fn make_for_nobody(path: &Path) -> Result<(), Failure> {
+pub(crate) fn make_for_unprivileged_user(path: &Path) -> Result<(), Failure> {
     fs::create_dir(path)?;
     Ok(chown(path, Some(NOBODY), Some(NOBODY))?)
 }
 
 /// Runs a closure on a thread of the user without privileges, which also applies to all that it starts;
 /// returns the message of a panic.
-pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(crate) fn as_unprivileged_user<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
     as_user(NOBODY, run)
 }
 

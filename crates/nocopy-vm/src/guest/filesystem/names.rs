@@ -10,7 +10,7 @@ use std::thread;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 
-use super::{Broken, Check, Done, Ground, errno};
+use super::{Check, CheckDirectory, CheckFailure, CheckResult, errno};
 
 pub(super) const ALL: &[Check] = &[
     Check { name: "trees are made and removed", run: trees },
@@ -26,12 +26,12 @@ pub(super) const ALL: &[Check] = &[
 ];
 
 /// Makes a tree, counts its entries, and removes it leaf by leaf.
-fn trees(ground: &Ground) -> Done {
-    let levels = if ground.is_long { 5 } else { 3 };
-    let made = grow(&ground.path("tree"), levels)?;
-    let cut = cut(&ground.path("tree"))?;
+fn trees(directory: &CheckDirectory) -> CheckResult {
+    let levels = if directory.is_long { 5 } else { 3 };
+    let made = grow(&directory.path("tree"), levels)?;
+    let cut = cut(&directory.path("tree"))?;
     assert_eq!(made, cut, "made and found");
-    assert_eq!(fs::read_dir(&ground.here)?.count(), 0);
+    assert_eq!(fs::read_dir(&directory.here)?.count(), 0);
     Ok(())
 }
 
@@ -62,52 +62,52 @@ fn cut(at: &Path) -> io::Result<usize> {
     Ok(found)
 }
 
-fn lookups(ground: &Ground) -> Done {
-    fs::create_dir_all(ground.path("a/b"))?;
-    File::create_new(ground.path("a/b/file"))?;
-    let top = fs::metadata(&ground.here)?.ino();
-    for number in 0..ground.times(20) {
-        assert_eq!(fs::metadata(ground.path("a/b/../.."))?.ino(), top, "the way up");
-        assert!(fs::metadata(ground.path("a/b/file"))?.is_file());
-        let missing = ground.path(&format!("a/b/missing {number}"));
+fn lookups(directory: &CheckDirectory) -> CheckResult {
+    fs::create_dir_all(directory.path("a/b"))?;
+    File::create_new(directory.path("a/b/file"))?;
+    let top = fs::metadata(&directory.here)?.ino();
+    for number in 0..directory.times(20) {
+        assert_eq!(fs::metadata(directory.path("a/b/../.."))?.ino(), top, "the way up");
+        assert!(fs::metadata(directory.path("a/b/file"))?.is_file());
+        let missing = directory.path(&format!("a/b/missing {number}"));
         assert_eq!(errno(fs::metadata(&missing)), Some(Errno::NOENT));
         // What was missing a moment ago is there at once.
         File::create_new(&missing)?;
         assert!(fs::metadata(&missing)?.is_file());
         fs::remove_file(&missing)?;
     }
-    assert_eq!(fs::canonicalize(ground.path("a/../a/b"))?, fs::canonicalize(ground.path("a/b"))?);
+    assert_eq!(fs::canonicalize(directory.path("a/../a/b"))?, fs::canonicalize(directory.path("a/b"))?);
     Ok(())
 }
 
 /// Names that stay are listed once each, whatever else is removed meanwhile, and a new listing shows the
 /// names that are there then.
-fn listing(ground: &Ground) -> Done {
-    let count = ground.times(120);
+fn listing(directory: &CheckDirectory) -> CheckResult {
+    let count = directory.times(120);
     let name = |number: usize| format!("name {number}");
-    (0..count).try_for_each(|number| File::create_new(ground.path(&name(number))).map(drop))?;
+    (0..count).try_for_each(|number| File::create_new(directory.path(&name(number))).map(drop))?;
     let mut listed = Vec::new();
-    for (index, entry) in fs::read_dir(&ground.here)?.enumerate() {
+    for (index, entry) in fs::read_dir(&directory.here)?.enumerate() {
         listed.push(entry?.file_name().into_string().expect("names are text"));
         // The odd ones are removed one after another.
         if index < count / 2 {
-            fs::remove_file(ground.path(&name(2 * index + 1)))?;
+            fs::remove_file(directory.path(&name(2 * index + 1)))?;
         }
     }
     let once: BTreeSet<_> = listed.iter().cloned().collect();
     assert_eq!(once.len(), listed.len(), "names that were listed twice");
     let stayed: BTreeSet<_> = (0..count).step_by(2).map(name).collect();
     assert!(once.is_superset(&stayed), "of {count} names {} were listed", once.len());
-    let now = fs::read_dir(&ground.here)?
+    let now = fs::read_dir(&directory.here)?
         .map(|entry| Ok(entry?.file_name().into_string().expect("names are text")))
         .collect::<io::Result<BTreeSet<_>>>()?;
     assert_eq!(now, stayed, "a new listing");
     Ok(())
 }
 
-fn links_and_renames(ground: &Ground) -> Done {
-    let [one, two, three] = ["one", "two", "three"].map(|name| ground.path(name));
-    for round in 0..ground.times(6) {
+fn links_and_renames(directory: &CheckDirectory) -> CheckResult {
+    let [one, two, three] = ["one", "two", "three"].map(|name| directory.path(name));
+    for round in 0..directory.times(6) {
         fs::write(&one, format!("round {round}"))?;
         let number = fs::metadata(&one)?.ino();
         fs::hard_link(&one, &two)?;
@@ -132,11 +132,11 @@ fn links_and_renames(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn refused_renames(ground: &Ground) -> Done {
-    fs::create_dir_all(ground.path("full/below"))?;
-    fs::create_dir(ground.path("empty"))?;
-    fs::create_dir(ground.path("other"))?;
-    fs::write(ground.path("file"), "file")?;
+fn refused_renames(directory: &CheckDirectory) -> CheckResult {
+    fs::create_dir_all(directory.path("full/below"))?;
+    fs::create_dir(directory.path("empty"))?;
+    fs::create_dir(directory.path("other"))?;
+    fs::write(directory.path("file"), "file")?;
     let tries = [
         ("file", "empty", Errno::ISDIR),
         ("empty", "file", Errno::NOTDIR),
@@ -147,51 +147,58 @@ fn refused_renames(ground: &Ground) -> Done {
         ("file", "file/new", Errno::NOTDIR),
     ];
     for (from, to, wanted) in tries {
-        assert_eq!(errno(fs::rename(ground.path(from), ground.path(to))), Some(wanted), "{from} to {to}");
+        assert_eq!(
+            errno(fs::rename(directory.path(from), directory.path(to))),
+            Some(wanted),
+            "{from} to {to}"
+        );
     }
     // A directory replaces an empty one, and keeps its own entries.
-    let links = fs::metadata(&ground.here)?.nlink();
-    fs::rename(ground.path("full"), ground.path("empty"))?;
-    assert!(fs::metadata(ground.path("empty/below"))?.is_dir());
-    assert_eq!(fs::metadata(&ground.here)?.nlink(), links - 1, "a directory fewer");
+    let links = fs::metadata(&directory.here)?.nlink();
+    fs::rename(directory.path("full"), directory.path("empty"))?;
+    assert!(fs::metadata(directory.path("empty/below"))?.is_dir());
+    assert_eq!(fs::metadata(&directory.here)?.nlink(), links - 1, "a directory fewer");
     // Renames into another directory.
-    fs::rename(ground.path("empty/below"), ground.path("other/below"))?;
-    assert_eq!(fs::metadata(ground.path("other/below/.."))?.ino(), fs::metadata(ground.path("other"))?.ino());
+    fs::rename(directory.path("empty/below"), directory.path("other/below"))?;
+    assert_eq!(
+        fs::metadata(directory.path("other/below/.."))?.ino(),
+        fs::metadata(directory.path("other"))?.ino()
+    );
     Ok(())
 }
 
-fn refusals(ground: &Ground) -> Done {
-    fs::create_dir_all(ground.path("directory/below"))?;
-    fs::write(ground.path("file"), "file")?;
+fn refusals(directory: &CheckDirectory) -> CheckResult {
+    fs::create_dir_all(directory.path("directory/below"))?;
+    fs::write(directory.path("file"), "file")?;
     let long = "n".repeat(256);
     let tries = [
-        ("rmdir of what is not empty", fs::remove_dir(ground.path("directory")), Errno::NOTEMPTY),
-        ("unlink of a directory", fs::remove_file(ground.path("directory")), Errno::ISDIR),
-        ("rmdir of a file", fs::remove_dir(ground.path("file")), Errno::NOTDIR),
-        ("mkdir over a file", fs::create_dir(ground.path("file")), Errno::EXIST),
-        ("mkdir over a directory", fs::create_dir(ground.path("directory")), Errno::EXIST),
-        ("mkdir in nothing", fs::create_dir(ground.path("missing/new")), Errno::NOENT),
-        ("mkdir below a file", fs::create_dir(ground.path("file/new")), Errno::NOTDIR),
-        ("unlink of nothing", fs::remove_file(ground.path("missing")), Errno::NOENT),
-        ("a name that is too long", fs::write(ground.path(&long), ""), Errno::NAMETOOLONG),
-        ("symlink over a file", symlink("x", ground.path("file")), Errno::EXIST),
+        ("rmdir of what is not empty", fs::remove_dir(directory.path("directory")), Errno::NOTEMPTY),
+        ("unlink of a directory", fs::remove_file(directory.path("directory")), Errno::ISDIR),
+        ("rmdir of a file", fs::remove_dir(directory.path("file")), Errno::NOTDIR),
+        ("mkdir over a file", fs::create_dir(directory.path("file")), Errno::EXIST),
+        ("mkdir over a directory", fs::create_dir(directory.path("directory")), Errno::EXIST),
+        ("mkdir in nothing", fs::create_dir(directory.path("missing/new")), Errno::NOENT),
+        ("mkdir below a file", fs::create_dir(directory.path("file/new")), Errno::NOTDIR),
+        ("unlink of nothing", fs::remove_file(directory.path("missing")), Errno::NOENT),
+        ("a name that is too long", fs::write(directory.path(&long), ""), Errno::NAMETOOLONG),
+        ("symlink over a file", symlink("x", directory.path("file")), Errno::EXIST),
         (
             "writing a directory",
-            File::options().write(true).open(ground.path("directory")).map(drop),
+            File::options().write(true).open(directory.path("directory")).map(drop),
             Errno::ISDIR,
         ),
     ];
     for (what, done, wanted) in tries {
         assert_eq!(errno(done), Some(wanted), "{what}");
     }
-    fs::write(ground.path(&long[1..]), "the longest name")?;
-    assert_eq!(fs::read_to_string(ground.path(&long[1..]))?, "the longest name");
+    fs::write(directory.path(&long[1..]), "the longest name")?;
+    assert_eq!(fs::read_to_string(directory.path(&long[1..]))?, "the longest name");
     Ok(())
 }
 
-fn symbolic_links(ground: &Ground) -> Done {
+fn symbolic_links(directory: &CheckDirectory) -> CheckResult {
     for length in [1, 2, 59, 60, 61, 255, 256, 1000, 1023] {
-        let (path, target) = (ground.path(&format!("link {length}")), "t/".repeat(512));
+        let (path, target) = (directory.path(&format!("link {length}")), "t/".repeat(512));
         let target = &target[..length];
         symlink(target, &path)?;
         assert_eq!(fs::read_link(&path)?.to_str(), Some(target));
@@ -199,23 +206,23 @@ fn symbolic_links(ground: &Ground) -> Done {
         assert!(about.is_symlink() && about.len() == length as u64, "{length}: {} B", about.len());
         fs::remove_file(&path)?;
     }
-    fs::write(ground.path("file"), "through a link")?;
-    symlink("file", ground.path("good"))?;
-    symlink("missing", ground.path("dangling"))?;
-    symlink("loop", ground.path("loop"))?;
-    assert_eq!(fs::read_to_string(ground.path("good"))?, "through a link");
-    assert_eq!(errno(fs::read(ground.path("dangling"))), Some(Errno::NOENT));
-    assert_eq!(errno(fs::read(ground.path("loop"))), Some(Errno::LOOP));
-    fs::write(ground.path("dangling"), "made through it")?;
-    assert_eq!(fs::read_to_string(ground.path("missing"))?, "made through it");
+    fs::write(directory.path("file"), "through a link")?;
+    symlink("file", directory.path("good"))?;
+    symlink("missing", directory.path("dangling"))?;
+    symlink("loop", directory.path("loop"))?;
+    assert_eq!(fs::read_to_string(directory.path("good"))?, "through a link");
+    assert_eq!(errno(fs::read(directory.path("dangling"))), Some(Errno::NOENT));
+    assert_eq!(errno(fs::read(directory.path("loop"))), Some(Errno::LOOP));
+    fs::write(directory.path("dangling"), "made through it")?;
+    assert_eq!(fs::read_to_string(directory.path("missing"))?, "made through it");
     Ok(())
 }
 
 /// What fails when it is done a second time, again and again, by two threads with names of their own.
-fn repeated(ground: &Ground) -> Done {
-    let rounds = ground.times(10);
-    let work = |who: usize| {
-        let path = |name: &str| ground.path(&format!("{name} {who}"));
+fn repeated(directory: &CheckDirectory) -> CheckResult {
+    let rounds = directory.times(10);
+    let work = |number: usize| {
+        let path = |name: &str| directory.path(&format!("{name} {number}"));
         for _ in 0..rounds {
             fs::create_dir(path("directory"))?;
             fs::rename(path("directory"), path("renamed"))?;
@@ -228,21 +235,21 @@ fn repeated(ground: &Ground) -> Done {
             fs::remove_file(path("file"))?;
             fs::remove_dir(path("renamed"))?;
         }
-        Ok::<_, Broken>(())
+        Ok::<_, CheckFailure>(())
     };
     thread::scope(|scope| {
-        let both = [0, 1].map(|who| scope.spawn(move || work(who)));
+        let both = [0, 1].map(|number| scope.spawn(move || work(number)));
         both.into_iter().try_for_each(|thread| thread.join().expect("it asserts nothing"))
     })?;
-    assert_eq!(fs::read_dir(&ground.here)?.count(), 0);
+    assert_eq!(fs::read_dir(&directory.here)?.count(), 0);
     Ok(())
 }
 
 /// If two clients make the same new file, one succeeds, and the other gets EEXIST.
-fn exclusive(ground: &Ground) -> Done {
-    for round in 0..ground.times(10) {
+fn exclusive(directory: &CheckDirectory) -> CheckResult {
+    for round in 0..directory.times(10) {
         let name = format!("lock {round}");
-        let paths = [ground.path(&name), ground.seen_there(&name)];
+        let paths = [directory.path(&name), directory.path_there(&name)];
         let made = thread::scope(|scope| {
             let both = [&paths[0], &paths[1]].map(|path| scope.spawn(move || errno(File::create_new(path))));
             both.map(|thread| thread.join().expect("it asserts nothing"))
@@ -253,8 +260,8 @@ fn exclusive(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn free_space(ground: &Ground) -> Done {
-    let about = statvfs(&ground.here)?;
+fn free_space(directory: &CheckDirectory) -> CheckResult {
+    let about = statvfs(&directory.here)?;
     let (blocks, free, available) = (about.f_blocks, about.f_bfree, about.f_bavail);
     assert!(
         blocks > 0 && available <= free && free <= blocks,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{Broken, Check, Done, Ground, errno, pattern};
+use super::{Check, CheckDirectory, CheckFailure, CheckResult, errno, pattern};
 use crate::guest::patience::wait_until;
 
 pub(super) const ALL: &[Check] = &[
@@ -36,9 +36,9 @@ fn goes_on(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn removed(ground: &Ground) -> Done {
-    let path = ground.path("file");
-    for _ in 0..ground.times(2) {
+fn removed(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
+    for _ in 0..directory.times(2) {
         let (mut file, mut expected) = (open_new(&path)?, Vec::new());
         goes_on(&mut file, &mut expected)?;
         fs::remove_file(&path)?;
@@ -51,14 +51,15 @@ fn removed(ground: &Ground) -> Done {
         fs::remove_file(&path)?;
         drop(file);
         // A client renames a file that is open, and removes it soon after it is closed.
-        wait_until("no name is left", || Ok(fs::read_dir(&ground.here)?.count() == 0)).map_err(Broken::of)?;
+        wait_until("no name is left", || Ok(fs::read_dir(&directory.here)?.count() == 0))
+            .map_err(CheckFailure::of)?;
     }
     Ok(())
 }
 
-fn replaced(ground: &Ground) -> Done {
-    let (path, new) = (ground.path("file"), ground.path("new"));
-    for _ in 0..ground.times(2) {
+fn replaced(directory: &CheckDirectory) -> CheckResult {
+    let (path, new) = (directory.path("file"), directory.path("new"));
+    for _ in 0..directory.times(2) {
         let (mut file, mut expected) = (open_new(&path)?, Vec::new());
         goes_on(&mut file, &mut expected)?;
         fs::write(&new, "the new one")?;
@@ -70,8 +71,8 @@ fn replaced(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn permissions_gone(ground: &Ground) -> Done {
-    let path = ground.path("file");
+fn permissions_gone(directory: &CheckDirectory) -> CheckResult {
+    let path = directory.path("file");
     let (mut file, mut expected) = (open_new(&path)?, Vec::new());
     for mode in [0o000, 0o400, 0o200] {
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
@@ -79,42 +80,42 @@ fn permissions_gone(ground: &Ground) -> Done {
         assert_eq!(fs::metadata(&path)?.mode() & 0o7777, mode);
     }
     // It may be made so, as 'git' and 'cp' do.
-    let read_only = OpenOptions::new().write(true).create_new(true).mode(0o444).open(ground.path("made"));
+    let read_only = OpenOptions::new().write(true).create_new(true).mode(0o444).open(directory.path("made"));
     read_only?.write_all(b"written all the same")?;
-    assert_eq!(fs::read_to_string(ground.path("made"))?, "written all the same");
+    assert_eq!(fs::read_to_string(directory.path("made"))?, "written all the same");
     Ok(())
 }
 
-fn renamed(ground: &Ground) -> Done {
-    fs::create_dir_all(ground.path("one/below"))?;
-    fs::create_dir(ground.path("two"))?;
-    let (mut file, mut expected) = (open_new(&ground.path("one/below/file"))?, Vec::new());
+fn renamed(directory: &CheckDirectory) -> CheckResult {
+    fs::create_dir_all(directory.path("one/below"))?;
+    fs::create_dir(directory.path("two"))?;
+    let (mut file, mut expected) = (open_new(&directory.path("one/below/file"))?, Vec::new());
     goes_on(&mut file, &mut expected)?;
-    fs::rename(ground.path("one/below/file"), ground.path("two/file"))?;
+    fs::rename(directory.path("one/below/file"), directory.path("two/file"))?;
     goes_on(&mut file, &mut expected)?;
-    fs::rename(ground.path("two"), ground.path("one/below/two"))?;
+    fs::rename(directory.path("two"), directory.path("one/below/two"))?;
     goes_on(&mut file, &mut expected)?;
-    assert!(fs::read(ground.path("one/below/two/file"))? == expected);
+    assert!(fs::read(directory.path("one/below/two/file"))? == expected);
     // The directory above it is moved, too.
-    fs::rename(ground.path("one"), ground.path("three"))?;
+    fs::rename(directory.path("one"), directory.path("three"))?;
     goes_on(&mut file, &mut expected)?;
-    assert!(fs::read(ground.path("three/below/two/file"))? == expected);
+    assert!(fs::read(directory.path("three/below/two/file"))? == expected);
     Ok(())
 }
 
 /// A client that opens a file after another has written and closed it reads the written data, in both
 /// directions.
-fn closed_then_opened(ground: &Ground) -> Done {
-    let paths = [ground.path("file"), ground.seen_there("file")];
+fn closed_then_opened(directory: &CheckDirectory) -> CheckResult {
+    let paths = [directory.path("file"), directory.path_there("file")];
     fs::write(&paths[0], "")?;
-    for round in 0..ground.times(8) {
+    for round in 0..directory.times(8) {
         let expected = pattern(round as u64, 1 + 5000 * (round % 4));
         fs::write(&paths[round % 2], &expected)?;
-        for (who, path) in paths.iter().enumerate() {
+        for (number, path) in paths.iter().enumerate() {
             let found = fs::read(path)?;
             assert!(
                 found == expected,
-                "round {round}, client {who}: {} of {} bytes",
+                "round {round}, client {number}: {} of {} bytes",
                 found.len(),
                 expected.len()
             );
@@ -124,10 +125,10 @@ fn closed_then_opened(ground: &Ground) -> Done {
     Ok(())
 }
 
-fn replaced_there(ground: &Ground) -> Done {
-    let paths = [ground.path("file"), ground.seen_there("file")];
+fn replaced_there(directory: &CheckDirectory) -> CheckResult {
+    let paths = [directory.path("file"), directory.path_there("file")];
     fs::write(&paths[0], "first")?;
-    for round in 0..ground.times(6) {
+    for round in 0..directory.times(6) {
         let (writer, reader) = (round % 2, 1 - round % 2);
         let expected = format!("round {round}");
         let new = paths[writer].with_file_name(format!("new {round}"));
