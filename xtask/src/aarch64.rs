@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::gate::Outcome;
 use crate::machine::{self, AARCH64_LINKER};
-use crate::step::{Failed, Step, root, write_file};
+use crate::step::{CommandStep, Failed, root, write_file};
 use crate::suite::{self, Binary};
 use crate::vm;
 
@@ -35,7 +35,7 @@ struct Built {
 pub(crate) fn outcome() -> Outcome {
     let build = || {
         let target = ["target", "add", TARGET];
-        Step::new("standard library for aarch64", "rustup", &target).run()?;
+        CommandStep::new("standard library for aarch64", "rustup", &target).run()?;
         let arguments = [&["--target", TARGET][..], suite::ALL].concat();
         suite::build(&arguments, VARIABLES)
     };
@@ -52,7 +52,8 @@ fn listed(tests: Vec<Binary>) -> Result<(), Failed> {
     let lab = program("nocopy-vm");
     let mut files = vec![lab.clone(), program("nocopy")];
     files.extend(tests.iter().map(|binary| binary.path.clone()));
-    let tracked = Step::new("files of the repository", "git", &["ls-files", "-z", "--cached"]).captured()?;
+    let tracked =
+        CommandStep::new("files of the repository", "git", &["ls-files", "-z", "--cached"]).captured()?;
     let tracked = tracked.split('\0').filter(|name| !name.is_empty()).map(|name| root().join(name));
     files.extend(tracked.filter(|path| path.is_file()));
     let text = serde_json::to_string_pretty(&Built { lab, tests, files }).expect("strings");

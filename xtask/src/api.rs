@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::gate::Outcome;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 
 const LIST: &str = "docs/api.txt";
 
@@ -81,7 +81,7 @@ impl Surface {
         let rustdoc = root().join("xtask/src/rustdoc-json.sh");
         let options = ["rustdoc", "--quiet", "--package", "nocopy", "--lib", "--features", "tokio"];
         let json = ["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"];
-        Step::cargo("public items", &[&options[..], &json].concat())
+        CommandStep::cargo("public items", &[&options[..], &json].concat())
             .with("RUSTDOC", &rustdoc.display().to_string())
             .run()?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_found_by_the_paths_that_users_name() {
+    fn items_are_found_by_their_public_paths() {
         let surface = Surface::of(&example());
         assert_eq!(surface.summary(), "1 types, 1 functions; 2 hidden, for crates of this workspace");
         let text = surface.text();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_shown() {
+    fn differences_are_shown() {
         assert_eq!(differences("a\nb\n", "a\nb\n"), None);
         assert_eq!(differences("a\nb\n", "a\nc\n").unwrap(), "- b\n+ c\n");
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
 use crate::machine::{CLANG, STRIP, install_bpf_compiler};
-use crate::step::{Failed, Step, files, root, run_all};
+use crate::step::{CommandStep, Failed, files, root, run_all};
 
 /// Builds every `bpf/*.bpf.c` into the object beside it.
 pub(crate) fn build() -> Result<(), Failed> {
@@ -58,5 +58,8 @@ fn compile(source: &Path, object: &Path) -> Result<(), Failed> {
     let here = "-fdebug-compilation-dir=.";
     let options =
         ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", here, "-c", &name, "-o", &object];
-    run_all(&[Step::new("compile for BPF", CLANG, &options), Step::new("strip", STRIP, &["-g", &object])])
+    run_all(&[
+        CommandStep::new("compile for BPF", CLANG, &options),
+        CommandStep::new("strip", STRIP, &["-g", &object]),
+    ])
 }

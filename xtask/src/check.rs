@@ -3,7 +3,7 @@
 //! suites.
 
 use crate::gate::Gate;
-use crate::step::{Failed, Step, files};
+use crate::step::{CommandStep, Failed, files};
 use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust, width};
 
 pub(crate) fn run(gate: &mut Gate) {
@@ -21,16 +21,16 @@ pub(crate) fn run(gate: &mut Gate) {
 }
 
 fn formatting() -> Result<(), Failed> {
-    Step::cargo("formatting", &["fmt", "--all", "--check"]).run()?;
+    CommandStep::cargo("formatting", &["fmt", "--all", "--check"]).run()?;
     // cargo fmt does not see files that a build script makes modules.
     let files = files("crates/nocopy-vm/src/tests", ".rs")?;
     let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     let options = ["--check", "--edition", "2024"];
     let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
-    Step::new("formatting of the VM lab's tests", "rustfmt", &all).run()
+    CommandStep::new("formatting of the VM lab's tests", "rustfmt", &all).run()
 }
 
-fn lints() -> Step {
+fn lints() -> CommandStep {
     let what = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
-    Step::cargo("lints", &what)
+    CommandStep::cargo("lints", &what)
 }

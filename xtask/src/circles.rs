@@ -60,7 +60,7 @@ impl Sources {
 
     /// The files that a file uses, except its own submodules and parents.
     fn uses(&self, user: &Module, file: &File) -> BTreeSet<Module> {
-        let used = file.used.iter().map(|path| self.home(path));
+        let used = file.used.iter().map(|path| self.module_of_item(path));
         used.filter(|used| !used.starts_with(user) && !user.starts_with(used)).collect()
     }
 }
@@ -82,12 +82,12 @@ fn shortest_circle(start: &Module, edges: &Edges<'_>) -> Option<Vec<Module>> {
     while let Some(module) = next.pop_front() {
         for used in edges.get(module).into_iter().flatten() {
             if used == start {
-                let mut way = vec![module.clone()];
-                while let Some(before) = from.get(way.last().expect("has its end")) {
-                    way.push((*before).clone());
+                let mut path_back = vec![module.clone()];
+                while let Some(before) = from.get(path_back.last().expect("has its end")) {
+                    path_back.push((*before).clone());
                 }
-                way.reverse();
-                return Some(way);
+                path_back.reverse();
+                return Some(path_back);
             }
             if !from.contains_key(used) {
                 from.insert(used, module);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_passed_on_lead_to_their_file() {
+    fn reexported_names_lead_to_their_file() {
         let lib = "mod failure;\npub mod call;\npub use failure::Failure;\n";
         let call = "use crate::{Failure, other};\npub enum Error {}\n";
         let of_failure = |text| circles(&[("lib.rs", lib), ("call.rs", call), ("failure.rs", text)]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_and_its_own_submodules_are_one_thing() {
+    fn a_module_and_its_submodules_are_one_unit() {
         let found = circles(&[
             ("main.rs", "mod a;\nuse a::A;\nstruct Root;\n"),
             ("a/mod.rs", "mod b;\nmod c;\nuse b::B;\nuse self::c::C;\nuse crate::Root;\n"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_comments_are_left_out() {
+    fn tests_and_comments_are_ignored() {
         let found = circles(&[
             ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\n#[path = \"made_up.rs\"]\nmod made_up;\nmod c;\n"),
             ("a.rs", "use crate::b::B;\nuse crate::c::C;\n"),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_are_grouped_by_what_they_need() {
+    fn skips_are_grouped_by_requirement() {
         let skips = || Outcome::skipped("a", "needs a card").and(Outcome::skipped("b", "needs a card"));
         let gate = gate(vec![skips().and(Outcome::passed())]);
         let summary = gate.summary();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::senders;
-use crate::step::{Failed, Step};
+use crate::step::{CommandStep, Failed};
 
 /// The file with the verdicts of nightly suites, as rows of a table.
 pub(crate) const VERDICTS: &str = "docs/nightly.md";
@@ -21,7 +21,7 @@ const ELSEWHERE: [&str; 6] = [
 
 /// The current commit, marked if files differ from it; files that suites write do not count.
 pub(crate) fn commit() -> String {
-    let git = |arguments: &[&str]| Step::new("git", "git", arguments).captured().unwrap_or_default();
+    let git = |arguments: &[&str]| CommandStep::new("git", "git", arguments).captured().unwrap_or_default();
     let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));
     let what = ["status", "--porcelain", "--untracked-files=no", "--", "."];
     let changed = git(&[&what[..], &others.each_ref().map(String::as_str)].concat());
@@ -139,7 +139,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_moved_file_has_changed_at_both_places() {
+    fn a_moved_file_has_changed_at_both_paths() {
         let Some(repository) = Repository::new_or_skip() else { return };
         let before = repository.commit("a b/ö");
         repository.run(&["mv", "a b/ö", "moved"]);

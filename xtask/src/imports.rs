@@ -57,22 +57,22 @@ impl Sources {
     }
 
     /// The module that contains the item of a path, through all imports that rename or re-export it.
-    pub(crate) fn home(&self, path: &[String]) -> Module {
-        self.home_by(path, RENAMES_MAX)
+    pub(crate) fn module_of_item(&self, path: &[String]) -> Module {
+        self.resolve(path, RENAMES_MAX)
     }
 
-    fn home_by(&self, path: &[String], renames_left: u32) -> Module {
+    fn resolve(&self, path: &[String], renames_left: u32) -> Module {
         let mut module = Module::new();
-        for (place, name) in path.iter().enumerate() {
+        for (index, name) in path.iter().enumerate() {
             let next = below(&module, std::slice::from_ref(name));
             if self.0.contains_key(&next) {
                 module = next;
                 continue;
             }
-            let meant = self.0.get(&module).and_then(|file| file.names.get(name));
-            return match meant {
-                Some(meant) if renames_left > 0 => {
-                    self.home_by(&below(meant, &path[place + 1..]), renames_left - 1)
+            let target = self.0.get(&module).and_then(|file| file.names.get(name));
+            return match target {
+                Some(target) if renames_left > 0 => {
+                    self.resolve(&below(target, &path[index + 1..]), renames_left - 1)
                 }
                 _ => module,
             };
@@ -87,19 +87,19 @@ impl File {
         let (imports, rest) = imports_of(code);
         for import in imports {
             for (words, name) in tree(&import) {
-                if let Some(meant) = from_root(&words, module, modules) {
-                    names.insert(name, meant.clone());
-                    used.insert(meant);
+                if let Some(target) = from_root(&words, module, modules) {
+                    names.insert(name, target.clone());
+                    used.insert(target);
                 }
             }
         }
-        let meant = |words: Module| match names.get(words.first()?) {
-            Some(meant) => Some(below(meant, &words[1..])),
+        let target = |words: Module| match names.get(words.first()?) {
+            Some(target) => Some(below(target, &words[1..])),
             None => from_root(&words, module, modules),
         };
-        used.extend(paths_of(&rest).filter_map(meant));
+        used.extend(paths_of(&rest).filter_map(target));
         // A name that refers to itself, as 'use crate::a::B' does within 'a', has no other path.
-        names.retain(|name, meant| *meant != below(module, std::slice::from_ref(name)));
+        names.retain(|name, target| *target != below(module, std::slice::from_ref(name)));
         Self { path, names, used }
     }
 }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_are_found_however_they_are_written() {
+    fn imports_of_every_form_are_found() {
         let text = "use crate::one::{A, B};\nuse crate::{two::C, three::{self, D}};\n// crate::comment\nlet x = crate::four::f();\n\
                     use super::five;\nuse super::super::six;\nuse mycrate::no;\n$crate::seven!();\n#[cfg(test)]\nmod tests {\n use crate::test;\n}\n";
         let used = |path: &str, text: &str| -> Vec<String> {

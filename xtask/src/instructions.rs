@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::step::{Failed, Step};
+use crate::step::{CommandStep, Failed};
 use crate::suite::{self, processors, side_by_side};
 
 /// The profile in the workspace's manifest that the loops are built by.
@@ -74,7 +74,7 @@ pub(crate) fn guards() -> Outcome {
 
 fn count_and_compare() -> Result<(), Failed> {
     let what = ["build", "--profile", PROFILE, "--package", "nocopy-loops", "--package", "nocopy-sockets"];
-    Step::cargo("build the loops", &what).run()?;
+    CommandStep::cargo("build the loops", &what).run()?;
     let rings = ROWS.iter().flat_map(|row| [row.judged, row.control]).chain(SHOWN.iter().copied());
     let messages = MESSAGES.iter().map(|&(name, _)| name).chain(MESSAGES_SHOWN.iter().copied());
     let loops = rings.map(|name| ("ring_loop", name)).chain(messages.map(|name| ("message_loop", name)));

@@ -92,7 +92,7 @@ mod tests {
     const LIB: &str = "//! A crate.\n//!\n//! The modules in their layers:\n//!\n//! ```text\n//! high\n//! left  right\n//! low\n//! ```\nmod low;\n";
 
     #[test]
-    fn only_what_lies_below_is_allowed() {
+    fn only_lower_layers_may_be_used() {
         let layers = Layers::declared(LIB).unwrap();
         for (user, used) in [("high", "left"), ("high", "low"), ("right", "low"), ("left", "left")] {
             layers.allow(user, used).unwrap();

@@ -1,14 +1,14 @@
 //! The nightly suite `licences`.
 
 use crate::gate::Outcome;
-use crate::step::{Step, install_subcommand};
+use crate::step::{CommandStep, install_subcommand};
 
 /// Licences, bans and sources of all dependencies. Not `advisories`: their database is fetched from a host
 /// that a build machine need not reach.
 pub(crate) fn outcome() -> Outcome {
     let check = || {
         install_subcommand("deny")?;
-        Step::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"]).run()
+        CommandStep::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"]).run()
     };
     check().into()
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::gate::Outcome;
-use crate::step::{Failed, Step, is_root, run_all};
+use crate::step::{CommandStep, Failed, is_root, run_all};
 
 /// A program that the tests or this one start, a header for compiling, or another file by its path.
 struct Program {
@@ -14,11 +14,11 @@ struct Program {
     /// One package or more.
     apt: &'static str,
     dnf: &'static str,
-    needed: Needed,
+    purpose: Purpose,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needed {
+enum Purpose {
     UnitTests,
     Tests,
     Instructions,
@@ -32,7 +32,7 @@ enum Needed {
     SlowDisk,
 }
 
-impl Needed {
+impl Purpose {
     const fn text(self) -> &'static str {
         match self {
             Self::UnitTests => "unit tests of the library",
@@ -62,9 +62,9 @@ const fn program(
     name: &'static str,
     question: &'static str,
     [apt, dnf]: [&'static str; 2],
-    needed: Needed,
+    purpose: Purpose,
 ) -> Program {
-    Program { name, question, apt, dnf, needed }
+    Program { name, question, apt, dnf, purpose }
 }
 
 /// The BPF compiler has one version, since another writes another object: the one of Debian 12.
@@ -80,52 +80,52 @@ const HEADERS: &str = "/usr/include";
 const RUSTUP: [&str; 2] = ["", ""];
 
 const PROGRAMS: &[Program] = &[
-    program("strace", "--version", ["strace", "strace"], Needed::SlowDisk),
-    program("rustfmt", "--version", RUSTUP, Needed::Checks),
-    program("cargo-clippy", "--version", RUSTUP, Needed::Checks),
+    program("strace", "--version", ["strace", "strace"], Purpose::SlowDisk),
+    program("rustfmt", "--version", RUSTUP, Purpose::Checks),
+    program("cargo-clippy", "--version", RUSTUP, Purpose::Checks),
     // The linker of Rust programs, and the compilers of the programs that run on nocopy-pcap.
-    program("gcc", "--version", ["gcc", "gcc"], Needed::UnitTests),
-    program("g++", "--version", ["g++", "gcc-c++"], Needed::UnitTests),
-    program("ip", "-V", ["iproute2", "iproute"], Needed::UnitTests),
-    program("tc", "-V", ["iproute2", "iproute-tc"], Needed::UnitTests),
+    program("gcc", "--version", ["gcc", "gcc"], Purpose::UnitTests),
+    program("g++", "--version", ["g++", "gcc-c++"], Purpose::UnitTests),
+    program("ip", "-V", ["iproute2", "iproute"], Purpose::UnitTests),
+    program("tc", "-V", ["iproute2", "iproute-tc"], Purpose::UnitTests),
     // Its package includes libpcap, which compiles filters.
-    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::UnitTests),
-    program("git", "--version", ["git", "git"], Needed::Tests),
-    program("tshark", "--version", ["tshark", "wireshark-cli"], Needed::Tests),
-    program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
-    program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
-    program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
+    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Purpose::UnitTests),
+    program("git", "--version", ["git", "git"], Purpose::Tests),
+    program("tshark", "--version", ["tshark", "wireshark-cli"], Purpose::Tests),
+    program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Purpose::Tests),
+    program("ngrep", "-V", ["ngrep", "ngrep"], Purpose::Tests),
+    program("nmap", "--version", ["nmap", "nmap"], Purpose::Tests),
     // Programs that send datagrams: one as users write it, and a well-known one.
-    program("python3", "--version", ["python3", "python3"], Needed::Tests),
-    program("nuttcp", "-V", ["nuttcp", "nuttcp"], Needed::Tests),
-    program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
+    program("python3", "--version", ["python3", "python3"], Purpose::Tests),
+    program("nuttcp", "-V", ["nuttcp", "nuttcp"], Purpose::Tests),
+    program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Purpose::Tests),
     // For a program of the bench, which gcc compiles.
-    program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),
+    program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Purpose::Tests),
     // Includes the packages that it needs to serve a directory. The bench compares with it.
     program(
         "ganesha.nfsd",
         "-v",
         ["nfs-ganesha nfs-ganesha-vfs rpcbind", "nfs-ganesha nfs-ganesha-vfs rpcbind"],
-        Needed::Tests,
+        Purpose::Tests,
     ),
-    program("valgrind", "--version", ["valgrind", "valgrind"], Needed::Instructions),
-    program(CLANG, "--version", ["clang-14", "clang"], Needed::Bpf),
-    program(STRIP, "--version", ["llvm-14", "llvm"], Needed::Bpf),
-    program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Needed::VmLab),
+    program("valgrind", "--version", ["valgrind", "valgrind"], Purpose::Instructions),
+    program(CLANG, "--version", ["clang-14", "clang"], Purpose::Bpf),
+    program(STRIP, "--version", ["llvm-14", "llvm"], Purpose::Bpf),
+    program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Purpose::VmLab),
     program(
         AARCH64_LINKER,
         "--version",
         ["gcc-aarch64-linux-gnu libc6-dev-arm64-cross", "gcc-aarch64-linux-gnu"],
-        Needed::Aarch64,
+        Purpose::Aarch64,
     ),
     program(
         "qemu-system-aarch64",
         "--version",
         ["qemu-system-arm", "qemu-system-aarch64-core"],
-        Needed::Aarch64Lab,
+        Purpose::Aarch64Lab,
     ),
-    program("debootstrap", "--version", ["debootstrap", "debootstrap"], Needed::Newcomer),
-    program("/usr/share/i18n/locales/de_DE", "", ["locales", "glibc-locale-source"], Needed::Machines),
+    program("debootstrap", "--version", ["debootstrap", "debootstrap"], Purpose::Newcomer),
+    program("/usr/share/i18n/locales/de_DE", "", ["locales", "glibc-locale-source"], Purpose::Machines),
 ];
 
 impl Program {
@@ -133,7 +133,7 @@ impl Program {
         if self.question.is_empty() {
             return Path::new(HEADERS).join(self.name).exists(); // an absolute path replaces the directory
         }
-        Step::new(self.name, self.name, &[self.question]).succeeds_quietly()
+        CommandStep::new(self.name, self.name, &[self.question]).succeeds_quietly()
     }
 }
 
@@ -144,67 +144,68 @@ pub(crate) fn has_namespaces() -> bool {
 
 /// Installs the programs that unit tests start, as a step of the gate.
 pub(crate) fn programs_for_unit_tests() -> Outcome {
-    installed(Needed::UnitTests)
+    installed(Purpose::UnitTests)
 }
 
 /// Installs the programs that any test starts, as a step of the gate.
 pub(crate) fn programs_for_tests() -> Outcome {
-    programs_for_unit_tests().then(|| installed(Needed::Tests))
+    programs_for_unit_tests().then(|| installed(Purpose::Tests))
 }
 
 pub(crate) fn aarch64_compiler() -> Outcome {
-    installed(Needed::Aarch64)
+    installed(Purpose::Aarch64)
 }
 
 /// Installs the installer of a bare Debian.
 pub(crate) fn debian_installer() -> Outcome {
-    installed(Needed::Newcomer)
+    installed(Purpose::Newcomer)
 }
 
 /// Installs the sources of locales.
 pub(crate) fn locales() -> Outcome {
-    installed(Needed::Machines)
+    installed(Purpose::Machines)
 }
 
 /// Installs strace.
 pub(crate) fn system_call_tracer() -> Outcome {
-    installed(Needed::SlowDisk)
+    installed(Purpose::SlowDisk)
 }
 
 /// Installs valgrind.
 pub(crate) fn valgrind() -> Outcome {
-    installed(Needed::Instructions)
+    installed(Purpose::Instructions)
 }
 
-fn installed(needed: Needed) -> Outcome {
-    match install_missing(needed) {
-        Err(failed) if !is_root() || !has_apt() => Outcome::unavailable(needed.text(), failed.to_string()),
+fn installed(purpose: Purpose) -> Outcome {
+    match install_missing(purpose) {
+        Err(failed) if !is_root() || !has_apt() => Outcome::unavailable(purpose.text(), failed.to_string()),
         done => done.into(),
     }
 }
 
 /// Installs the BPF compiler; returns false if this system has no package of that version.
 pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
-    if missing(Needed::Bpf).is_empty() {
+    if missing(Purpose::Bpf).is_empty() {
         return Ok(true);
     }
     if !is_root() || !has_apt() {
         return Ok(false);
     }
-    Step::new("list packages", "apt-get", &["update", "-qq"]).run()?;
-    let is_packaged = Step::new("look for the compiler", "apt-cache", &["show", CLANG]).succeeds_quietly();
+    CommandStep::new("list packages", "apt-get", &["update", "-qq"]).run()?;
+    let is_packaged =
+        CommandStep::new("look for the compiler", "apt-cache", &["show", CLANG]).succeeds_quietly();
     if !is_packaged {
         return Ok(false);
     }
-    install_missing(Needed::Bpf).map(|()| true)
+    install_missing(Purpose::Bpf).map(|()| true)
 }
 
-fn missing(needed: Needed) -> Vec<&'static Program> {
-    PROGRAMS.iter().filter(|program| program.needed == needed && !program.is_there()).collect()
+fn missing(purpose: Purpose) -> Vec<&'static Program> {
+    PROGRAMS.iter().filter(|program| program.purpose == purpose && !program.is_there()).collect()
 }
 
-fn install_missing(needed: Needed) -> Result<(), Failed> {
-    let missing = missing(needed);
+fn install_missing(purpose: Purpose) -> Result<(), Failed> {
+    let missing = missing(purpose);
     if missing.is_empty() {
         return Ok(());
     }
@@ -213,11 +214,11 @@ fn install_missing(needed: Needed) -> Result<(), Failed> {
     packages.dedup();
     if !is_root() || !has_apt() {
         let lines = install_lines(&missing);
-        return Err(Failed(format!("missing for the {}: {}; {lines}", needed.text(), names.join(", "))));
+        return Err(Failed(format!("missing for the {}: {}; {lines}", purpose.text(), names.join(", "))));
     }
     run_all(&[
-        Step::new("list packages", "apt-get", &["update", "-qq"]),
-        Step::new(
+        CommandStep::new("list packages", "apt-get", &["update", "-qq"]),
+        CommandStep::new(
             &format!("install {}", packages.join(" ")),
             "apt-get",
             &[&["install", "-y", "-qq", "--no-install-recommends"], &packages[..]].concat(),
@@ -227,7 +228,7 @@ fn install_missing(needed: Needed) -> Result<(), Failed> {
 }
 
 pub(crate) fn has_apt() -> bool {
-    Step::new("apt-get", "apt-get", &["--version"]).succeeds_quietly()
+    CommandStep::new("apt-get", "apt-get", &["--version"]).succeeds_quietly()
 }
 
 fn install_lines(missing: &[&Program]) -> String {
@@ -244,8 +245,8 @@ fn install_lines(missing: &[&Program]) -> String {
 /// Prints which requirements of the tests are installed; returns false if one is missing.
 pub(crate) fn doctor() -> bool {
     println!("{:<22} {:<8} needed for", "what", "there");
-    let row = |what: &str, there: bool, needed: &str| {
-        println!("{what:<22} {:<8} {needed}", if there { "yes" } else { "NO" });
+    let row = |what: &str, there: bool, purpose: &str| {
+        println!("{what:<22} {:<8} {purpose}", if there { "yes" } else { "NO" });
         there
     };
     let mut all = row("root", is_root(), "tests that make network namespaces, AF_XDP, BPF, the VM lab");
@@ -253,14 +254,14 @@ pub(crate) fn doctor() -> bool {
     all &= row("BTF", Path::new("/sys/kernel/btf/vmlinux").exists(), "nocopy profile and its tests");
     let mut absent: Vec<&Program> = Vec::new();
     for program in PROGRAMS {
-        if !row(program.name, program.is_there(), program.needed.text()) {
+        if !row(program.name, program.is_there(), program.purpose.text()) {
             absent.push(program);
         }
     }
-    if absent.iter().any(|program| program.needed == Needed::Checks) {
+    if absent.iter().any(|program| program.purpose == Purpose::Checks) {
         println!("\ninstall parts of the toolchain: 'rustup component add rustfmt clippy'");
     }
-    absent.retain(|program| !program.needed.is_optional());
+    absent.retain(|program| !program.purpose.is_optional());
     let packaged: Vec<&Program> = absent.iter().copied().filter(|program| !program.apt.is_empty()).collect();
     if !packaged.is_empty() {
         println!("\ninstall what is missing, {}", install_lines(&packaged));

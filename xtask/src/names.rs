@@ -372,10 +372,10 @@ fn names_of(code: &str) -> Vec<Name> {
     if let Some(names) = names_of_command(code) {
         return names;
     }
-    match kind_of(code) {
-        Kind::Own => vec![Name::Path(code.to_owned())],
-        Kind::Other => Vec::new(),
-        Kind::NoPath => names_of_item(code),
+    match code_kind(code) {
+        CodeKind::Own => vec![Name::Path(code.to_owned())],
+        CodeKind::Other => Vec::new(),
+        CodeKind::NoPath => names_of_item(code),
     }
 }
 
@@ -410,7 +410,7 @@ fn is_name(word: &str) -> bool {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum CodeKind {
     /// A path of this repository.
     Own,
     /// Of the machine, of a program's output, or something else with a slash.
@@ -418,16 +418,20 @@ enum Kind {
     NoPath,
 }
 
-fn kind_of(code: &str) -> Kind {
+fn code_kind(code: &str) -> CodeKind {
     let ends_with = |ends: &[&str]| ends.iter().any(|end| code.ends_with(end));
     let is_source = ends_with(&[".rs", ".md"]);
     if !code.contains('/') && !is_source {
-        return if ends_with(&[".pcapng", ".json", ".jsonl", ".html"]) { Kind::Other } else { Kind::NoPath };
+        return if ends_with(&[".pcapng", ".json", ".jsonl", ".html"]) {
+            CodeKind::Other
+        } else {
+            CodeKind::NoPath
+        };
     }
     let is_own = code.starts_with(|c: char| c.is_ascii_lowercase()) || is_source;
     let is_elsewhere = NOT_IN_GIT.iter().chain(&["/", ".", "nocopy."]).any(|start| code.starts_with(start));
     let is_path = code.chars().all(|c| is_of_identifier(c) || "./-".contains(c)) && !code.contains("NAME");
-    if is_own && is_path && !is_elsewhere { Kind::Own } else { Kind::Other }
+    if is_own && is_path && !is_elsewhere { CodeKind::Own } else { CodeKind::Other }
 }
 
 /// The names in a line of a block: of a command, or the sources of a drawing.
@@ -435,7 +439,7 @@ fn names_of_block_line(line: &str) -> Vec<Name> {
     let command = line.split(" #").next().unwrap_or_default().trim();
     names_of_command(command).unwrap_or_else(|| {
         let words = line.split(|c: char| c.is_whitespace() || "(),:".contains(c));
-        let files = words.filter(|word| word.ends_with(".rs") && kind_of(word) == Kind::Own);
+        let files = words.filter(|word| word.ends_with(".rs") && code_kind(word) == CodeKind::Own);
         files.map(|word| Name::Path(word.to_owned())).collect()
     })
 }
@@ -472,7 +476,7 @@ mod tests {
 
     const CODE: &str = r#"
 /// nocopy never_existed
-pub(crate) enum Way { ReadWrite } // gone
+pub(crate) enum SendMode { ReadWrite } // gone
 fn receive_timeout() { open("udp://host", "uring-zerocopy"); }
 #[derive(Debug, Args)]
 struct SendArguments {
@@ -493,7 +497,7 @@ pub(crate) enum Command {
 }
 "#;
 
-    const API: &str = "9 types\n\nstruct nocopy::message::Endpoint { kind }\n    post(self, buffer)\n    (hidden) look(self)\n\nenum nocopy::Way\n";
+    const API: &str = "9 types\n\nstruct nocopy::message::Endpoint { kind }\n    post(self, buffer)\n    (hidden) look(self)\n\nenum nocopy::SendMode\n";
 
     fn sources() -> Sources {
         let mut sources = Sources::default();
@@ -517,8 +521,8 @@ pub(crate) enum Command {
             "udp/",
             "sender.rs",
             "README.md",
-            "Way",
-            "Way::ReadWrite",
+            "SendMode",
+            "SendMode::ReadWrite",
             "receive_timeout()",
             "receive_timeout(Duration)",
             "SendArguments<T>",
@@ -540,20 +544,23 @@ pub(crate) enum Command {
         for (code, what) in [
             ("udp/gone.rs", "udp/gone.rs: no file or directory"),
             ("p/sender.rs", "p/sender.rs: no file or directory"),
-            ("Way::never_existed", "never_existed: not in the sources"),
+            ("SendMode::never_existed", "never_existed: not in the sources"),
             ("gone", "gone: not in the sources"),
             ("--target", "--target: no command has this option"),
             ("nocopy read-write", "read-write: neither nocopy nor xtask has this command"),
             ("nocopy send --file x", "--file: no command has this option"),
         ] {
-            assert_eq!(missing(&format!("# A title\n\ntext `Way`\nand `{code}`")), [format!("4: {what}")]);
+            assert_eq!(
+                missing(&format!("# A title\n\ntext `SendMode`\nand `{code}`")),
+                [format!("4: {what}")]
+            );
         }
     }
 
     #[test]
     fn parts_of_public_types_are_those_of_the_list() {
         assert_eq!(
-            missing("`Way` `Endpoint::send`"),
+            missing("`SendMode` `Endpoint::send`"),
             [
                 "1: Endpoint: not in the sources",
                 "1: send: not in the sources",
@@ -568,7 +575,7 @@ pub(crate) enum Command {
         let sources = sources();
         assert!(["post", "look", "kind"].iter().all(|part| sources.has_part("Endpoint", part)));
         // Another crate has a type of that name, too.
-        assert!(!sources.has_part("Endpoint", "self") && sources.has_part("Way", "anything"));
+        assert!(!sources.has_part("Endpoint", "self") && sources.has_part("SendMode", "anything"));
     }
 
     #[test]
@@ -585,7 +592,7 @@ pub(crate) enum Command {
     }
 
     #[test]
-    fn what_is_no_name_of_the_project_is_left_alone() {
+    fn foreign_code_is_ignored() {
         for code in [
             "/etc/gone",
             "~/gone",
@@ -614,7 +621,7 @@ pub(crate) enum Command {
     #[test]
     fn code_may_go_over_the_end_of_a_line() {
         assert_eq!(
-            missing("The `nocopy\nsend --gone` and `Way`.\n\nAn odd ` mark.\n\n`gone`"),
+            missing("The `nocopy\nsend --gone` and `SendMode`.\n\nAn odd ` mark.\n\n`gone`"),
             ["1: --gone: no command has this option", "6: gone: not in the sources",]
         );
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::step::{Failed, Step, root, run_all};
+use crate::step::{CommandStep, Failed, root, run_all};
 
 /// The scripts and the programs (`crates/nocopy` is all that these use).
 const SCRIPTS: &str = "xtask/newcomer";
@@ -42,10 +42,14 @@ fn prepare(debian: &Path) -> Result<(), Failed> {
     let install = ["--mount", "debootstrap", PACKAGES, SUITE, &place("")];
     let programs = root().join(SCRIPTS).join("programs").display().to_string();
     run_all(&[
-        Step::cargo("crates", &["fetch", "--locked"]),
-        Step::new("a bare Debian", "unshare", &install),
-        Step::new("clone", "git", &["clone", "--quiet", ".", &place("root/nocopy")]),
-        Step::new("programs of a newcomer", "cp", &["--recursive", &programs, &place("root/programs")]),
+        CommandStep::cargo("crates", &["fetch", "--locked"]),
+        CommandStep::new("a bare Debian", "unshare", &install),
+        CommandStep::new("clone", "git", &["clone", "--quiet", ".", &place("root/nocopy")]),
+        CommandStep::new(
+            "programs of a newcomer",
+            "cp",
+            &["--recursive", &programs, &place("root/programs")],
+        ),
     ])?;
     let script = |task| (root().join(SCRIPTS).join(task), debian.join("root").join(task));
     let lock = (root().join("Cargo.lock"), debian.join("root/Cargo.lock"));
@@ -63,15 +67,15 @@ fn failed(path: &Path, error: &std::io::Error) -> Failed {
 fn run(debian: &Path, task: &str) -> Outcome {
     let enter = root().join(SCRIPTS).join("enter.sh").display().to_string();
     let [debian, cargo, rustup] =
-        [debian.to_owned(), home("CARGO_HOME", ".cargo"), home("RUSTUP_HOME", ".rustup")]
+        [debian.to_owned(), user_directory("CARGO_HOME", ".cargo"), user_directory("RUSTUP_HOME", ".rustup")]
             .map(|path| path.display().to_string());
     let namespaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-eu"];
     let arguments = [&namespaces[..], &[&enter, &debian, &cargo, &rustup, task]].concat();
-    Step::new(task, "unshare", &arguments).run().into()
+    CommandStep::new(task, "unshare", &arguments).run().into()
 }
 
 /// A directory of Rust: from the environment variable, or the usual one.
-fn home(variable: &str, usual: &str) -> PathBuf {
+fn user_directory(variable: &str, usual: &str) -> PathBuf {
     let named = env::var_os(variable).map(PathBuf::from);
     named.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(usual))
 }

@@ -17,7 +17,7 @@ use rows::{Row, Run};
 
 use crate::gate::{Gate, Outcome};
 use crate::git::{Git, VERDICTS, commit};
-use crate::step::{Failed, Step, is_root, root};
+use crate::step::{CommandStep, Failed, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, program};
 use crate::workspace::Workspace;
@@ -368,7 +368,7 @@ fn nfs() -> Outcome {
     let [name, version] = FSX;
     let place = program("tools", "").display().to_string();
     let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &place];
-    let installed = Step::cargo("install fsx", &what).run();
+    let installed = CommandStep::cargo("install fsx", &what).run();
     installed.map_or_else(Outcome::from, |()| nfs_clients::outcome().and(vm::outcome_of_nfs()))
 }
 
@@ -380,7 +380,7 @@ fn sanitizer() -> Outcome {
 }
 
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
-    let date = Step::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
+    let date = CommandStep::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
     let row = format!("| {name} | {} | {} | {} |", outcome.line(), commit(), date.trim());
     let path = root().join(VERDICTS);
     let written =
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inputs_exist_and_leave_the_verdicts_out() {
+    fn inputs_exist_without_the_verdicts() {
         for Nightly { name, inputs, .. } in ALL {
             for input in *inputs {
                 assert!(root().join(input).exists(), "{name}: {input}");

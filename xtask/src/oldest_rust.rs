@@ -3,7 +3,7 @@
 
 use crate::gate::Outcome;
 use crate::imports::read;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::workspace::Workspace;
 
 const README: &str = "README.md";
@@ -13,7 +13,7 @@ const DIRECTORY: &str = "target/oldest-rust";
 
 /// The nightly suite: the oldest Rust checks everything.
 pub(crate) fn outcome() -> Outcome {
-    if !Step::new("rustup there", "rustup", &["--version"]).succeeds_quietly() {
+    if !CommandStep::new("rustup there", "rustup", &["--version"]).succeeds_quietly() {
         return Outcome::unavailable("oldest-rust", "rustup, which installs the oldest Rust");
     }
     let checked = || {
@@ -22,19 +22,19 @@ pub(crate) fn outcome() -> Outcome {
         install(version)?;
         let check = ["check", "--workspace", "--all-targets", "--all-features", "--locked"];
         let what = [&["run", version, "cargo"], &check[..], &["--target-dir", DIRECTORY]].concat();
-        Step::new(&format!("check with Rust {version}"), "rustup", &what).run()?;
+        CommandStep::new(&format!("check with Rust {version}"), "rustup", &what).run()?;
         Ok(Outcome::passed().with_remark(format!("Rust {version}")))
     };
     checked().unwrap_or_else(|failed: Failed| failed.into())
 }
 
 fn install(version: &str) -> Result<(), Failed> {
-    let is_installed = Step::new("Rust there", "rustup", &["run", version, "cargo", "--version"]);
+    let is_installed = CommandStep::new("Rust there", "rustup", &["run", version, "cargo", "--version"]);
     if is_installed.succeeds_quietly() {
         return Ok(());
     }
     let what = ["toolchain", "install", version, "--profile", "minimal", "--no-self-update"];
-    Step::new(&format!("install Rust {version}"), "rustup", &what).run()
+    CommandStep::new(&format!("install Rust {version}"), "rustup", &what).run()
 }
 
 /// Whether all crates and README name the same oldest Rust.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::step::{Failed, Step, files, root};
+use crate::step::{CommandStep, Failed, files, root};
 
 /// The unpacked contents of packages.
 #[derive(Debug)]
@@ -27,13 +27,14 @@ impl Unpacked {
         fs::create_dir_all(&root).map_err(failed)?;
         let cache = format!("Dir::Cache::archives={}", self::root().join(&archives).display());
         let what = ["install", "-y", "-qq", "--no-install-recommends", "--download-only", "--reinstall"];
-        Step::new("list packages", "apt-get", &["update", "-qq"]).run()?;
+        CommandStep::new("list packages", "apt-get", &["update", "-qq"]).run()?;
         let packages: BTreeSet<&str> = packages.into_iter().collect();
         let all: Vec<&str> = what.into_iter().chain(["-o", &cache]).chain(packages).collect();
-        Step::new("fetch packages", "apt-get", &all).run()?;
+        CommandStep::new("fetch packages", "apt-get", &all).run()?;
         for archive in files(&archives, ".deb")? {
             let (archive, root) = (archive.display().to_string(), root.display().to_string());
-            Step::new(&format!("unpack {archive}"), "dpkg-deb", &["-x", &archive, &root]).captured()?;
+            CommandStep::new(&format!("unpack {archive}"), "dpkg-deb", &["-x", &archive, &root])
+                .captured()?;
         }
         Ok(Self { root })
     }
@@ -80,6 +81,6 @@ impl Unpacked {
 
 fn version_of(archive: &Path) -> Result<String, Failed> {
     let archive = archive.display().to_string();
-    let field = Step::new("version", "dpkg-deb", &["--field", &archive, "Version"]).captured()?;
+    let field = CommandStep::new("version", "dpkg-deb", &["--field", &archive, "Version"]).captured()?;
     Ok(field.trim().to_owned())
 }

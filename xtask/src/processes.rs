@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_started_process_and_its_own_are_found() {
+    fn a_process_and_its_descendants_are_found() {
         let mut child = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
         let is_found = || below(Pid::from_child(&child)).len() == 1;
         while !is_found() {

@@ -27,7 +27,7 @@ pub(crate) struct Started {
     child: Child,
     group: Pid,
     line: String,
-    said: PathBuf,
+    printed: PathBuf,
 }
 
 impl Started {
@@ -38,15 +38,15 @@ impl Started {
         line: &str,
     ) -> Result<Self, Failed> {
         let count = fs::read_dir(directory).map_or(0, Iterator::count);
-        let said = directory.join(format!("said-{count}"));
+        let printed = directory.join(format!("said-{count}"));
         let failed = |error: io::Error| Failed(format!("'{line}': {error}"));
-        let output = File::create(&said).map_err(failed)?;
+        let output = File::create(&printed).map_err(failed)?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]).current_dir(directory).process_group(0);
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         let child = namespace.run(|| command.spawn()).map_err(failed)?;
-        Ok(Self { group: Pid::from_child(&child), child, line: line.to_owned(), said })
+        Ok(Self { group: Pid::from_child(&child), child, line: line.to_owned(), printed })
     }
 
     /// Waits until it has ended, successfully.
@@ -66,7 +66,7 @@ impl Started {
     /// What it printed, once it has ended successfully.
     pub(crate) fn output(mut self) -> Result<String, Failed> {
         self.wait()?;
-        Ok(self.said())
+        Ok(self.printed())
     }
 
     /// The process of the line itself.
@@ -103,12 +103,12 @@ impl Started {
     }
 
     /// What it has printed so far.
-    pub(crate) fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    pub(crate) fn printed(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.printed).unwrap_or_default()).into_owned()
     }
 
     pub(crate) fn failed(&self, why: &str) -> Failed {
-        Failed(format!("'{}': {why}\n{}", self.line, self.said()))
+        Failed(format!("'{}': {why}\n{}", self.line, self.printed()))
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn is_root() -> bool {
 }
 
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct CommandStep {
     name: String,
     program: String,
     arguments: Vec<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Step {
     directory: PathBuf,
 }
 
-impl Step {
+impl CommandStep {
     pub(crate) fn new(name: &str, program: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let (name, program) = (name.to_owned(), program.to_owned());
@@ -156,17 +156,17 @@ pub(crate) fn after_shell(line: &str, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failed> {
-    steps.iter().try_for_each(Step::run)
+pub(crate) fn run_all(steps: &[CommandStep]) -> Result<(), Failed> {
+    steps.iter().try_for_each(CommandStep::run)
 }
 
 /// Installs a subcommand of cargo, unless it is there.
 pub(crate) fn install_subcommand(name: &str) -> Result<(), Failed> {
-    if Step::cargo(name, &[name, "--version"]).succeeds_quietly() {
+    if CommandStep::cargo(name, &[name, "--version"]).succeeds_quietly() {
         return Ok(());
     }
     let package = format!("cargo-{name}");
-    Step::cargo(&format!("install {package}"), &["install", &package, "--locked"]).run()
+    CommandStep::cargo(&format!("install {package}"), &["install", &package, "--locked"]).run()
 }
 
 /// Writes a file, in a directory that may have to be made.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gate::{Failure, Note, Outcome};
 use crate::git::commit;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::suite::program;
 
 /// The files that determine what the machines run, without tests and documents.
@@ -62,17 +62,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failed> {
 /// builds them with the features that all other builds have, so most of it is there.
 fn build() -> Result<(), Failed> {
     let what = ["test", "--workspace", "--all-features", "--no-run", "--test", "command"];
-    Step::cargo("build the VM lab", &what).run()
+    CommandStep::cargo("build the VM lab", &what).run()
 }
 
 /// The same, fast: emulated, a server of files that is not optimised makes hours of a suite.
 fn build_fast() -> Result<(), Failed> {
     let what = ["build", "--release", "--package", "nocopy-vm", "--package", "nocopy-cli"];
-    Step::cargo("build the VM lab, optimised", &what).run()
+    CommandStep::cargo("build the VM lab, optimised", &what).run()
 }
 
-fn lab(profile: &str, arguments: &[&str]) -> Step {
-    Step::new("the VM lab", &program(profile, "nocopy-vm").display().to_string(), arguments)
+fn lab(profile: &str, arguments: &[&str]) -> CommandStep {
+    CommandStep::new("the VM lab", &program(profile, "nocopy-vm").display().to_string(), arguments)
 }
 
 pub(crate) fn outcome() -> Outcome {
@@ -81,14 +81,14 @@ pub(crate) fn outcome() -> Outcome {
         (Ok(inputs), Ok(())) => inputs,
         (Err(failed), _) | (_, Err(failed)) => return failed.into(),
     };
-    if let Some(kept) = Kept::of(inputs) {
-        let remark = format!("nothing changed since it passed at {}: not run again", kept.commit);
-        return Outcome { passed: kept.rows, ..Outcome::default() }.with_remark(remark);
+    if let Some(saved) = SavedVerdict::of(inputs) {
+        let remark = format!("nothing changed since it passed at {}: not run again", saved.commit);
+        return Outcome { passed: saved.rows, ..Outcome::default() }.with_remark(remark);
     }
     let outcome = judged("debug", &[], RESULTS);
     // The result is kept only if the files are still the same.
     if outcome.is_good() && self::inputs().is_ok_and(|after| after == inputs) {
-        Kept::remember(inputs, outcome.passed);
+        SavedVerdict::save(inputs, outcome.passed);
     }
     outcome
 }
@@ -143,7 +143,7 @@ struct Row {
     result: String,
     failure: Option<String>,
     complaints: Vec<String>,
-    failed_before: Option<Before>,
+    failed_before: Option<FirstFailure>,
     measured: Vec<Measured>,
 }
 
@@ -160,7 +160,7 @@ struct Measured {
 
 /// How a flaky row failed first.
 #[derive(Deserialize)]
-struct Before {
+struct FirstFailure {
     stall: Option<String>,
 }
 
@@ -228,23 +228,23 @@ impl Measured {
 
 /// A run that passed, and the files it was made from.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SavedVerdict {
     inputs: u64,
     rows: usize,
     commit: String,
 }
 
-impl Kept {
+impl SavedVerdict {
     /// The run that passed with these inputs, if the last one that passed is that.
     fn of(inputs: u64) -> Option<Self> {
-        let kept: Self = serde_json::from_str(&fs::read_to_string(Self::path()?).ok()?).ok()?;
-        (kept.inputs == inputs).then_some(kept)
+        let saved: Self = serde_json::from_str(&fs::read_to_string(Self::path()?).ok()?).ok()?;
+        (saved.inputs == inputs).then_some(saved)
     }
 
     /// Beside the lab's kernels, so that another checkout finds it.
-    fn remember(inputs: u64, rows: usize) {
-        let kept = Self { inputs, rows, commit: commit() };
-        let text = serde_json::to_string(&kept).expect("numbers and a string");
+    fn save(inputs: u64, rows: usize) {
+        let saved = Self { inputs, rows, commit: commit() };
+        let text = serde_json::to_string(&saved).expect("numbers and a string");
         let written = Self::path().map(|path| {
             fs::create_dir_all(path.parent().expect("a file in a directory"))
                 .and_then(|()| fs::write(path, text))
@@ -271,7 +271,7 @@ fn inputs() -> Result<u64, Failed> {
     let mut hasher = DefaultHasher::new();
     for (program, question) in [("rustc", "--version"), ("qemu-system-x86_64", "--version")] {
         // Without QEMU there is no verdict to be kept.
-        Step::new(program, program, &[question]).captured().ok().hash(&mut hasher);
+        CommandStep::new(program, program, &[question]).captured().ok().hash(&mut hasher);
     }
     fs::read_to_string("/proc/sys/kernel/osrelease").ok().hash(&mut hasher);
     ["RUSTFLAGS", "NOCOPY_TEST_SEED"].map(std::env::var_os).hash(&mut hasher);

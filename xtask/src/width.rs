@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_are_as_wide_as_code_and_what_is_drawn_may_be_wider() {
+    fn wide_comments_are_found_and_drawings_allowed() {
         let text = "//! 34567890\n//! 345678901\n  // 3456789 1\nlet code = 1;\n/// ```\n/// assert!(true);\n/// ```\n\
                     /// 3456789 1\n/// | a table |\n//  drawn ─ here\n/// two  spaces\nlet wide_code = 1; // 1234\n";
         assert_eq!(wide_lines(text, 12).collect::<Vec<_>>(), [2, 3, 8]);

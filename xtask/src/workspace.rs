@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::step::{Failed, Step};
+use crate::step::{CommandStep, Failed};
 
 /// What decides how every crate is built.
 const FILES_OF_ALL: [&str; 2] = ["Cargo.lock", "Cargo.toml"];
@@ -37,7 +37,7 @@ impl Workspace {
     pub(crate) fn read() -> Result<Self, Failed> {
         let what = ["metadata", "--no-deps", "--format-version", "1", "--offline"];
         let name = "crates of the workspace";
-        let text = Step::cargo(name, &what).captured()?;
+        let text = CommandStep::cargo(name, &what).captured()?;
         Self::parse(&text).map_err(|error| Failed(format!("{name}: {error}")))
     }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_counts_with_what_it_is_built_from() {
+    fn a_crate_includes_its_dependencies() {
         let all = workspace(r#""1.88""#).with_dependencies(&["crates/top", "docs"]);
         let crates = ["base", "for-tests", "middle", "top"].map(|name| format!("crates/{name}"));
         assert_eq!(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_no_crate_stay_alone() {
+    fn paths_outside_of_crates_are_unchanged() {
         assert_eq!(
             workspace(r#""1.88""#).with_dependencies(&["crates", "crates/top/src"]),
             ["crates", "crates/top/src"]

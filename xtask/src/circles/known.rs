@@ -6,7 +6,7 @@ use super::Circle;
 
 /// A circle that stays until an issue opens it.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownCircle {
     pub(super) issue: &'static str,
     /// The directory of the crate.
     pub(super) directory: &'static str,
@@ -16,15 +16,15 @@ pub(super) struct Known {
 
 const ROAD: &str = "One road for a message";
 
-const fn of_nocopy(issue: &'static str, files: &'static str) -> Known {
-    Known { issue, directory: "crates/nocopy", files }
+const fn of_nocopy(issue: &'static str, files: &'static str) -> KnownCircle {
+    KnownCircle { issue, directory: "crates/nocopy", files }
 }
 
-const fn of_proto(issue: &'static str, files: &'static str) -> Known {
-    Known { issue, directory: "crates/nocopy-proto", files }
+const fn of_proto(issue: &'static str, files: &'static str) -> KnownCircle {
+    KnownCircle { issue, directory: "crates/nocopy-proto", files }
 }
 
-pub(super) const ALL: &[Known] = &[
+pub(super) const ALL: &[KnownCircle] = &[
     of_nocopy(
         ROAD,
         "message/arrivals.rs message/builder.rs message/carrier/any.rs message/carrier/mod.rs \
@@ -43,7 +43,7 @@ pub(super) const ALL: &[Known] = &[
     ),
 ];
 
-impl Known {
+impl KnownCircle {
     fn files(&self) -> BTreeSet<&str> {
         self.files.split_whitespace().collect()
     }
@@ -51,7 +51,7 @@ impl Known {
 
 /// Compares the circles found, each with the directory of its crate, with the known ones. Errors: a circle
 /// that is not known, or a known one that is smaller now, or gone.
-pub(super) fn compare(found: &[(String, Circle)], known: &[Known]) -> Result<(), String> {
+pub(super) fn compare(found: &[(String, Circle)], known: &[KnownCircle]) -> Result<(), String> {
     let complaints = [
         (
             "these files import each other in a circle; move what they share below them",
@@ -71,8 +71,9 @@ pub(super) fn compare(found: &[(String, Circle)], known: &[Known]) -> Result<(),
 }
 
 /// The circles that are not within a known one.
-fn new(directory: &str, circle: &Circle, known: &[Known]) -> Vec<String> {
-    let known: Vec<_> = known.iter().filter(|known| known.directory == directory).map(Known::files).collect();
+fn new(directory: &str, circle: &Circle, known: &[KnownCircle]) -> Vec<String> {
+    let known: Vec<_> =
+        known.iter().filter(|known| known.directory == directory).map(KnownCircle::files).collect();
     let files: Vec<&str> = circle.keys().map(String::as_str).collect();
     if is_within(&files, &known) {
         return Vec::new();
@@ -91,7 +92,7 @@ fn is_within(files: &[impl AsRef<str>], known: &[BTreeSet<&str>]) -> bool {
 }
 
 /// What is left of a known circle that is smaller now.
-fn smaller(known: &Known, found: &[(String, Circle)]) -> Option<String> {
+fn smaller(known: &KnownCircle, found: &[(String, Circle)]) -> Option<String> {
     let files = known.files();
     let mut left = Vec::new();
     for (_, circle) in found.iter().filter(|(directory, _)| directory == known.directory) {
@@ -120,9 +121,9 @@ mod tests {
     use super::*;
     use crate::imports::Sources;
 
-    const KNOWN: &[Known] = &[
-        Known { issue: "An issue", directory: "crates/one", files: "a.rs b.rs" },
-        Known { issue: "Another issue", directory: "crates/one", files: "c.rs d.rs" },
+    const KNOWN: &[KnownCircle] = &[
+        KnownCircle { issue: "An issue", directory: "crates/one", files: "a.rs b.rs" },
+        KnownCircle { issue: "Another issue", directory: "crates/one", files: "c.rs d.rs" },
     ];
 
     /// Compares a crate of files 'a' to 'e', of which each uses some.
@@ -161,8 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_circle_is_listed_as_what_is_left() {
-        let known = Known { issue: "An issue", directory: "crates/one", files: "a.rs b.rs c.rs d.rs e.rs" };
+    fn a_smaller_circle_is_listed_by_its_remainder() {
+        let known =
+            KnownCircle { issue: "An issue", directory: "crates/one", files: "a.rs b.rs c.rs d.rs e.rs" };
         let circle = |files: &[&str]| files.iter().map(|file| ((*file).to_owned(), Vec::new())).collect();
         let found = |circles: &[&[&str]]| {
             circles.iter().map(|files| ("crates/one".to_owned(), circle(files))).collect::<Vec<_>>()

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_face_is_read_as_it_is_printed() {
+    fn a_face_round_trips_as_text() {
         let face = Face::of(FACTORS.iter().map(|factor| factor.values[0]));
         assert_eq!(face.to_string().parse(), Ok(face));
         let face: Face = "terminal=40 home=usual".parse().unwrap();

@@ -16,7 +16,7 @@ pub(crate) use wear::become_with;
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::suite::side_by_side;
 
 /// The tests of `--quick`, of the command, and of what prints its tables, by the beginnings of their names.
@@ -57,7 +57,7 @@ fn german() -> Result<PathBuf, Failed> {
     fs::create_dir_all(&locales).map_err(|error| Failed(format!("{}: {error}", locales.display())))?;
     if !german.exists() {
         let path = german.display().to_string();
-        Step::new("make a locale", "localedef", &["-i", "de_DE", "-f", "UTF-8", &path]).run()?;
+        CommandStep::new("make a locale", "localedef", &["-i", "de_DE", "-f", "UTF-8", &path]).run()?;
     }
     Ok(locales)
 }
@@ -78,7 +78,7 @@ fn tests_with(face: &Face, locales: &Path) -> Result<(Option<i32>, String), Fail
     let checkout = checkout(name)?;
     let text = face.to_string();
     let what = [&["xtask", "test", "--face", &text], &TESTS[..]].concat();
-    let mut step = Step::cargo(&text, &what)
+    let mut step = CommandStep::cargo(&text, &what)
         .within(&checkout)
         .with("LOCPATH", &locales.display().to_string())
         // Each commit is built once.
@@ -95,7 +95,7 @@ fn tests_with(face: &Face, locales: &Path) -> Result<(Option<i32>, String), Fail
 fn checkout(name: &str) -> Result<PathBuf, Failed> {
     let place = root().join(PLACE).join(name);
     let (from, to) = (root().display().to_string(), place.display().to_string());
-    let git = |arguments: &[&str]| Step::new("checkout", "git", arguments).run();
+    let git = |arguments: &[&str]| CommandStep::new("checkout", "git", arguments).run();
     if !place.exists() {
         git(&["clone", "--quiet", &from, &to])?;
     }

@@ -3,7 +3,7 @@
 
 use crate::gate::Outcome;
 use crate::senders::write_table;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::suite::program;
 
 const DOCUMENT: &str = "docs/nfs.md";
@@ -17,14 +17,14 @@ pub(crate) fn outcome() -> Outcome {
 }
 
 fn table() -> Result<String, Failed> {
-    Step::cargo("build nocopy", &["build", "--package", "nocopy-cli"]).run()?;
+    CommandStep::cargo("build nocopy", &["build", "--package", "nocopy-cli"]).run()?;
     let place = program("nfs-clients", "").display().to_string();
     let install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target", &place, NFS_RS];
-    Step::new("install nfs-rs", "python3", &install).run()?;
+    CommandStep::new("install nfs-rs", "python3", &install).run()?;
     let question = ["-W", "-f", "${Version}", "libnfs-utils"];
-    let version = Step::new("version of libnfs", "dpkg-query", &question).captured()?;
+    let version = CommandStep::new("version of libnfs", "dpkg-query", &question).captured()?;
     let script = root().join("xtask/src/nfs_clients/calls.py").display().to_string();
     let nocopy = program("debug", "nocopy").display().to_string();
-    let calls = Step::new("calls of clients", "python3", &[&script, &nocopy, version.trim()]);
+    let calls = CommandStep::new("calls of clients", "python3", &[&script, &nocopy, version.trim()]);
     calls.with("PYTHONPATH", &place).captured()
 }

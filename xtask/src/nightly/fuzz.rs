@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::gate::Outcome;
-use crate::step::{Step, files, install_subcommand, root};
+use crate::step::{CommandStep, files, install_subcommand, root};
 use crate::suite::{processors, side_by_side};
 
 /// For each target, if nothing else is asked for.
@@ -45,10 +45,10 @@ fn each_for(seconds: impl Fn(usize) -> u32) -> Outcome {
 }
 
 /// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.
-fn command(name: &str, arguments: &[&str]) -> Step {
+fn command(name: &str, arguments: &[&str]) -> CommandStep {
     let arguments = [&["fuzz"], arguments].concat();
     // The library's release profile takes minutes for every target.
-    Step::cargo(name, &arguments)
+    CommandStep::cargo(name, &arguments)
         .with("RUSTC_BOOTSTRAP", "1")
         .with("CARGO_PROFILE_RELEASE_LTO", "off")
         .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")

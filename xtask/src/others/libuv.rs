@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::{Found, How, Tests, Verdicts, run};
-use crate::step::{Failed, Step, root};
+use super::{LibraryMode, PartResult, Tests, Verdicts, run};
+use crate::step::{CommandStep, Failed, root};
 
 /// The crate that holds the sources, as a package that needs nothing else.
 const MANIFEST: &str = "[package]
@@ -41,11 +41,12 @@ pub(super) fn prepare() -> Result<Libuv, Failed> {
     let sources = sources(&directory)?;
     let (from, to) = (sources.display().to_string(), directory.join("build").display().to_string());
     let configure = ["-S", &from, "-B", &to, "-DCMAKE_BUILD_TYPE=Debug", "-DBUILD_TESTING=ON"];
-    Step::new("configure libuv", "cmake", &configure).captured()?;
+    CommandStep::new("configure libuv", "cmake", &configure).captured()?;
     let build = ["--build", &to, "--target", "uv_run_tests", "--parallel", "2"];
-    Step::new("build libuv's tests", "cmake", &build).captured()?;
+    CommandStep::new("build libuv's tests", "cmake", &build).captured()?;
     let program = directory.join("build/uv_run_tests");
-    let list = Step::new("tests of libuv", &program.display().to_string(), &["--list"]).with(AS_ROOT, "1");
+    let list =
+        CommandStep::new("tests of libuv", &program.display().to_string(), &["--list"]).with(AS_ROOT, "1");
     let names = list.captured()?;
     let is_wanted = |name: &&str| KINDS.iter().any(|kind| name.starts_with(kind));
     let tests = names.lines().map(str::trim).filter(is_wanted).map(str::to_owned).collect();
@@ -68,9 +69,9 @@ fn sources(directory: &Path) -> Result<PathBuf, Failed> {
     }
     let manifest = directory.join("Cargo.toml").display().to_string();
     let what = ["metadata", "--format-version", "1", "--manifest-path", &manifest];
-    let said = Step::cargo("sources of libuv", &what).captured()?;
+    let metadata = CommandStep::cargo("sources of libuv", &what).captured()?;
     let metadata: Metadata =
-        serde_json::from_str(&said).map_err(|error| Failed(format!("cargo: {error}")))?;
+        serde_json::from_str(&metadata).map_err(|error| Failed(format!("cargo: {error}")))?;
     let package = metadata.packages.into_iter().find(|package| package.name == "libuv-sys2");
     let package = package.ok_or_else(|| Failed("cargo: has not found the sources of libuv".into()))?;
     Ok(package.manifest_path.with_file_name("libuv"))
@@ -81,19 +82,19 @@ impl Tests for Libuv {
         self.tests.clone()
     }
 
-    fn run(&self, name: &str, how: How) -> Result<Found, Failed> {
-        let said = self.directory.join("build").join(format!("said-{name}"));
+    fn run(&self, name: &str, mode: LibraryMode) -> Result<PartResult, Failed> {
+        let output_path = self.directory.join("build").join(format!("said-{name}"));
         let mut command = Command::new(&self.program);
         command.arg(name).current_dir(self.directory.join("build")).env(AS_ROOT, "1");
-        let ran = run(command, how, &said)?;
-        let printed = fs::read_to_string(&said).unwrap_or_default();
+        let test_run = run(command, mode, &output_path)?;
+        let printed = fs::read_to_string(&output_path).unwrap_or_default();
         let is_skipped = printed.contains("# SKIP");
-        let verdict = match ran.status {
+        let verdict = match test_run.status {
             Some(status) if status.success() && is_skipped => "skipped".to_owned(),
             Some(status) if status.success() => "passed".to_owned(),
             Some(status) => status.to_string(),
             None => "it did not end".to_owned(),
         };
-        Ok(Found { verdicts: Verdicts::from([(name.to_owned(), verdict)]), joined: ran.joined })
+        Ok(PartResult { verdicts: Verdicts::from([(name.to_owned(), verdict)]), joined: test_run.joined })
     }
 }

@@ -6,21 +6,21 @@
 
 mod libuv;
 mod python;
-mod ran;
+mod test_run;
 
 use std::collections::BTreeMap;
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::step::{Failed, Step};
+use crate::step::{CommandStep, Failed};
 use crate::suite::{processors, side_by_side};
-pub(super) use ran::{How, run};
-pub(crate) use ran::{read_report, report_file};
+pub(super) use test_run::{LibraryMode, run};
+pub(crate) use test_run::{read_report, report_file};
 
 type Verdicts = BTreeMap<String, String>;
 
 #[derive(Debug, Default)]
-struct Found {
+struct PartResult {
     verdicts: Verdicts,
     /// Datagrams that joined bursts.
     joined: u64,
@@ -30,7 +30,7 @@ trait Tests: Sync {
     /// Parts that run by themselves.
     fn parts(&self) -> Vec<String>;
 
-    fn run(&self, name: &str, how: How) -> Result<Found, Failed>;
+    fn run(&self, name: &str, mode: LibraryMode) -> Result<PartResult, Failed>;
 }
 
 /// How often a test that differs is run again, each time without the library and with it.
@@ -50,7 +50,7 @@ fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome 
     }
     let ready = || {
         let library = ["build", "--package", "nocopy-sockets"];
-        Step::cargo("build the library that joins datagrams", &library).run()?;
+        CommandStep::cargo("build the library that joins datagrams", &library).run()?;
         prepare()
     };
     ready().map_or_else(Outcome::from, |tests| compare(&tests))
@@ -59,10 +59,10 @@ fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome 
 /// Runs all parts, with and without the library.
 fn compare(tests: &impl Tests) -> Outcome {
     let deadline_us = fastrand::u32(1..200);
-    let ways = [How::Joining { deadline_us: 0 }, How::Joining { deadline_us }];
+    let modes = [LibraryMode::Joining { deadline_us: 0 }, LibraryMode::Joining { deadline_us }];
     let parts = tests.parts();
     // Most tests wait most of the time.
-    let all = side_by_side(2 * processors(), &parts, |part| compare_part(tests, part, &ways));
+    let all = side_by_side(2 * processors(), &parts, |part| compare_part(tests, part, &modes));
     let joined: u64 = all.iter().map(|(_, joined)| joined).sum();
     let outcome = all.into_iter().map(|(outcome, _)| outcome).reduce(Outcome::and).unwrap_or_default();
     outcome.with_remark(format!("{joined} datagrams joined bursts; deadlines 0 and {deadline_us} us"))
@@ -70,25 +70,25 @@ fn compare(tests: &impl Tests) -> Outcome {
 
 /// The tests of one part that have the same verdict in all ways, those that have not, and how many datagrams
 /// joined.
-fn compare_part(tests: &impl Tests, part: &str, ways: &[How]) -> (Outcome, u64) {
+fn compare_part(tests: &impl Tests, part: &str, modes: &[LibraryMode]) -> (Outcome, u64) {
     eprintln!("xtask: {part}");
-    let plain = match tests.run(part, How::Plainly) {
+    let plain = match tests.run(part, LibraryMode::Without) {
         Ok(found) => found.verdicts,
         Err(failed) => return (failed.into(), 0),
     };
     let (mut differ, mut joined) = (BTreeMap::new(), 0);
-    for &how in ways {
-        match tests.run(part, how) {
+    for &mode in modes {
+        match tests.run(part, mode) {
             Ok(found) => {
                 joined += found.joined;
-                differ.extend(differences(&plain, &found.verdicts).into_iter().map(|name| (name, how)));
+                differ.extend(differences(&plain, &found.verdicts).into_iter().map(|name| (name, mode)));
             }
             Err(failed) => return (failed.into(), joined),
         }
     }
     let mut outcome = Outcome { passed: plain.len() - differ.len().min(plain.len()), ..Outcome::default() };
-    for (name, how) in differ {
-        outcome = outcome.and(once_more(tests, &name, how));
+    for (name, mode) in differ {
+        outcome = outcome.and(repeat_alone(tests, &name, mode));
     }
     (outcome, joined)
 }
@@ -101,18 +101,19 @@ fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
 
 /// Repeats one test whose verdicts differ, with the library and without, because such a test may fail now and
 /// then even without it.
-fn once_more(tests: &impl Tests, name: &str, how: How) -> Outcome {
-    eprintln!("xtask: {name} differs ({how:?}); once more, alone");
+fn repeat_alone(tests: &impl Tests, name: &str, mode: LibraryMode) -> Outcome {
+    eprintln!("xtask: {name} differs ({mode:?}); once more, alone");
     let mut seen = String::new();
     for _ in 0..TRIES {
-        let both = tests.run(name, How::Plainly).and_then(|plain| Ok((plain, tests.run(name, how)?)));
+        let both =
+            tests.run(name, LibraryMode::Without).and_then(|plain| Ok((plain, tests.run(name, mode)?)));
         match both {
             Ok((plain, ours)) if plain.verdicts == ours.verdicts => return Outcome::passed(),
             Ok((plain, ours)) => seen += &format!("{:?} without, {:?} with\n", plain.verdicts, ours.verdicts),
             Err(Failed(text)) => seen += &text,
         }
     }
-    Outcome::failed(name, format!("{how:?}:\n{seen}"))
+    Outcome::failed(name, format!("{mode:?}:\n{seen}"))
 }
 
 #[cfg(test)]
@@ -124,33 +125,36 @@ mod tests {
     }
 
     /// A test that fails in its first `fails_with` runs, if it runs with the library.
-    struct Made {
+    struct FakeTests {
         fails_with: usize,
         runs: std::sync::atomic::AtomicUsize,
     }
 
-    impl Tests for Made {
+    impl Tests for FakeTests {
         fn parts(&self) -> Vec<String> {
             vec!["part".into()]
         }
 
-        fn run(&self, _: &str, how: How) -> Result<Found, Failed> {
+        fn run(&self, _: &str, mode: LibraryMode) -> Result<PartResult, Failed> {
             let run = self.runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let fails = how != How::Plainly && run < self.fails_with;
+            let fails = mode != LibraryMode::Without && run < self.fails_with;
             let verdict = if fails { "failed" } else { "passed" };
-            Ok(Found { verdicts: verdicts(&[("one", verdict)]), joined: u64::from(how != How::Plainly) })
+            Ok(PartResult {
+                verdicts: verdicts(&[("one", verdict)]),
+                joined: u64::from(mode != LibraryMode::Without),
+            })
         }
     }
 
-    fn made(fails_with: usize) -> Outcome {
-        compare(&Made { fails_with, runs: 0.into() })
+    fn fake_outcome(fails_with: usize) -> Outcome {
+        compare(&FakeTests { fails_with, runs: 0.into() })
     }
 
     #[test]
     fn a_test_that_always_differs_fails_the_suite() {
-        assert!(made(0).is_good());
-        assert!(made(3).is_good(), "it did not differ when it was alone");
-        assert_eq!(made(usize::MAX).failures.len(), 1);
+        assert!(fake_outcome(0).is_good());
+        assert!(fake_outcome(3).is_good(), "it did not differ when it was alone");
+        assert_eq!(fake_outcome(usize::MAX).failures.len(), 1);
     }
 
     #[test]

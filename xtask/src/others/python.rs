@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::ran::end_of;
-use super::{Found, How, Tests, Verdicts, run};
+use super::test_run::end_of;
+use super::{LibraryMode, PartResult, Tests, Verdicts, run};
 use crate::packages::Unpacked;
 use crate::step::{Failed, root};
 
@@ -61,20 +61,23 @@ impl Tests for Python {
         MODULES.iter().map(|module| format!("test.{module}")).collect()
     }
 
-    fn run(&self, name: &str, how: How) -> Result<Found, Failed> {
-        let [file, said] = ["verdicts", "said"].map(|what| self.directory.join(format!("{what}-{name}")));
+    fn run(&self, name: &str, mode: LibraryMode) -> Result<PartResult, Failed> {
+        let [file, output_path] =
+            ["verdicts", "said"].map(|what| self.directory.join(format!("{what}-{name}")));
         let _ = fs::remove_file(&file);
         let mut command = Command::new(self.unpacked.path("usr/bin/python3.11"));
         command.arg("verdicts.py").arg(&file).args([name, LEFT_OUT]).current_dir(&self.directory);
         command.envs(self.unpacked.variables());
-        let ran = run(command, how, &said)?;
+        let test_run = run(command, mode, &output_path)?;
         let written = fs::read_to_string(&file).unwrap_or_default();
         let verdicts: Verdicts = written.lines().filter_map(verdict).collect();
-        match ran.status {
+        match test_run.status {
             Some(status) if status.success() && !verdicts.is_empty() => {
-                Ok(Found { verdicts, joined: ran.joined })
+                Ok(PartResult { verdicts, joined: test_run.joined })
             }
-            status => Err(Failed(format!("{name} ({how:?}): ended with {status:?}\n{}", end_of(&said)))),
+            status => {
+                Err(Failed(format!("{name} ({mode:?}): ended with {status:?}\n{}", end_of(&output_path))))
+            }
         }
     }
 }

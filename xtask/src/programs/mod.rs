@@ -2,7 +2,7 @@
 //! of docs/run.md.
 //!
 //! Each program runs four times, each time at the right end of a veth pair of its own, on the same traffic
-//! from the left end: twice without nocopy, then with `nocopy run`, which looks on, and with
+//! from the left end: twice without nocopy, then with `nocopy run`, which is passive, and with
 //! `nocopy run --take`. All four must show the same, each packet once, and both reports must be whole.
 
 mod table;
@@ -24,19 +24,19 @@ use crate::packages::Unpacked;
 use crate::processes;
 use crate::senders::{DOCUMENT, write_table};
 use crate::started::Started;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::suite;
-use table::{ALL, End, Program};
+use table::{ALL, Program, ProgramEnd};
 
 const NAME: &str = "programs";
 
 /// The client that reads what argus writes.
 const FURTHER_PACKAGES: &[&str] = &["argus-client"];
 
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A program that has slept at so many looks has seen what there is.
-const LOOKS: usize = 5;
+/// A program that has slept at so many polls has seen what there is.
+const SLEEPING_POLLS: usize = 5;
 
 pub(crate) fn outcome() -> Outcome {
     if !machine::has_apt() || !machine::has_namespaces() {
@@ -47,7 +47,7 @@ pub(crate) fn outcome() -> Outcome {
 
 fn prepared() -> Result<Unpacked, Failed> {
     let build = ["build", "--package", "nocopy-cli", "--package", "nocopy-pcap"];
-    Step::cargo("build nocopy and its libpcap", &build).run()?;
+    CommandStep::cargo("build nocopy and its libpcap", &build).run()?;
     // Daemons become children of this process, which ends them.
     set_child_subreaper(Some(getpid())).map_err(|error| Failed(format!("subreaper: {error}")))?;
     let packages = ALL.iter().map(|program| program.package);
@@ -71,15 +71,15 @@ fn all(unpacked: &Unpacked) -> Outcome {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    Plainly,
-    Again,
-    LookingOn,
+enum RunMode {
+    Plain,
+    PlainAgain,
+    Passive,
     Taking,
 }
 
 /// What a program did in one run.
-struct Seen {
+struct RunResult {
     packets: u64,
     shown: String,
     /// The exit code as a shell gives it.
@@ -107,22 +107,22 @@ impl Verdict {
 
     fn find(&mut self, unpacked: &Unpacked, program: &Program) -> Result<(), Failed> {
         self.version = unpacked.version(program.package)?;
-        let run = |how| Run::of(unpacked, program, how);
-        let plain = run(How::Plainly)?;
-        self.compare(program, &plain, &run(How::Again)?, "two runs without nocopy");
-        let looking_on = run(How::LookingOn)?;
-        self.compare(program, &plain, &looking_on, "without nocopy and with it");
+        let run = |mode| Run::of(unpacked, program, mode);
+        let plain = run(RunMode::Plain)?;
+        self.compare(program, &plain, &run(RunMode::PlainAgain)?, "two runs without nocopy");
+        let passive = run(RunMode::Passive)?;
+        self.compare(program, &plain, &passive, "without nocopy and with it");
         self.is_same = self.faults.is_empty();
-        let taking = run(How::Taking)?;
+        let taking = run(RunMode::Taking)?;
         self.taken = taking.packets;
         self.compare(program, &plain, &taking, "without nocopy and with --take");
-        let faults = [looking_on, taking].map(|seen| seen.faults_of_report).concat();
+        let faults = [passive, taking].map(|result| result.faults_of_report).concat();
         self.is_reported = faults.is_empty();
         self.faults.extend(faults);
         Ok(())
     }
 
-    fn compare(&mut self, program: &Program, one: &Seen, other: &Seen, what: &str) {
+    fn compare(&mut self, program: &Program, one: &RunResult, other: &RunResult, what: &str) {
         let sent = program.packets();
         if (one.packets, other.packets) != (sent, sent) {
             self.faults.push(format!("{what}: saw {} and {} packets of {sent}", one.packets, other.packets));
@@ -154,7 +154,7 @@ impl Verdict {
     /// Written only if there are no faults.
     fn row(&self, program: &Program) -> String {
         let (name, sent) = (program.name, program.packets());
-        let looking = if program.looks_on { ", looking on" } else { "" };
+        let looking = if program.is_passive { ", looking on" } else { "" };
         format!(
             "| {name} | {} | the same | {} of {sent}{looking} | whole | {} |\n",
             self.version, self.taken, program.output.without
@@ -173,16 +173,16 @@ fn difference(one: &str, other: &str) -> Option<String> {
 /// One run of a program.
 struct Run<'a> {
     program: &'a Program,
-    how: How,
+    mode: RunMode,
     lab: Lab,
     directory: PathBuf,
     variables: Vec<(&'static str, String)>,
 }
 
 impl<'a> Run<'a> {
-    fn of(unpacked: &Unpacked, program: &'a Program, how: How) -> Result<Seen, Failed> {
+    fn of(unpacked: &Unpacked, program: &'a Program, mode: RunMode) -> Result<RunResult, Failed> {
         let name: String = program.name.chars().filter(char::is_ascii_alphanumeric).collect();
-        let directory = root().join("target").join(NAME).join("run").join(format!("{name}-{how:?}"));
+        let directory = root().join("target").join(NAME).join("run").join(format!("{name}-{mode:?}"));
         let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).map_err(failed)?;
@@ -193,10 +193,10 @@ impl<'a> Run<'a> {
         let mut variables = unpacked.variables();
         variables.retain(|(name, _)| *name != "PYTHONHOME"); // Python is the system's
         let nocopy = suite::program("debug", "nocopy").display().to_string();
-        let run = match how {
-            How::Plainly | How::Again => String::new(),
-            How::LookingOn => format!("{nocopy} run --json --report=report --"),
-            How::Taking => format!("{nocopy} run --take --json --report=report --"),
+        let run = match mode {
+            RunMode::Plain | RunMode::PlainAgain => String::new(),
+            RunMode::Passive => format!("{nocopy} run --json --report=report --"),
+            RunMode::Taking => format!("{nocopy} run --take --json --report=report --"),
         };
         // This process may have been started in the background of a shell, which ignores interrupts.
         let run = format!("env --default-signal=INT {run}");
@@ -204,10 +204,10 @@ impl<'a> Run<'a> {
         variables.extend([("run", run), ("root", unpacked.path("").display().to_string())]);
         variables.extend([("TZ", utc), ("LC_ALL", plain)]);
         let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
-        let run = Run { program, how, lab, directory, variables };
-        let seen = run.play();
+        let run = Run { program, mode, lab, directory, variables };
+        let result = run.run_traffic();
         end_daemons();
-        seen.map_err(|Failed(why)| Failed(format!("{how:?}: {why}\n{}", run.files())))
+        result.map_err(|Failed(why)| Failed(format!("{mode:?}: {why}\n{}", run.files())))
     }
 
     fn at_left(&self, line: &str) -> Result<Started, Failed> {
@@ -218,30 +218,33 @@ impl<'a> Run<'a> {
         Started::start(self.lab.right().namespace(), &self.directory, &self.variables, line)
     }
 
-    fn play(&self) -> Result<Seen, Failed> {
+    fn run_traffic(&self) -> Result<RunResult, Failed> {
         let program = self.program;
         self.at_left(program.before)?.wait()?;
         let mut started = self.at_right(program.line)?;
-        if program.end != End::Itself {
+        if program.end != ProgramEnd::Itself {
             self.wait_until_ready(&mut started)?;
             self.feed(&mut started)?;
         }
         match program.end {
-            End::Interrupted => started.interrupt(),
-            End::Asked(line) => self.at_right(line)?.wait()?,
-            End::Itself => {}
+            ProgramEnd::Interrupted => started.interrupt(),
+            ProgramEnd::Asked(line) => self.at_right(line)?.wait()?,
+            ProgramEnd::Itself => {}
         }
         let status = started.ended()?;
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or_default();
-        let counted =
-            if program.output.counted.is_empty() { program.output.seen } else { program.output.counted };
-        let packets = self.number(counted)?;
-        let shown = self.at_right(program.output.shown)?.output()?;
-        let faults_of_report = match self.how {
-            How::Plainly | How::Again => Vec::new(),
-            How::LookingOn | How::Taking => self.faults_of_report(code),
+        let final_count = if program.output.final_count.is_empty() {
+            program.output.count
+        } else {
+            program.output.final_count
         };
-        Ok(Seen { packets, shown, code, faults_of_report })
+        let packets = self.number(final_count)?;
+        let shown = self.at_right(program.output.shown)?.output()?;
+        let faults_of_report = match self.mode {
+            RunMode::Plain | RunMode::PlainAgain => Vec::new(),
+            RunMode::Passive | RunMode::Taking => self.faults_of_report(code),
+        };
+        Ok(RunResult { packets, shown, code, faults_of_report })
     }
 
     fn wait_until_ready(&self, started: &mut Started) -> Result<(), Failed> {
@@ -268,30 +271,33 @@ impl<'a> Run<'a> {
     fn feed(&self, started: &mut Started) -> Result<(), Failed> {
         let rounds = table::ROUNDS;
         self.at_left(&format!("exec python3 -E traffic.py nc0 {rounds}"))?.wait()?;
-        let more = match self.program.needs_more {
+        let more = match self.program.needs_more_traffic {
             true => Some(self.at_left("exec python3 -E traffic.py nc0 more")?),
             false => None,
         };
         let start = Instant::now();
         // How many it has not shown is found out when it has ended.
-        while self.look()? < self.program.packets() && start.elapsed() < PATIENCE && !started.has_ended() {
-            sleep(LOOK);
+        while self.count_shown()? < self.program.packets()
+            && start.elapsed() < PATIENCE
+            && !started.has_ended()
+        {
+            sleep(POLL_INTERVAL);
         }
         drop(more);
         wait_until_asleep(started)?;
-        self.look().map(drop)
+        self.count_shown().map(drop)
     }
 
-    fn look(&self) -> Result<u64, Failed> {
-        self.at_right(self.program.output.asked)?.output()?;
-        self.number(self.program.output.seen)
+    fn count_shown(&self) -> Result<u64, Failed> {
+        self.at_right(self.program.output.query)?.output()?;
+        self.number(self.program.output.count)
     }
 
     /// The number that a line prints; 0 if it prints none.
     fn number(&self, line: &str) -> Result<u64, Failed> {
         let mut started = self.at_right(line)?;
         started.ended()?;
-        Ok(started.said().trim().parse().unwrap_or(0))
+        Ok(started.printed().trim().parse().unwrap_or(0))
     }
 
     fn file(&self, name: &str) -> String {
@@ -313,14 +319,14 @@ impl<'a> Run<'a> {
     fn faults_of_report(&self, code: i32) -> Vec<String> {
         let text = self.file("report");
         let Ok(report) = serde_json::from_str::<Value>(&text) else {
-            return vec![format!("{:?}: the report is not JSON: {text}", self.how)];
+            return vec![format!("{:?}: the report is not JSON: {text}", self.mode)];
         };
-        let is_taking = self.how == How::Taking;
+        let is_taking = self.mode == RunMode::Taking;
         let ended = report["exit_code"].as_i64().or_else(|| Some(128 + report["signal"].as_i64()?));
         let mut faults = Vec::new();
         let mut expect = |what: &str, found: &Value, is_expected: bool| {
             if !is_expected {
-                faults.push(format!("{:?}: the report has {what} {found}", self.how));
+                faults.push(format!("{:?}: the report has {what} {found}", self.mode));
             }
         };
         expect("schema", &report["schema"], report["schema"] == "nocopy.run/1");
@@ -329,7 +335,7 @@ impl<'a> Run<'a> {
         expect("the end", &report["exit_code"], ended == Some(i64::from(code)));
         let handles = report["handles"].as_array().map(Vec::as_slice).unwrap_or_default();
         for handle in handles {
-            let mode = if is_taking && !self.program.looks_on { "take" } else { "passive" };
+            let mode = if is_taking && !self.program.is_passive { "take" } else { "passive" };
             let state = if self.program.closes { "closed" } else { "left" };
             let is_right = [("library", "nocopy"), ("interface", "nc1"), ("mode", mode), ("state", state)];
             expect("a handle", handle, is_right.iter().all(|(field, value)| handle[field] == *value));
@@ -337,7 +343,7 @@ impl<'a> Run<'a> {
             expect(
                 "a note",
                 handle,
-                note.contains("this process lacks CAP_") == (is_taking && self.program.looks_on),
+                note.contains("this process lacks CAP_") == (is_taking && self.program.is_passive),
             );
         }
         let received = handles.iter().filter_map(|handle| handle["counts"]["received"].as_u64()).max();
@@ -353,18 +359,18 @@ fn wait_until(started: &mut Started, what: &str, mut is_true: impl FnMut() -> bo
         if start.elapsed() > PATIENCE || started.has_ended() {
             return Err(started.failed(&format!("waited for '{what}'")));
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// Waits until a program and all its processes sleep, look after look.
+/// Waits until a program and all its processes sleep, poll after poll.
 fn wait_until_asleep(started: &mut Started) -> Result<(), Failed> {
-    let mut looks = 0;
+    let mut sleeping_polls = 0;
     let process = started.process();
     wait_until(started, "sleep", || {
-        looks = if is_asleep(process) { looks + 1 } else { 0 };
-        looks == LOOKS
+        sleeping_polls = if is_asleep(process) { sleeping_polls + 1 } else { 0 };
+        sleeping_polls == SLEEPING_POLLS
     })
 }
 

@@ -18,25 +18,25 @@ pub(super) struct Program {
     /// Packets that match: of each round, and others.
     pub(super) matching: [u64; 2],
     pub(super) output: Output,
-    pub(super) end: End,
+    pub(super) end: ProgramEnd,
     /// Whether its handle is closed, by itself or by its exit; otherwise a signal kills it.
     pub(super) closes: bool,
     /// It gives up the privileges that taking needs before it opens its capture: with `--take`, too, it looks
     /// on.
-    pub(super) looks_on: bool,
+    pub(super) is_passive: bool,
     /// It shows packets only when others follow: of a host that is left out.
-    pub(super) needs_more: bool,
+    pub(super) needs_more_traffic: bool,
 }
 
 /// Where its output is read.
 #[derive(Debug)]
 pub(super) struct Output {
     /// Asks it, while it runs, what it has seen. Empty: its files tell.
-    pub(super) asked: &'static str,
+    pub(super) query: &'static str,
     /// Prints how many of these packets have been shown so far.
-    pub(super) seen: &'static str,
-    /// Prints how many packets it has seen, when it has ended. Empty: as `seen`.
-    pub(super) counted: &'static str,
+    pub(super) count: &'static str,
+    /// Prints how many packets it has seen, when it has ended. Empty: as `count`.
+    pub(super) final_count: &'static str,
     /// Prints the output that is compared.
     pub(super) shown: &'static str,
     /// What `shown` leaves out, since it differs between any two runs.
@@ -45,7 +45,7 @@ pub(super) struct Output {
 
 /// How it ends, when it has seen everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ProgramEnd {
     Interrupted,
     /// A line asks it to.
     Asked(&'static str),
@@ -55,17 +55,17 @@ pub(super) enum End {
 
 impl Program {
     pub(super) fn packets(&self) -> u64 {
-        let rounds = if self.end == End::Itself { 0 } else { ROUNDS };
+        let rounds = if self.end == ProgramEnd::Itself { 0 } else { ROUNDS };
         self.matching[0] * rounds + self.matching[1]
     }
 
-    const fn asked(mut self, asked: &'static str) -> Self {
-        self.output.asked = asked;
+    const fn query(mut self, query: &'static str) -> Self {
+        self.output.query = query;
         self
     }
 
-    const fn counted(mut self, counted: &'static str) -> Self {
-        self.output.counted = counted;
+    const fn final_count(mut self, final_count: &'static str) -> Self {
+        self.output.final_count = final_count;
         self
     }
 }
@@ -74,7 +74,7 @@ const fn program(
     [name, package]: [&'static str; 2],
     matching: [u64; 2],
     [line, ready]: [&'static str; 2],
-    [seen, shown]: [&'static str; 2],
+    [count, shown]: [&'static str; 2],
     without: &'static str,
 ) -> Program {
     Program {
@@ -84,11 +84,11 @@ const fn program(
         line,
         ready,
         matching,
-        output: Output { asked: "", seen, counted: "", shown, without },
-        end: End::Interrupted,
+        output: Output { query: "", count, final_count: "", shown, without },
+        end: ProgramEnd::Interrupted,
         closes: true,
-        looks_on: false,
-        needs_more: false,
+        is_passive: false,
+        needs_more_traffic: false,
     }
 }
 
@@ -115,7 +115,7 @@ macro_rules! daemon {
 
 pub(super) const ALL: &[Program] = &[
     Program {
-        needs_more: true,
+        needs_more_traffic: true,
         ..program(
             ["iftop", "iftop"],
             [8, 0],
@@ -150,7 +150,7 @@ pub(super) const ALL: &[Program] = &[
         ],
         "times and resources in report.xml",
     )
-    .counted("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml"),
+    .final_count("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml"),
     program(
         ["p0f", "p0f"],
         [8, 0],
@@ -158,7 +158,7 @@ pub(super) const ALL: &[Program] = &[
         ["grep -c 'mod=http response' log | awk '{print 8 * $1}'", "grep -v Closed out; sed 's/^.[^]]*. //' log"],
         "times, the number of descriptors that it closes at its start",
     )
-    .counted("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out"),
+    .final_count("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out"),
     program(
         ["p0f, as a daemon", "p0f"],
         [4, 0],
@@ -183,8 +183,8 @@ pub(super) const ALL: &[Program] = &[
         "times, the order of flows (read by racluster)",
     ),
     Program {
-        end: End::Asked("softflowctl -c ctl shutdown"),
-        needs_more: true,
+        end: ProgramEnd::Asked("softflowctl -c ctl shutdown"),
+        needs_more_traffic: true,
         ..program(
             ["softflowd", "softflowd"],
             [12, 1],
@@ -192,10 +192,10 @@ pub(super) const ALL: &[Program] = &[
             SOFTFLOWD,
             "times, the order of flows, the host that is sent more",
         )
-        .asked(SOFTFLOWD_ASKED)
+        .query(SOFTFLOWD_ASKED)
     },
     Program {
-        needs_more: true,
+        needs_more_traffic: true,
         ..program(
             ["softflowd, as a daemon", "softflowd"],
             [12, 1],
@@ -209,7 +209,7 @@ pub(super) const ALL: &[Program] = &[
             SOFTFLOWD,
             "times, the order of flows, the host that is sent more",
         )
-        .asked(SOFTFLOWD_ASKED)
+        .query(SOFTFLOWD_ASKED)
     },
     program(
         ["darkstat", "darkstat"],
@@ -221,7 +221,7 @@ pub(super) const ALL: &[Program] = &[
         ],
         "times",
     )
-    .asked("python3 -E -c \"
+    .query("python3 -E -c \"
 import urllib.request
 for path in '', 'hosts/?full=yes':
     print(urllib.request.urlopen('http://127.0.0.1:667/' + path).read().decode())\" > page"),
@@ -234,8 +234,8 @@ for path in '', 'hosts/?full=yes':
     ),
     Program {
         before: "for host in $(seq 101 120); do ip address add 10.77.0.$host/32 dev nc0; done",
-        end: End::Itself,
-        looks_on: true,
+        end: ProgramEnd::Itself,
+        is_passive: true,
         ..program(
             ["arp-scan", "arp-scan"],
             [0, 20],
@@ -245,7 +245,7 @@ for path in '', 'hosts/?full=yes':
         )
     },
     Program {
-        end: End::Itself,
+        end: ProgramEnd::Itself,
         ..program(
             ["nmap", "nmap"],
             [0, 20],
@@ -262,7 +262,7 @@ for path in '', 'hosts/?full=yes':
         )
     },
     Program {
-        end: End::Asked("echo q > keys"),
+        end: ProgramEnd::Asked("echo q > keys"),
         ..program(
             ["tcptrack", "tcptrack"],
             [1, 0],
@@ -285,7 +285,7 @@ for path in '', 'hosts/?full=yes':
         )
     },
     Program {
-        looks_on: true,
+        is_passive: true,
         ..program(
             ["tshark", "tshark"],
             [8, 0],
@@ -299,7 +299,7 @@ for path in '', 'hosts/?full=yes':
         )
     },
     Program {
-        looks_on: true,
+        is_passive: true,
         ..program(
             ["dumpcap", "wireshark-common"],
             [12, 1],

@@ -14,13 +14,13 @@ use std::os::unix::fs::MetadataExt;
 
 use super::programs::{FFMPEG_RAW, Program, REDIS, UNBOUND};
 use super::table::write_table;
-use super::{DOCUMENT, Place};
+use super::{DOCUMENT, WorkingDirectory};
 use crate::gate::Outcome;
 use crate::instructions::PROFILE;
 use crate::machine;
 use crate::others::{read_report, report_file};
 use crate::packages::Unpacked;
-use crate::step::{Failed, Step};
+use crate::step::{CommandStep, Failed};
 use crate::suite;
 
 const NAME: &str = "left-alone";
@@ -57,7 +57,7 @@ pub(crate) fn outcome() -> Outcome {
 
 fn prepared() -> Result<Unpacked, Failed> {
     let build = ["build", "--profile", PROFILE, "--package", "nocopy-sockets"];
-    Step::cargo("build the library that joins datagrams", &build).run()?;
+    CommandStep::cargo("build the library that joins datagrams", &build).run()?;
     let programs = GUESTS.iter().map(|guest| guest.program.package);
     Unpacked::fetch(NAME, programs.chain(FURTHER_PACKAGES.iter().copied()))
 }
@@ -125,16 +125,16 @@ struct Counted {
 fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Failed> {
     let Guest { program, .. } = guest;
     let failed = |what: &str| Failed(format!("{}: {what}", program.name));
-    let place = Place::make(program)?;
+    let working = WorkingDirectory::make(program)?;
     let report = report_file().map_err(|error| failed(&error.to_string()))?;
     let inode = report.metadata().map_err(|error| failed(&error.to_string()))?.ino();
-    let found = place.directory.join("callgrind");
+    let found = working.directory.join("callgrind");
     let under = format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", found.display());
     let library = suite::preloadable(&suite::program(PROFILE, LIBRARY))?.display().to_string();
     let report_at = format!("{}:{inode}", report.as_raw_fd());
     let for_all = [("count", load.to_string())];
     let of_sender = [("under", under), ("LD_PRELOAD", library), ("NOCOPY_BATCH_REPORT", report_at)];
-    place.play(unpacked, program, &for_all, &of_sender)?;
+    working.run_program(unpacked, program, &for_all, &of_sender)?;
     let said = read_report(&report);
     let joined: u64 = said.sockets.iter().map(|socket| socket.joined).sum();
     let alone: u64 = said.sockets.iter().flat_map(|socket| &socket.plain).map(|(_, count)| count).sum();
@@ -196,7 +196,7 @@ mod tests {
         ob=(3)\nfn=(3)\n0 3900\n\ntotals: 4032\n";
 
     #[test]
-    fn instructions_of_the_library_are_told_apart() {
+    fn instructions_of_the_library_are_separated() {
         assert_eq!(Instructions::of(FILE), Some(Instructions { all: 4032, in_library: 25 }));
         assert_eq!(Instructions::of("nothing\n"), None);
     }

@@ -19,7 +19,7 @@ use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::Unpacked;
 use crate::started::{Started, wait_for_port};
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 use crate::suite;
 pub(crate) use left_alone::outcome as left_alone;
 use programs::{End, Program};
@@ -28,7 +28,7 @@ use table::Row;
 pub(crate) use table::write_table;
 
 /// The directory for all generated files, below the repository's.
-const PLACE: &str = "target/senders";
+const DIRECTORY: &str = "target/senders";
 
 pub(crate) const RESULTS: &str = "docs/senders.jsonl";
 pub(crate) const DOCUMENT: &str = "docs/run.md";
@@ -53,11 +53,12 @@ fn prepared() -> Result<Bench, Failed> {
     let packages = programs::ALL.iter().map(|program| program.package);
     let packages = packages.chain(programs::FURTHER_PACKAGES.iter().copied());
     let unpacked = Unpacked::fetch("senders", packages)?;
-    let watch = root().join(PLACE).join("libwatch.so");
+    let watch = root().join(DIRECTORY).join("libwatch.so");
     let path = watch.display().to_string();
     let options = ["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", &path];
     let source = ["xtask/src/senders/watch.c"];
-    Step::new("compile the library that watches", "cc", &[&options[..], &source[..]].concat()).run()?;
+    CommandStep::new("compile the library that watches", "cc", &[&options[..], &source[..]].concat())
+        .run()?;
     Ok(Bench { unpacked, watch })
 }
 
@@ -79,12 +80,12 @@ impl Bench {
     }
 
     fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
-        let place = Place::make(program)?;
-        let (watch, events) = (suite::preloadable(&self.watch)?, &place.events);
+        let working = WorkingDirectory::make(program)?;
+        let (watch, events) = (suite::preloadable(&self.watch)?, &working.events);
         let variables = [("LD_PRELOAD", &watch), ("NOCOPY_WATCH", events)];
         let variables = variables.map(|(name, path)| (name, path.display().to_string()));
-        place.play(&self.unpacked, program, &[], &variables)?;
-        self.rows(program, place.sent()?)
+        working.run_program(&self.unpacked, program, &[], &variables)?;
+        self.rows(program, working.sent()?)
     }
 
     fn rows(&self, program: &Program, sent: Vec<Sent>) -> Result<Vec<Row>, Failed> {
@@ -107,15 +108,15 @@ impl Bench {
 }
 
 /// The working directory of a program, and the directory of records of what it sent.
-struct Place {
+struct WorkingDirectory {
     directory: PathBuf,
     events: PathBuf,
 }
 
-impl Place {
+impl WorkingDirectory {
     fn make(program: &Program) -> Result<Self, Failed> {
         let name = program.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let directory = root().join(PLACE).join("run").join(name);
+        let directory = root().join(DIRECTORY).join("run").join(name);
         let events = directory.join("events");
         let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
         let _ = fs::remove_dir_all(&directory);
@@ -127,7 +128,7 @@ impl Place {
 
     /// Runs a program with its load to its end, in a network of its own. `variables` are for all, `of_sender`
     /// for what is measured alone.
-    fn play(
+    fn run_program(
         &self,
         unpacked: &Unpacked,
         program: &Program,

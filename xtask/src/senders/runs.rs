@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_whole_are_refused() {
+    fn incomplete_files_are_refused() {
         assert!(Sent::parse(&[0; HEAD_BYTES - 1]).is_none());
         let mut file = vec![0; HEAD_BYTES + 2 * EVENT_BYTES];
         file[0] = 2;

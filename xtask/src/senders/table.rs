@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::runs::Sent;
 use super::{DOCUMENT, RESULTS};
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 
 /// The line after a table of the document.
 const END: &str = "<!-- end -->";
@@ -40,7 +40,7 @@ enum Line<'a> {
 
 /// Writes the table and the file with the results.
 pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
-    let asked = |program, argument| Step::new(program, program, &[argument]).captured();
+    let asked = |program, argument| CommandStep::new(program, program, &[argument]).captured();
     let header = Line::Header {
         schema: "nocopy.senders/1",
         command: "cargo xtask nightly senders",

@@ -7,7 +7,7 @@ use nocopy_lab::libtest;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::Outcome;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Binary {
@@ -34,8 +34,9 @@ impl Case {
 pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Vec<Binary>, Outcome> {
     let fixed = ["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"];
     let arguments = [&fixed[..], arguments].concat();
-    let step =
-        variables.iter().fold(Step::cargo("build the tests", &arguments), |step, (variable, value)| {
+    let step = variables
+        .iter()
+        .fold(CommandStep::cargo("build the tests", &arguments), |step, (variable, value)| {
             step.with(variable, value)
         });
     let output = step.captured().map_err(Outcome::from)?;
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tests_are_taken_and_named_by_package_and_target() {
+    fn tests_are_named_by_package_and_target() {
         assert_eq!(test_binary(&line("lib", "nocopy", true)).unwrap().name, "nocopy");
         let sockets = test_binary(&line("test", "sockets", true)).unwrap();
         assert_eq!(sockets.name, "nocopy::sockets");

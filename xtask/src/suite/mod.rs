@@ -26,7 +26,7 @@ use sanitizer::Sanitizer;
 use crate::gate::{Failure, Note, Outcome};
 use crate::machine;
 use crate::machines::Face;
-use crate::step::{Failed, Step, root};
+use crate::step::{CommandStep, Failed, root};
 
 /// The directory of the times of each suite, to find slow tests.
 const RESULTS: &str = "target/xtask";
@@ -75,7 +75,7 @@ impl Instrument {
 }
 
 /// A test that ran, and the stall meanwhile.
-struct Ran {
+struct CaseRun {
     case: Case,
     attempt: Attempt,
     stall: Stall,
@@ -150,7 +150,7 @@ impl<'a> Suite<'a> {
         Ok(outcome)
     }
 
-    fn write_results(&self, ran: &[Ran]) -> Result<(), Failure> {
+    fn write_results(&self, ran: &[CaseRun]) -> Result<(), Failure> {
         let rows: Vec<Row> = ran.iter().map(Row::of).collect();
         let text = serde_json::to_string_pretty(&rows).expect("strings and numbers");
         let directory = root().join(RESULTS);
@@ -161,7 +161,7 @@ impl<'a> Suite<'a> {
     }
 }
 
-impl Ran {
+impl CaseRun {
     /// Runs a test that failed during a stall once more; the others have ended.
     fn retry(&mut self, conditions: Conditions<'_>) {
         if self.attempt.verdict == Verdict::Failed && self.stall.exceeds(STALL_LIMIT) {
@@ -199,7 +199,7 @@ impl Ran {
 }
 
 /// Runs tests in parallel; returns them in order, each with the stall during it.
-fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<Ran> {
+fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<CaseRun> {
     let ended = AtomicUsize::new(0);
     let ran = side_by_side(2 * processors(), &cases, |case| {
         let attempt = Attempt::run(case, conditions);
@@ -209,7 +209,7 @@ fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> V
         (attempt, stall)
     });
     let ran = cases.into_iter().zip(ran);
-    ran.map(|(case, (attempt, stall))| Ran { case, attempt, stall, again: None }).collect()
+    ran.map(|(case, (attempt, stall))| CaseRun { case, attempt, stall, again: None }).collect()
 }
 
 pub(crate) fn processors() -> usize {
@@ -255,7 +255,7 @@ fn report(case: &Case, attempt: &Attempt, ended: usize, all: usize) {
 }
 
 impl Row {
-    fn of(ran: &Ran) -> Self {
+    fn of(ran: &CaseRun) -> Self {
         Self {
             test: ran.case.name(),
             verdict: match ran.attempt.verdict {
@@ -275,7 +275,7 @@ impl Row {
 /// The examples in the documentation, which only rustdoc compiles; those that are run need no network.
 pub(crate) fn documentation_examples() -> Outcome {
     let what = ["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"];
-    match Step::cargo("documentation examples", &what).status() {
+    match CommandStep::cargo("documentation examples", &what).status() {
         Ok((Some(0), printed)) => count_examples(&printed),
         Ok((_, printed)) => Outcome::failed("documentation examples", printed),
         Err(failed) => failed.into(),

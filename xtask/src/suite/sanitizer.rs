@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::step::{Failed, Step, root, write_file};
+use crate::step::{CommandStep, Failed, root, write_file};
 
 /// The libpcap with which tests compare this project's.
 const LIBPCAP: &str = "libpcap.so.0.8";
@@ -52,7 +52,7 @@ impl Sanitizer {
 /// A file in the C compiler's library path.
 fn file_of_compiler(name: &str) -> Result<PathBuf, Failed> {
     let question = format!("-print-file-name={name}");
-    let printed = Step::new(name, "cc", &[&question]).captured()?;
+    let printed = CommandStep::new(name, "cc", &[&question]).captured()?;
     let path = PathBuf::from(printed.trim());
     if path.is_absolute() { Ok(path) } else { Err(Failed(format!("the C compiler knows no {name}"))) }
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_sees_its_size_and_its_output_is_kept() {
+    fn a_program_sees_the_size_and_its_output_is_saved() {
         let mut output = tempfile::tempfile().unwrap();
         let (terminal, end) = Terminal::open(97, output.try_clone().unwrap()).unwrap();
         let mut command = Command::new("stty");

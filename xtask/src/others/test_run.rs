@@ -20,8 +20,8 @@ const TIME_MAX: Duration = Duration::from_secs(240);
 
 /// With the library or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    Plainly,
+pub(crate) enum LibraryMode {
+    Without,
     /// With bursts of all equal datagrams.
     Joining {
         deadline_us: u32,
@@ -29,22 +29,22 @@ pub(crate) enum How {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct TestRun {
     /// `None`: it was killed after a time limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) joined: u64,
 }
 
-/// Runs a command to its end. Its output is in the file `said`.
-pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Failed> {
+/// Runs a command to its end. Its output is in the file `output_path`.
+pub(crate) fn run(mut command: Command, mode: LibraryMode, output_path: &Path) -> Result<TestRun, Failed> {
     let failed = |error: std::io::Error| Failed(format!("{command:?}: {error}"));
     let namespace = Namespace::with_loopback().map_err(|error| Failed(error.to_string()))?;
     // The descriptor is passed even if nothing is counted: some tests check their inherited descriptors.
     let report = report_file().map_err(failed)?;
-    let output = File::create(said).map_err(failed)?;
+    let output = File::create(output_path).map_err(failed)?;
     let errors = output.try_clone().map_err(failed)?;
     let inode = report.metadata().map_err(failed)?.ino();
-    if let How::Joining { deadline_us } = how {
+    if let LibraryMode::Joining { deadline_us } = mode {
         command.env("LD_PRELOAD", suite::preloadable(&suite::program("debug", "libnocopy_sockets.so"))?);
         command.env("NOCOPY_BATCH_TUNING", format!("entry=1,always,deadline={deadline_us}"));
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", report.as_raw_fd()));
@@ -54,11 +54,11 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
     let status = child.and_then(|mut child| suite::wait(&mut child, TIME_MAX));
     let status = status.map_err(|error| Failed(format!("{command:?}: {error}")))?;
     let read = read_report(&report);
-    if how != How::Plainly && read.programs == 0 {
-        return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(said))));
+    if mode != LibraryMode::Without && read.programs == 0 {
+        return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(output_path))));
     }
     let joined = read.sockets.iter().map(|socket| socket.joined).sum();
-    Ok(Ran { status, joined })
+    Ok(TestRun { status, joined })
 }
 
 /// A file that a command inherits, in which the library counts.
@@ -77,8 +77,8 @@ pub(crate) fn read_report(report: &File) -> Sockets {
     read.unwrap_or_default()
 }
 
-pub(crate) fn end_of(said: &Path) -> String {
-    let text = fs::read(said).unwrap_or_default();
+pub(crate) fn end_of(output_path: &Path) -> String {
+    let text = fs::read(output_path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
