@@ -1,6 +1,6 @@
 //! The checks that need no traffic: formatting, lints, the width of comments, layers, circles of imports,
-//! public items, names in documents, API documentation, BPF objects, the oldest Rust, and the rows of nightly
-//! suites.
+//! public items, names in documents and sources, API documentation, BPF objects, the oldest Rust, and the
+//! rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::step::{CommandStep, Failed, files};
@@ -14,6 +14,7 @@ pub(crate) fn run(gate: &mut Gate) {
     gate.run("circles of imports", circles::check);
     gate.run("public items", api::check);
     gate.run("names in documents", names::check);
+    gate.run("names in sources", names::check_sources);
     gate.run("documentation", || docs::api().run().into());
     gate.run("BPF objects", bpf::check);
     gate.run("oldest Rust", oldest_rust::check);

@@ -3,14 +3,18 @@
 //! A name is `code` between backticks, a command in a block, or a file in a drawing. It exists if the sources
 //! have it anywhere outside of their comments. So it finds names that were changed or removed, and not those
 //! that now belong to something else.
+//!
+//! Names in the sources: words and bare types that say nothing to a reader are refused, except those listed in
+//! `refused_names.txt`. The list only shrinks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
-use crate::imports::read;
+use crate::imports::{read, rust_files};
 use crate::step::{Failed, files, root};
+use crate::width::DIRECTORIES;
 
 const SOURCES: [&str; 4] = ["bpf", "crates", "fuzz", "xtask"];
 
@@ -91,6 +95,71 @@ pub(crate) fn check() -> Outcome {
         }
     };
     check_all().into()
+}
+
+/// Words that no function has in its name, and names that no type has: of which kind or state it is belongs
+/// to the name.
+const REFUSED_WORDS: [&str; 6] = ["home", "lies", "nobody", "said", "told", "who"];
+const REFUSED_TYPES: [&str; 5] = ["Kind", "Place", "State", "Step", "Way"];
+
+/// The refused names that exist, each after its file.
+const REFUSED: &str = include_str!("refused_names.txt");
+
+/// The message layer, whose types are not checked.
+const MESSAGE_LAYER: [&str; 3] =
+    ["crates/nocopy-proto/src/message/", "crates/nocopy/src/message/", "crates/nocopy/tests/messages/"];
+
+/// Compares the refused names that exist with the list of them.
+pub(crate) fn check_sources() -> Outcome {
+    let check_all = || {
+        let mut found = BTreeSet::new();
+        for path in DIRECTORIES.map(|directory| rust_files(&root().join(directory))) {
+            for path in path? {
+                let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
+                if name != THIS {
+                    found.extend(refused_names(&name, &read(&path)?));
+                }
+            }
+        }
+        compare_refused(&found, REFUSED).map_err(Failed)
+    };
+    check_all().into()
+}
+
+/// The refused names of a file, as lines of the list.
+fn refused_names(path: &str, text: &str) -> Vec<String> {
+    let code = without_comments(text);
+    let is_refused = |name: &str| name.split('_').any(|word| REFUSED_WORDS.contains(&word));
+    let mut names: Vec<String> = functions_of(&code).filter(|name| is_refused(name)).collect();
+    if !MESSAGE_LAYER.iter().any(|directory| path.starts_with(directory)) {
+        names.extend(types_of(&code).filter(|name| REFUSED_TYPES.contains(&name.as_str())));
+    }
+    names.into_iter().map(|name| format!("{path}: {name}")).collect()
+}
+
+/// Errors: a name that is not in the list, or an entry of the list that no longer exists.
+fn compare_refused(found: &BTreeSet<String>, list: &str) -> Result<(), String> {
+    let listed: BTreeSet<String> =
+        list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect();
+    let complaints = [
+        ("these names say nothing to a reader; rename them", found - &listed),
+        ("these names are gone; remove their lines from xtask/src/refused_names.txt", &listed - found),
+    ];
+    let complaints: Vec<String> = complaints
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(complaint, names)| {
+            format!("{complaint}:\n{}", names.into_iter().collect::<Vec<_>>().join("\n"))
+        })
+        .collect();
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+}
+
+fn functions_of(code: &str) -> impl Iterator<Item = String> {
+    let parts: Vec<&str> = code.split("fn ").collect();
+    let pairs = parts.windows(2).filter(|pair| !pair[0].ends_with(is_of_identifier)).map(|pair| pair[1]);
+    let names = pairs.filter_map(|text| text.split(|c: char| !is_of_identifier(c)).next());
+    names.map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
 fn documents() -> Result<Vec<PathBuf>, Failed> {
@@ -623,6 +692,28 @@ pub(crate) enum Command {
         assert_eq!(
             missing("The `nocopy\nsend --gone` and `SendMode`.\n\nAn odd ` mark.\n\n`gone`"),
             ["1: --gone: no command has this option", "6: gone: not in the sources",]
+        );
+    }
+
+    #[test]
+    fn refused_names_are_found_in_functions_and_types() {
+        let code = "enum Way {} // fn told() {}\nstruct Ways;\nfn who_lies<T>() {}\nfn whole() {}\nlet confn = fn_told;\n";
+        assert_eq!(
+            refused_names("crates/a/src/b.rs", code),
+            ["crates/a/src/b.rs: who_lies", "crates/a/src/b.rs: Way"]
+        );
+        let path = "crates/nocopy/src/message/b.rs";
+        assert_eq!(refused_names(path, code), [format!("{path}: who_lies")]);
+    }
+
+    #[test]
+    fn new_and_outdated_refused_names_fail() {
+        let found = BTreeSet::from(["a.rs: told".to_owned(), "b.rs: Way".to_owned()]);
+        assert_eq!(compare_refused(&found, "# A title\n\na.rs: told\nb.rs: Way\n"), Ok(()));
+        let error = compare_refused(&found, "a.rs: told\nc.rs: Kind\n").unwrap_err();
+        assert!(
+            error.contains("rename them:\nb.rs: Way") && error.ends_with("names.txt:\nc.rs: Kind"),
+            "{error}"
         );
     }
 }

@@ -5,7 +5,8 @@ use crate::gate::Outcome;
 use crate::imports::{read, rust_files};
 use crate::step::{Failed, root};
 
-const DIRECTORIES: [&str; 3] = ["crates", "fuzz/fuzz_targets", "xtask"];
+/// Directories of Rust sources.
+pub(crate) const DIRECTORIES: [&str; 3] = ["crates", "fuzz/fuzz_targets", "xtask"];
 
 pub(crate) fn check() -> Outcome {
     let check_all = || {

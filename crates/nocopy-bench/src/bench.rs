@@ -96,37 +96,37 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures series in rounds, each of all series, within about `seconds`.
-    pub(crate) fn play(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
-        self.play_named(all, seconds, |_| {})
+    pub(crate) fn run_series(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
+        self.run_named(all, seconds, |_| {})
     }
 
-    /// As `play`, with rows renamed by `name`.
-    pub(crate) fn play_named(
+    /// As `run_series`, with rows renamed by `name`.
+    pub(crate) fn run_named(
         &mut self,
         mut all: Vec<Series<'_>>,
         seconds: u64,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
         match self.prepare(&mut all, seconds) {
-            Some(rounds) => self.play_rounds(&all, rounds, name),
+            Some(rounds) => self.run_rounds(&all, rounds, name),
             None => Ok(()),
         }
     }
 
-    /// As `play`, with rows of the same rounds for several figures, whatever the series measure.
-    pub(crate) fn play_figures(
+    /// As `run_series`, with rows of the same rounds for several figures, whatever the series measure.
+    pub(crate) fn run_figures(
         &mut self,
         mut all: Vec<Series<'_>>,
         figures: &[Figure],
         seconds: u64,
     ) -> Result<(), Failure> {
         let Some(rounds) = self.prepare(&mut all, seconds) else { return Ok(()) };
-        let (samples, played) = self.play_samples(&all, rounds);
+        let (samples, outcome) = self.run_samples(&all, rounds);
         for figure in figures {
             all.iter_mut().for_each(|series| series.figure = *figure);
             self.add_rows(&all, &samples, |_| {})?;
         }
-        played
+        outcome
     }
 
     /// Removes what is not to be measured, and returns the rounds of each series; `None`: nothing is left.
@@ -144,23 +144,23 @@ impl<'a> Bench<'a> {
     }
 
     /// Adds the rows of the rounds, named by `name`; also after an interruption.
-    pub(crate) fn play_rounds(
+    pub(crate) fn run_rounds(
         &mut self,
         all: &[Series<'_>],
         rounds: Rounds,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
-        let (samples, played) = self.play_samples(all, rounds);
+        let (samples, outcome) = self.run_samples(all, rounds);
         self.add_rows(all, &samples, name)?;
-        played
+        outcome
     }
 
     /// The samples of each trial of each series, also after an interruption.
-    fn play_samples(&self, all: &[Series<'_>], rounds: Rounds) -> (Samples, Result<(), Failure>) {
+    fn run_samples(&self, all: &[Series<'_>], rounds: Rounds) -> (Samples, Result<(), Failure>) {
         let mut samples: Samples =
             all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
-        let played = self.take_samples(all, rounds, &mut samples);
-        (samples, played)
+        let outcome = self.take_samples(all, rounds, &mut samples);
+        (samples, outcome)
     }
 
     fn add_rows(
@@ -182,7 +182,7 @@ impl<'a> Bench<'a> {
         let start = Instant::now();
         for round in 0..rounds.count {
             for (series, samples) in all.iter().zip(&mut *samples) {
-                self.play_round(series, round as usize, rounds.window, samples)?;
+                self.run_round(series, round as usize, rounds.window, samples)?;
             }
             let a_round = start.elapsed() / (round + 1);
             if start.elapsed() + a_round > rounds.time + rounds.time / 10 {
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn play_round(
+    fn run_round(
         &self,
         series: &Series<'_>,
         round: usize,

@@ -77,7 +77,7 @@ impl<'a> Choice<'a> {
     /// Fails if none of the chosen workloads can be measured.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let Self { workloads, .. } = self;
-        if !workloads.iter().any(|workload| workload.can_play(plan)) {
+        if !workloads.iter().any(|workload| workload.can_run(plan)) {
             let names: Vec<_> = workloads.iter().map(|workload| workload.name).collect();
             return Err(Failure::Loopback { workload: names.join(", ") });
         }
@@ -163,7 +163,7 @@ impl<'a> Choice<'a> {
 }
 
 fn measure(workload: &Workload, bench: &mut Bench<'_>) -> Result<(), Failure> {
-    if !workload.can_play(bench.plan) {
+    if !workload.can_run(bench.plan) {
         return Ok(()); // a note says so
     }
     let (start, before) = (Instant::now(), bench.rows.len());

@@ -29,55 +29,55 @@ const WINDOW: Duration = Duration::from_millis(120);
 /// The time for all jobs. Each uses its share of the remaining time, if necessary with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
-/// A job's workload, and what makes the stage and plays the job's series on it.
+/// A job's workload, and what makes the stage and runs the job's series on it.
 type Measurement = (&'static Workload, fn(&mut JobRun<'_, '_>) -> Result<(), Failure>);
 
 /// One for each job, in their order.
 const MEASUREMENTS: [Measurement; JOBS.len()] = [
     (&udp_send::UDP_SEND, |run| {
         let testbed = udp_send::delivered(USUAL_MTU_BYTES)?;
-        run.play(udp_send::in_bursts(&testbed, Datagrams::in_bursts(64)))
+        run.run_series(udp_send::in_bursts(&testbed, Datagrams::in_bursts(64)))
     }),
     (&udp_send::UDP_SEND, |run| {
         let testbed = udp_send::delivered(USUAL_MTU_BYTES)?;
-        run.play(udp_send::in_bursts(&testbed, Datagrams::in_bursts(1400)))
+        run.run_series(udp_send::in_bursts(&testbed, Datagrams::in_bursts(1400)))
     }),
     (&udp_send::UDP_SEND, |run| {
         let testbed = udp_send::segmented(USUAL_MTU_BYTES)?;
-        run.play(udp_send::singly(&testbed, Datagrams::singly(1400)))
+        run.run_series(udp_send::singly(&testbed, Datagrams::singly(1400)))
     }),
     (&udp_send::UDP_RECEIVE, |run| {
         let testbed = udp_send::pair(USUAL_MTU_BYTES)?;
-        run.play(udp_send::reception(&testbed, 1400))
+        run.run_series(udp_send::reception(&testbed, 1400))
     }),
-    (&tcp::send::TCP_SEND, |run| run.play(tcp::send::of_owned(&tcp::TcpTestbed::loopback()?))),
-    (&tcp::send::TCP_SEND, |run| run.play(tcp::send::of_published(&tcp::TcpTestbed::loopback()?))),
-    (&tcp::receive::TCP_RECEIVE, |run| run.play(tcp::receive::of_any(&tcp::TcpTestbed::loopback()?))),
-    (&tcp::proxy::TCP_PROXY, |run| run.play(tcp::proxy::series(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::send::TCP_SEND, |run| run.run_series(tcp::send::of_owned(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::send::TCP_SEND, |run| run.run_series(tcp::send::of_published(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::receive::TCP_RECEIVE, |run| run.run_series(tcp::receive::of_any(&tcp::TcpTestbed::loopback()?))),
+    (&tcp::proxy::TCP_PROXY, |run| run.run_series(tcp::proxy::series(&tcp::TcpTestbed::loopback()?))),
     (&messages::latency::MESSAGE_LATENCY, |run| {
         let stage = messages::stage(Lab::builder())?;
-        run.play(messages::latency::of_length(&stage, 64))
+        run.run_series(messages::latency::of_length(&stage, 64))
     }),
     (&messages::stream::MESSAGE_STREAM, |run| {
         let stage = messages::stage(Lab::builder())?;
-        run.play(messages::stream::of_length(&stage, 64))
+        run.run_series(messages::stream::of_length(&stage, 64))
     }),
     (&messages::stream::MESSAGE_STREAM, |run| {
         let stage = messages::stage(Lab::builder())?;
-        run.play(messages::stream::of_length(&stage, 1 << 20))
+        run.run_series(messages::stream::of_length(&stage, 1 << 20))
     }),
     (&packet_send::PACKET_SEND, |run| {
         let stage = run.bench.plan.stage(Lab::builder())?;
         let sink = packet_send::Sink::open(&stage)?;
-        run.play(packet_send::of_length(&stage, &sink, 64))
+        run.run_series(packet_send::of_length(&stage, &sink, 64))
     }),
     (&capture::CAPTURE, |run| {
         let stage = run.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        run.play(capture::generated(&stage, 64, Load::Full))
+        run.run_series(capture::generated(&stage, 64, Load::Full))
     }),
     (&capture::CAPTURE, |run| {
         let stage = run.bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        run.play(capture::generated(&stage, 64, capture::PACE))
+        run.run_series(capture::generated(&stage, 64, capture::PACE))
     }),
 ];
 
@@ -102,22 +102,22 @@ pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
 pub(crate) fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let plan = bench.plan;
     let all = MEASUREMENTS.into_iter().zip(&JOBS);
-    let all: Vec<_> = all.filter(|((workload, _), _)| workload.can_play(plan)).collect();
+    let all: Vec<_> = all.filter(|((workload, _), _)| workload.can_run(plan)).collect();
     let (deadline, window) = (Instant::now() + plan.halved(TIME), plan.halved(WINDOW));
     let mut methods_left: usize = all.iter().map(|(_, job)| job.methods()).sum();
     bench.progress.expect(u64::from(plan.rounds) * methods_left as u64);
     show(bench, &headline_table::header())?;
-    for ((_, play), job) in all {
+    for ((_, measure), job) in all {
         let left = deadline.saturating_duration_since(Instant::now());
         let time = left * job.methods() as u32 / methods_left as u32;
         let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
-        play(&mut JobRun { bench: &mut *bench, job, rounds })?;
+        measure(&mut JobRun { bench: &mut *bench, job, rounds })?;
         methods_left -= job.methods();
     }
     Ok(())
 }
 
-/// A job, and the rounds in which it is played.
+/// A job, and the rounds in which it runs.
 struct JobRun<'a, 'b> {
     bench: &'a mut Bench<'b>,
     job: &'a Job,
@@ -126,15 +126,15 @@ struct JobRun<'a, 'b> {
 
 impl JobRun<'_, '_> {
     /// Plays the methods of the job, which are some of the series'.
-    fn play(&mut self, mut series: Series<'_>) -> Result<(), Failure> {
+    fn run_series(&mut self, mut series: Series<'_>) -> Result<(), Failure> {
         let Self { bench, job, rounds } = self;
         series.trials.retain(|trial| job.has(trial.method, trial.variant.as_deref()));
         debug_assert_eq!((&*series.title, series.trials.len()), (job.series, job.methods()));
         let before = bench.rows.len();
-        let played = bench.play_rounds(&[series], *rounds, |row| row.headline = job.names(row));
+        let outcome = bench.run_rounds(&[series], *rounds, |row| row.headline = job.names(row));
         let lines = headline_table::lines(&bench.rows[before..]);
         show(bench, &lines.concat())?;
-        played
+        outcome
     }
 }
 

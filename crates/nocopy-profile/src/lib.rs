@@ -2,9 +2,9 @@
 //!
 //! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured*
 //! sums and stacks with their counts. All results are computed from these, without further queries of the
-//! machine. Each stack has a *category*, found by its functions in a table, where the innermost context decides.
-//! *Figures* are computed from them, *checks* compare two independent counts, *advice* is derived from
-//! figures. The transfers of `profile sweep` are the bench's (`nocopy_bench::sweep`); its results are
+//! machine. Each stack has a *category*, found by its functions in a table, where the innermost context
+//! decides. *Figures* are computed from them, *checks* compare two independent counts, *advice* is derived
+//! from figures. The transfers of `profile sweep` are the bench's (`nocopy_bench::sweep`); its results are
 //! computed here.
 
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.

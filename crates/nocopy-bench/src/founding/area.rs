@@ -5,7 +5,7 @@ use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_transfer::exchange::Waiting::{self, Blocking, Spinning};
 
-use super::{only, play};
+use super::{only, run_series};
 use crate::Failure;
 use crate::baseline::tcp;
 use crate::bench::Bench;
@@ -43,7 +43,7 @@ pub(crate) const AREA: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = Stage::private(Lab::builder())?;
-    play(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
+    run_series(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
 }
 
 fn round_trip(stage: &Stage) -> Series<'_> {

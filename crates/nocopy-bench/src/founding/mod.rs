@@ -24,13 +24,13 @@ pub(crate) const ALL: [&Workload; 5] =
 pub(crate) const ROUNDS: u32 = 7;
 
 /// Plays series of other workloads under the name of this one.
-fn play(
+fn run_series(
     name: &'static str,
     bench: &mut Bench<'_>,
     all: Vec<Series<'_>>,
     seconds: u64,
 ) -> Result<(), Failure> {
-    bench.play_named(all, seconds, |row: &mut Row| row.workload = name.into())
+    bench.run_named(all, seconds, |row: &mut Row| row.workload = name.into())
 }
 
 /// Keeps the trials of a series with the given methods and variants.

@@ -3,7 +3,7 @@
 
 use nocopy_lab::Lab;
 
-use super::{only, play};
+use super::{only, run_series};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::generator::Load;
@@ -40,15 +40,15 @@ pub(crate) const NTZC: Workload = Workload {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
     let at_full_rate = FRAMES_BYTES.map(|bytes| received(&stage, bytes, Load::Full));
-    play(NAME, bench, at_full_rate.into(), 26)?;
+    run_series(NAME, bench, at_full_rate.into(), 26)?;
     let gigabit = FRAMES_BYTES.into_iter().filter(|&bytes| bytes >= GIGABIT_FRAME_BYTES_MIN);
     let gigabit = gigabit.map(|bytes| received(&stage, bytes, gigabit_of(bytes)));
-    play(NAME, bench, gigabit.collect(), 10)?;
+    run_series(NAME, bench, gigabit.collect(), 10)?;
     drop(stage);
     let two_queues = Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
     let named = [("xdp", None), ("packet-ring-fanout", None)];
     let queues = capture::on_two_queues(&two_queues).into_iter().map(|series| only(series, &named));
-    play(NAME, bench, queues.collect(), 8)?;
+    run_series(NAME, bench, queues.collect(), 8)?;
     drop(two_queues);
     let stage = Stage::private(Lab::builder())?;
     let sink = packet_send::Sink::open(&stage)?;
@@ -56,7 +56,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
         let series = packet_send::of_length(&stage, &sink, bytes);
         only(series, &[("packet-send", None), ("xdp", None)])
     });
-    play(NAME, bench, sent.into(), 24)
+    run_series(NAME, bench, sent.into(), 24)
 }
 
 /// Receives by a port that sleeps between polls; at full rate also by an XDP program that drops everything.

@@ -3,7 +3,7 @@
 
 use nocopy_report::capability;
 
-use super::{only, play};
+use super::{only, run_series};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
@@ -37,12 +37,12 @@ pub(crate) const SOCKETS: Workload = Workload {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let pair = tcp::TcpTestbed::pair(LONG_MTU_BYTES)?;
     let methods = ["plain", "zerocopy", "auto"].map(|method| (method, None));
-    play(NAME, bench, vec![only(tcp::send::of_owned(&pair), &methods)], 12)?;
+    run_series(NAME, bench, vec![only(tcp::send::of_owned(&pair), &methods)], 12)?;
     let checked = udp_send::checked(LONG_MTU_BYTES)?;
     let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
     let datagrams = udp_send::in_bursts(&checked, Datagrams::in_bursts(DATAGRAM_BYTES));
-    play(NAME, bench, vec![only(datagrams, &methods)], 12)?;
+    run_series(NAME, bench, vec![only(datagrams, &methods)], 12)?;
     let files = nfs::NfsTestbed::new(LONG_MTU_BYTES, nfs::Contents::FILE)?;
     let methods = ["pread-writev", "ganesha", "nocopy"].map(|method| (method, None));
-    play(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
+    run_series(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
 }

@@ -57,7 +57,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
         let time = RUN_MAX * RUNS * series.trials.len() as u32;
         let rounds = Rounds { count: bench.plan.rounds.min(RUNS), window, time };
         bench.progress.expect(u64::from(rounds.count) * series.trials.len() as u64);
-        bench.play_rounds(&[series], rounds, |_| {})?;
+        bench.run_rounds(&[series], rounds, |_| {})?;
     }
     Ok(())
 }

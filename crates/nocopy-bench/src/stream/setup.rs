@@ -47,7 +47,7 @@ struct Reports {
 }
 
 impl StreamSetup {
-    pub(crate) fn play(
+    pub(crate) fn run(
         self,
         stage: &Stage,
         side: Side,

@@ -14,7 +14,7 @@ use nocopy_profile::sweep::{Cell, analysis_of};
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 
-use super::{FIXED_BUFFER_BYTES, Plan, amount, measure_round, play};
+use super::{FIXED_BUFFER_BYTES, Plan, amount, measure_round, run_transfer};
 use crate::Failure;
 use crate::stage::Stage;
 
@@ -52,7 +52,7 @@ pub(crate) fn founding(
     let kernel = Kernel::read()?;
     let stage = Stage::of_single_segments(Lab::builder().gro_right(true))?;
     let cells: Vec<_> = BUFFERS_BYTES.map(cell).into();
-    let trial = play(&stage, amount(cells[0], TRIAL_BYTES), None)?;
+    let trial = run_transfer(&stage, amount(cells[0], TRIAL_BYTES), None)?;
     let bytes = amount_bytes(trial.elapsed, budget, cells.len());
     let mut plan = Plan { bytes, rounds: 0, samples_per_second: SAMPLES_PER_SECOND, cells };
     let mut measured = plan.samples();

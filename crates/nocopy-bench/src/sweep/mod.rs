@@ -136,7 +136,7 @@ fn measure_round<'a>(
         let first = round.is_multiple_of(2);
         for is_profiled in [first, !first] {
             let profiler = is_profiled.then_some((kernel, plan.samples_per_second));
-            samples.add(play(stage(cell.gro), amount(*cell, plan.bytes), profiler)?);
+            samples.add(run_transfer(stage(cell.gro), amount(*cell, plan.bytes), profiler)?);
         }
         progress.step();
     }
@@ -149,7 +149,7 @@ fn amount(cell: Cell, bytes: u64) -> Amount {
 }
 
 /// One transfer; profiled with that many samples a second, if given.
-fn play(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
+fn run_transfer(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
     let moved = || Failure::step(NAME, "move the amount", "look at what its process printed");
     let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
     let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };

@@ -44,7 +44,7 @@ fn skips(plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(series(&bench.plan.stage(Lab::builder())?), 22)
+    bench.run_series(series(&bench.plan.stage(Lab::builder())?), 22)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

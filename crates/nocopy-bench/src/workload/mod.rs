@@ -52,7 +52,7 @@ pub(crate) struct Workload {
     pub notes: &'static [&'static str],
     /// Parts that cannot be measured here, and why.
     pub skips: fn(&Plan) -> Vec<String>,
-    /// Makes each stage, and plays its series there.
+    /// Makes each stage, and runs its series there.
     pub measure: fn(&mut Bench<'_>) -> Result<(), Failure>,
 }
 
@@ -72,7 +72,7 @@ impl Workload {
         }
     }
 
-    pub(crate) fn can_play(&self, plan: &Plan) -> bool {
+    pub(crate) fn can_run(&self, plan: &Plan) -> bool {
         !plan.is_between_interfaces() || self.lab_only.is_none()
     }
 }

@@ -55,10 +55,10 @@ pub(crate) const PACKET_SEND: Workload = Workload {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = bench.plan.stage(Lab::builder())?;
     let sink = Sink::open(&stage)?;
-    bench.play(series(&stage, &sink), 30)?;
+    bench.run_series(series(&stage, &sink), 30)?;
     if let Some(stage) = bench.plan.long_stage()? {
         let sink = Sink::open(&stage)?;
-        bench.play(series_of_long_frames(&stage, &sink), 18)?;
+        bench.run_series(series_of_long_frames(&stage, &sink), 18)?;
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ pub(crate) const RECORD: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-    bench.play(series(&stage), 200)
+    bench.run_series(series(&stage), 200)
 }
 
 #[derive(Debug, Clone)]

@@ -78,7 +78,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     }
     let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
     all.extend(servers.map(|server| of_server(&testbeds[0].stage, server, library)));
-    bench.play(all, 75)
+    bench.run_series(all, 75)
 }
 
 fn of_sender<'a>(testbed: &'a SinkTestbed, program: Program, library: &'a Path) -> Series<'a> {

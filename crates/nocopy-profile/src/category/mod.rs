@@ -190,8 +190,8 @@ mod tests {
     use super::*;
 
     /// Stacks of Linux 6.18 under `perf record -e cpu-clock -a -g` while `nocopy bench` ran its TCP and UDP
-    /// workloads, and while timers of many connections expired; a line each: owner, category, `machine` where it
-    /// is the machine's work, and the functions, innermost first. Each was judged by eye.
+    /// workloads, and while timers of many connections expired; a line each: owner, category, `machine` where
+    /// it is the machine's work, and the functions, innermost first. Each was judged by eye.
     const REAL: &str = include_str!("stacks.txt");
 
     fn owner(word: &str) -> Owner {

@@ -52,8 +52,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Fetches the suite's package lists into `directory`, those of `other_suite` (the machine's own release) too
-    /// when its packages may be needed to install one of this suite.
+    /// Fetches the suite's package lists into `directory`, those of `other_suite` (the machine's own release)
+    /// too when its packages may be needed to install one of this suite.
     pub(crate) fn fetch(
         archive: Archive,
         name: &str,

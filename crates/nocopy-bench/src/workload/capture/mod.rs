@@ -69,15 +69,15 @@ fn skips(plan: &Plan) -> Vec<String> {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let stage = bench.plan.stage(Lab::builder().gro_right(WITH_GRO))?;
-    bench.play(series(&stage), 64)?;
+    bench.run_series(series(&stage), 64)?;
     let stage = bench.plan.stage(Lab::builder())?;
-    bench.play(series_from_sockets(&stage), 38)?;
+    bench.run_series(series_from_sockets(&stage), 38)?;
     if let Some(stage) = bench.plan.long_stage()? {
-        bench.play(series_of_long_frames(&stage), 16)?;
+        bench.run_series(series_of_long_frames(&stage), 16)?;
     }
     if !bench.plan.is_between_interfaces() {
         let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
-        bench.play(on_two_queues(&stage), 16)?;
+        bench.run_series(on_two_queues(&stage), 16)?;
     }
     Ok(())
 }

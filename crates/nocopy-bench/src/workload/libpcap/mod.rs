@@ -54,9 +54,9 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let Ok(library) = &Preloaded::Pcap.name() else { return Ok(()) }; // a note says so
     let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
-    bench.play(capture::series(&stage, library), 140)?;
+    bench.run_series(capture::series(&stage, library), 140)?;
     drop(stage);
-    bench.play(inject::series(&inject::testbeds()?, library), 40)
+    bench.run_series(inject::series(&inject::testbeds()?, library), 40)
 }
 
 /// The library of a program, and its method of capturing.

@@ -49,7 +49,7 @@ pub(crate) const MESSAGE_BESIDE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(series(&stage(Lab::builder())?), 4)
+    bench.run_series(series(&stage(Lab::builder())?), 4)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

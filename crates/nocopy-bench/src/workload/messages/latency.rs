@@ -65,7 +65,7 @@ fn skips(_plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(series(&stage(Lab::builder())?), 64)
+    bench.run_series(series(&stage(Lab::builder())?), 64)
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {

@@ -92,12 +92,12 @@ pub(crate) const MESSAGE_STREAM: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let usual = stage(Lab::builder())?;
-    bench.play(series(&usual, &PAYLOADS_BYTES), 60)?;
+    bench.run_series(series(&usual, &PAYLOADS_BYTES), 60)?;
     let mut carriers = series(&usual, &PAYLOADS_BYTES_CARRIERS);
     carriers.iter_mut().for_each(|series| series.trials.retain(|trial| CARRIERS.contains(&trial.method)));
-    bench.play(carriers, 40)?;
+    bench.run_series(carriers, 40)?;
     let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
-    bench.play(series(&long, &PAYLOADS_BYTES_LONG), 14)
+    bench.run_series(series(&long, &PAYLOADS_BYTES_LONG), 14)
 }
 
 fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {

@@ -71,11 +71,11 @@ fn trial<'a>(
     server_kind: ServerKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(testbed, kind, server_kind, window).map_err(failed(server_kind));
+    let run = move |window| take_sample(testbed, kind, server_kind, window).map_err(failed(server_kind));
     Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(
+fn take_sample(
     testbed: &NfsTestbed,
     kind: RequestKind,
     server_kind: ServerKind,
@@ -183,8 +183,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Lists on to the end of the directory, or until `is_continued`, which gets the number of files, returns false.
-    /// Returns whether the end was reached.
+    /// Lists on to the end of the directory, or until `is_continued`, which gets the number of files, returns
+    /// false. Returns whether the end was reached.
     fn continue_listing(
         &mut self,
         position: &mut Position,

@@ -76,7 +76,7 @@ fn trial<'a>(
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
     let run = move |window: Duration| {
-        play(testbed, (server_kind, bytes), load, window.max(WINDOW_MIN)).map_err(failed(server_kind))
+        take_sample(testbed, (server_kind, bytes), load, window.max(WINDOW_MIN)).map_err(failed(server_kind))
     };
     Trial {
         method: server_kind.method(),
@@ -86,7 +86,7 @@ fn trial<'a>(
     }
 }
 
-fn play(
+fn take_sample(
     testbed: &NfsTestbed,
     (server_kind, bytes): (ServerKind, u32),
     load: ConcurrentLoad,

@@ -57,11 +57,11 @@ fn trial<'a>(
     server_kind: ServerKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(testbed, server_kind, window).map_err(failed(server_kind));
+    let run = move |window| take_sample(testbed, server_kind, window).map_err(failed(server_kind));
     Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
+fn take_sample(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
     let directory = WritableDirectory::make()?;
     let server = Server::start_of(testbed, server_kind, &directory.export())?;
     let mut creates = testbed.stage.receiver.run(|| {

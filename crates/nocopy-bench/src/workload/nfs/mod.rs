@@ -76,11 +76,11 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let testbed = NfsTestbed::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(reads::series(&testbed), &by, 60)?;
-    bench.play_figures(writes::series(&testbed), &by, 25)?;
-    bench.play(calls::series(&testbed), 40)?;
-    bench.play(creates::series(&testbed), 15)?;
-    bench.play(concurrent_load::series(&testbed), 30)
+    bench.run_figures(reads::series(&testbed), &by, 60)?;
+    bench.run_figures(writes::series(&testbed), &by, 25)?;
+    bench.run_series(calls::series(&testbed), 40)?;
+    bench.run_series(creates::series(&testbed), 15)?;
+    bench.run_series(concurrent_load::series(&testbed), 30)
 }
 
 pub(crate) fn skip_of_ganesha() -> Option<String> {

@@ -57,7 +57,7 @@ fn trial<'a>(
     bytes: u32,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(testbed, server_kind, bytes, window).map_err(failed(server_kind));
+    let run = move |window| take_sample(testbed, server_kind, bytes, window).map_err(failed(server_kind));
     Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
@@ -69,7 +69,12 @@ pub(super) fn failed(server_kind: ServerKind) -> impl FnOnce(io::Error) -> Failu
     )
 }
 
-fn play(testbed: &NfsTestbed, server_kind: ServerKind, bytes: u32, window: Duration) -> io::Result<Sample> {
+fn take_sample(
+    testbed: &NfsTestbed,
+    server_kind: ServerKind,
+    bytes: u32,
+    window: Duration,
+) -> io::Result<Sample> {
     let server = Server::start(testbed, server_kind)?;
     let mut reads = testbed.stage.receiver.run(|| {
         let (client, file) = open(&testbed.files.export(), &server, server_kind, CACHED)?;

@@ -54,11 +54,11 @@ fn trial<'a>(
     server_kind: ServerKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(testbed, server_kind, window).map_err(failed(server_kind));
+    let run = move |window| take_sample(testbed, server_kind, window).map_err(failed(server_kind));
     Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
+fn take_sample(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
     let directory = WritableDirectory::make()?;
     let export = directory.export();
     let server = Server::start_of(testbed, server_kind, &export)?;
@@ -113,7 +113,8 @@ impl Writes {
         Ok(())
     }
 
-    /// Writes the file once, or until `is_continued` returns false for the number of bytes written, and commits.
+    /// Writes the file once, or until `is_continued` returns false for the number of bytes written, and
+    /// commits.
     fn write_all(&mut self, mut is_continued: impl FnMut(usize) -> bool) -> io::Result<()> {
         let (mut asked, mut is_on) = (0, true);
         while is_on && asked < SLOTS || !self.in_flight.is_empty() {

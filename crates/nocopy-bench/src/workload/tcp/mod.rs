@@ -60,9 +60,12 @@ impl TcpTestbed {
         side: Side,
     ) -> Trial<'_> {
         let run = move |duration| {
-            let played = setup.play(&self.stage, side, duration);
-            let (traffic, evidence) =
-                played.map_err(Failure::step(method, "move a stream", "look at what its process printed"))?;
+            let outcome = setup.run(&self.stage, side, duration);
+            let (traffic, evidence) = outcome.map_err(Failure::step(
+                method,
+                "move a stream",
+                "look at what its process printed",
+            ))?;
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
         };
         Trial { method, variant, baselines, run: Box::new(run) }

@@ -29,7 +29,7 @@ pub(crate) const TCP_PROXY: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(vec![series(&TcpTestbed::loopback()?)], 30)
+    bench.run_series(vec![series(&TcpTestbed::loopback()?)], 30)
 }
 
 pub(crate) fn series(testbed: &TcpTestbed) -> Series<'_> {

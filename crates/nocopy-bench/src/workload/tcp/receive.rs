@@ -35,8 +35,8 @@ pub(crate) const TCP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.play(series(&TcpTestbed::both()?), 40)?;
-    bench.play(series_of_pages(&page_testbeds()?), 28)
+    bench.run_series(series(&TcpTestbed::both()?), 40)?;
+    bench.run_series(series_of_pages(&page_testbeds()?), 28)
 }
 
 fn page_testbeds() -> Result<Vec<TcpTestbed>, Failure> {

@@ -32,7 +32,7 @@ pub(crate) const TCP_SEND: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.play_figures(series(&TcpTestbed::both()?), &by, 64)
+    bench.run_figures(series(&TcpTestbed::both()?), &by, 64)
 }
 
 fn series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {

@@ -68,10 +68,10 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let testbeds = sink::testbeds(USUAL_MTU_BYTES)?;
     let mut all = series(&testbeds, &PAYLOAD_BYTES);
     all.extend(series_of_single_datagrams(&testbeds, &PAYLOAD_BYTES));
-    bench.play(all, 50)?;
+    bench.run_series(all, 50)?;
     drop(testbeds);
     let testbeds = sink::testbeds(LONG_MTU_BYTES)?;
-    bench.play(series(&testbeds, &PAYLOAD_BYTES_LONG), 25)
+    bench.run_series(series(&testbeds, &PAYLOAD_BYTES_LONG), 25)
 }
 
 /// All methods with bursts, separately for each sink and length.

@@ -31,7 +31,7 @@ pub(crate) const UDP_RECEIVE: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let testbed = sink::pair(USUAL_MTU_BYTES)?;
-    bench.play(PAYLOAD_BYTES.map(|bytes| series(&testbed, bytes)).into(), 12)
+    bench.run_series(PAYLOAD_BYTES.map(|bytes| series(&testbed, bytes)).into(), 12)
 }
 
 pub(crate) fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {

@@ -64,10 +64,10 @@ fn skips(_plan: &Plan) -> Vec<String> {
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let testbed = NfsTestbed::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
     let fixture = Fixture::new(&testbed)?;
-    bench.play_figures(reads::series(&fixture), &BY, 60)?;
-    bench.play(copies::small(&fixture), 20)?;
+    bench.run_figures(reads::series(&fixture), &BY, 60)?;
+    bench.run_series(copies::small(&fixture), 20)?;
     // One round suffices for the memory it needs.
-    bench.play_figures(copies::long(&fixture), &BY, 1)
+    bench.run_figures(copies::long(&fixture), &BY, 1)
 }
 
 fn contents(is_quick: bool) -> Contents {

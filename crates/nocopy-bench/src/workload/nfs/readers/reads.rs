@@ -62,7 +62,7 @@ fn of<'a>(fixture: &'a Fixture<'a>, case: ReadCase) -> Series<'a> {
 }
 
 fn recv<'a>(fixture: &'a Fixture<'a>, case: ReadCase, bytes: usize, name: &str) -> Trial<'a> {
-    let run = move |window| play_recv(fixture, case, bytes, window).map_err(failed(Reader::Recv));
+    let run = move |window| take_recv_sample(fixture, case, bytes, window).map_err(failed(Reader::Recv));
     Trial { method: Reader::Recv.method(), variant: Some(name.into()), baselines: &[], run: Box::new(run) }
 }
 
@@ -72,11 +72,16 @@ fn trial<'a>(
     reader: Reader,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| play(fixture, case, reader, window).map_err(failed(reader));
+    let run = move |window| take_sample(fixture, case, reader, window).map_err(failed(reader));
     Trial { method: reader.method(), variant: None, baselines, run: Box::new(run) }
 }
 
-fn play_recv(fixture: &Fixture<'_>, case: ReadCase, bytes: usize, window: Duration) -> io::Result<Sample> {
+fn take_recv_sample(
+    fixture: &Fixture<'_>,
+    case: ReadCase,
+    bytes: usize,
+    window: Duration,
+) -> io::Result<Sample> {
     let replies = recorded::record(fixture, case.bytes)?;
     let server = Server::start_of(fixture.testbed, ServerKind::Recorded, &replies)?;
     let method = ReadMethod::Recv { from: server.address, bytes };
@@ -85,7 +90,12 @@ fn play_recv(fixture: &Fixture<'_>, case: ReadCase, bytes: usize, window: Durati
     measure_window(fixture, &server, &mut ours(method, case, window)?, |_| evidence)
 }
 
-fn play(fixture: &Fixture<'_>, case: ReadCase, reader: Reader, window: Duration) -> io::Result<Sample> {
+fn take_sample(
+    fixture: &Fixture<'_>,
+    case: ReadCase,
+    reader: Reader,
+    window: Duration,
+) -> io::Result<Sample> {
     let server = Server::start(fixture.testbed, ServerKind::Nocopy)?;
     let url = fixture.url(&server, CACHED);
     let file_bytes = fixture.testbed.files.contents.cached_bytes;
