@@ -25,7 +25,7 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 }
 
 /// Whether to take packets from the host if possible.
-pub(crate) fn takes() -> bool {
+pub(crate) fn is_take_requested() -> bool {
     variable(TAKE).is_some_and(|value| value == "1")
 }
 

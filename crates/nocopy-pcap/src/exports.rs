@@ -5,8 +5,8 @@
 
 mod data;
 mod delegated;
+mod dlopen;
 mod exit;
-mod naming;
 mod opening;
 mod options;
 mod reading;

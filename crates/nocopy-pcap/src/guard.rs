@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_the_fallback() {
+    fn a_panic_returns_the_fallback() {
         // SAFETY: the handle is null.
         assert_eq!(unsafe { entry(std::ptr::null_mut(), -1, || panic!("as expected")) }, -1);
         // SAFETY: the handle is null.

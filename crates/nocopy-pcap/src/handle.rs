@@ -1,9 +1,9 @@
 //! This library's state for a program's `pcap_t`.
 
 mod claim;
+mod lazy_injector;
 mod live;
 mod reading;
-mod sending;
 
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::NonNull;
@@ -14,22 +14,22 @@ use std::time::Duration;
 use nocopy::integration::Generation;
 
 use crate::abi::{ERROR, Pcap, Statistics};
-use crate::capture::deaf::deafen;
+use crate::capture::receive_off::stop_receiving;
 use crate::capture::{Capture, Counts, Opened, Refusal, Settings};
-use crate::patience::lock_within;
 use crate::report::{self, Library, Opener};
 use crate::system::system;
 use crate::text;
+use crate::timed_wait::lock_within;
 
-pub(crate) use claim::{Claim, Footing, Place};
+pub(crate) use claim::{CallSite, Claim, StackMark};
 pub(crate) use live::Live;
-pub(crate) use reading::{Call, Reads, Step};
+pub(crate) use reading::{ReadCall, ReadFunction, ReadStep};
 
 /// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 
 /// How long another thread may have the settings: it only copies them.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 const IN_USE: &str =
     "settings: not available; another call was left while it had them; close the handle, and open another";
@@ -43,8 +43,8 @@ pub(crate) struct Handle {
     /// Set once the handle is activated with this library.
     live: OnceLock<Live>,
     /// True once the handle is activated and the system's libpcap captures for it.
-    is_theirs: AtomicBool,
-    made_in: Generation,
+    is_system_capture: AtomicBool,
+    generation: Generation,
     /// Set once the handle is activated under `nocopy run`.
     opener: OnceLock<Opener>,
 }
@@ -58,8 +58,8 @@ impl Handle {
             device: device.unwrap_or(c"any").to_owned(),
             settings: Mutex::new(Settings::new()),
             live: OnceLock::new(),
-            is_theirs: AtomicBool::new(false),
-            made_in: Generation::current(),
+            is_system_capture: AtomicBool::new(false),
+            generation: Generation::current(),
             opener: OnceLock::new(),
         }
     }
@@ -72,7 +72,7 @@ impl Handle {
 
     /// Changes the settings; fails likewise.
     pub(crate) fn with_settings<R>(&self, run: impl FnOnce(&mut Settings) -> R) -> Result<R, &'static str> {
-        lock_within(&self.settings, PATIENCE).map(|mut settings| run(&mut settings)).ok_or(IN_USE)
+        lock_within(&self.settings, LOCK_TIMEOUT).map(|mut settings| run(&mut settings)).ok_or(IN_USE)
     }
 
     /// The capture, if this library activated the handle.
@@ -83,7 +83,7 @@ impl Handle {
 
     /// Whether it is activated, with this library or the system's.
     pub(crate) fn is_activated(&self) -> bool {
-        self.live().is_some() || self.is_theirs.load(Ordering::Relaxed)
+        self.live().is_some() || self.is_system_capture.load(Ordering::Relaxed)
     }
 
     /// Opens our capture. The error is the reason why the system's libpcap has to capture instead.
@@ -98,12 +98,12 @@ impl Handle {
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap to which this state belongs.
-    pub(crate) unsafe fn go_live(&self, real: *mut Pcap, opened: Opened) -> c_int {
+    pub(crate) unsafe fn activate(&self, real: *mut Pcap, opened: Opened) -> c_int {
         let Opened { capture, control, library } = opened;
         // Before the system's handle is activated: an error then leaves it unchanged.
         let settings = self.settings().map_err(str::to_owned).and_then(|settings| {
             if settings.nonblocking {
-                live::set_flag(control.descriptor(), true)?;
+                live::set_nonblocking_flag(control.descriptor(), true)?;
             }
             Ok(settings)
         });
@@ -126,21 +126,21 @@ impl Handle {
         }
         // SAFETY: the handle is activated.
         let live = unsafe {
-            deafen((system().pcap_fileno)(real));
+            stop_receiving((system().pcap_fileno)(real));
             Live::new(real, self.number, &self.device, &settings, (capture, control))
         };
         if self.live.set(live).is_ok() {
             self.report_opened(library);
             if let Some(live) = self.live() {
-                live.control.introduce(self.number);
+                live.control.share_with_runner(self.number);
             }
         }
         status
     }
 
     /// Notes that the system's libpcap captures.
-    pub(crate) fn is_theirs(&self, why: &Refusal) {
-        self.is_theirs.store(true, Ordering::Relaxed);
+    pub(crate) fn record_system_capture(&self, why: &Refusal) {
+        self.is_system_capture.store(true, Ordering::Relaxed);
         self.report_opened(Library::System { why: why.to_string() });
     }
 
@@ -158,7 +158,7 @@ impl Handle {
     fn counts(&self, real: *mut Pcap) -> Option<Counts> {
         match self.live() {
             Some(live) => Some(live.control.counts().unwrap_or_default()),
-            None if self.is_theirs.load(Ordering::Relaxed) => Some(their_counts(real)),
+            None if self.is_system_capture.load(Ordering::Relaxed) => Some(system_counts(real)),
             None => None,
         }
     }
@@ -169,7 +169,7 @@ impl Handle {
         if let Some(live) = self.live() {
             live.finish_sending();
         }
-        self.report_end(real);
+        self.report_closed(real);
         if let Some(live) = self.live() {
             live.abandon();
         }
@@ -180,13 +180,13 @@ impl Handle {
     pub(crate) fn stop_in_use(&self, real: *mut Pcap) {
         self.stop(real);
         if let Some(live) = self.live().filter(|_| !self.is_inherited()) {
-            live.control.deafen();
+            live.control.stop_receiving();
         }
     }
 
     /// Reports the counts, as the handle is closed or the program ends; not in a forked child, unless that is
     /// a daemon, which has the handle alone.
-    pub(crate) fn report_end(&self, real: *mut Pcap) {
+    pub(crate) fn report_closed(&self, real: *mut Pcap) {
         if self.is_inherited() {
             let Some(&opener) = self.opener.get().filter(|opener| opener.has_ended()) else { return };
             report::inherited(self.number, opener);
@@ -200,14 +200,14 @@ impl Handle {
     }
 
     fn is_inherited(&self) -> bool {
-        self.made_in.is_past()
+        self.generation.is_past()
     }
 
     /// Closes the capture.
     ///
     /// # Safety
     /// Only the caller has it, it comes from a box, and it is invalid afterwards.
-    pub(crate) unsafe fn end(handle: NonNull<Self>) {
+    pub(crate) unsafe fn free(handle: NonNull<Self>) {
         // SAFETY: by contract.
         let handle = unsafe { Box::from_raw(handle.as_ptr()) };
         let is_inherited = handle.is_inherited();
@@ -218,7 +218,7 @@ impl Handle {
 }
 
 /// The counts of the system's libpcap.
-fn their_counts(real: *mut Pcap) -> Counts {
+fn system_counts(real: *mut Pcap) -> Counts {
     let mut statistics = Statistics::default();
     // SAFETY: the handle is open, and the statistics are there to be written.
     unsafe { (system().pcap_stats)(real, &raw mut statistics) };
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_a_call_left_locked_end_no_call() {
+    fn settings_that_stay_locked_are_an_error() {
         let handle = Handle::new(Some(c"lo"));
         std::mem::forget(handle.settings.lock());
         assert_eq!(handle.with_settings(|settings| settings.promiscuous = true), Err(IN_USE));

@@ -25,7 +25,7 @@
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: stops panics at the library's boundary, and lets a thread end only where a call holds nothing.
 //! * `packet_socket`: opens packet sockets.
-//! * `patience`: waits for other threads that end in any case.
+//! * `timed_wait`: waits for other threads that end in any case.
 //! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
@@ -39,7 +39,7 @@
 //! text
 //! system
 //! loader
-//! environment  abi  patience  packet_socket
+//! environment  abi  timed_wait  packet_socket
 //! ```
 #![allow(unsafe_code)]
 
@@ -52,8 +52,8 @@ mod handle;
 mod injection;
 mod loader;
 mod packet_socket;
-mod patience;
 mod report;
 mod system;
 mod table;
 mod text;
+mod timed_wait;

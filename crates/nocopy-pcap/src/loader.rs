@@ -66,8 +66,8 @@ impl Library {
         let found =
             found.or_else(|| NAMES.iter().find_map(|name| open(name, 0).filter(|found| found.is_other())));
         // What the loader said of names that are not there is not for the program to read.
-        drop(loader_words());
-        found.ok_or_else(|| refusal.unwrap_or_else(absent))
+        drop(loader_error());
+        found.ok_or_else(|| refusal.unwrap_or_else(not_found_error))
     }
 
     fn open_named(path: &OsString) -> Result<Self, String> {
@@ -85,7 +85,7 @@ impl Library {
     fn open_at(path: &Path) -> Result<Self, String> {
         let file = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| format!("{}: cannot be loaded; its path has a zero byte", path.display()))?;
-        open(&file, 0).ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_words()))
+        open(&file, 0).ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_error()))
     }
 
     /// The address of a symbol of the library; the name ends with a zero byte.
@@ -111,7 +111,7 @@ fn paths() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Why there is none, in the words of this distribution.
-fn absent() -> String {
+fn not_found_error() -> String {
     let directories = DIRECTORIES.join(", ");
     let install = libpcap_install(|path| std::fs::read_to_string(path).ok());
     format!(
@@ -142,9 +142,9 @@ pub(crate) fn dlopen() -> *mut c_void {
     }
     // The C library comes after this one, unless a program was linked with both in the other order: then it
     // is the first of all. SAFETY: the name ends with a zero.
-    let look = |place: *mut c_void| unsafe { libc::dlsym(place, c"dlopen".as_ptr()) };
+    let lookup = |scope: *mut c_void| unsafe { libc::dlsym(scope, c"dlopen".as_ptr()) };
     let is_other = |found: &*mut c_void| !found.is_null() && file_of(*found) != own_name();
-    let found = [libc::RTLD_NEXT, libc::RTLD_DEFAULT].map(look).into_iter().find(is_other);
+    let found = [libc::RTLD_NEXT, libc::RTLD_DEFAULT].map(lookup).into_iter().find(is_other);
     // A program without a C library that opens libraries does not get so far.
     let found = found.unwrap_or_else(|| std::process::abort());
     FOUND.store(found, Ordering::Relaxed);
@@ -183,7 +183,7 @@ fn own_file() -> Option<PathBuf> {
     Path::new(OsStr::from_bytes(own_name()?.to_bytes())).canonicalize().ok()
 }
 
-fn loader_words() -> String {
+fn loader_error() -> String {
     // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
     let words = unsafe { libc::dlerror() };
     match NonNull::new(words) {

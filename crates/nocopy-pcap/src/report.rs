@@ -18,25 +18,25 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::environment;
-use crate::patience::lock_within;
+use crate::timed_wait::lock_within;
 use channel::Channel;
 pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 
 /// Why a filter is not in front of the packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum FilterRefusal {
     /// The earlier one still is.
     Unchanged(String),
     /// Whether it is, `nocopy run` does not say, since it is stopped or gone. Should it go on, it removes
     /// every filter.
-    InDoubt,
+    Uncertain,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for FilterRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Unchanged(why) => why,
-            Self::InDoubt => {
+            Self::Uncertain => {
                 "filter: not known to be set; 'nocopy run' stopped answering while it loaded the filter; open the handle anew"
             }
         })
@@ -67,14 +67,14 @@ pub(crate) fn opened(
     let channel = channel()?;
     let interface = clip(interface);
     let library = clipped(library);
-    channel.say(&Message::Opened(Opened { handle, interface, library, promiscuous, snap_bytes }));
+    channel.send_message(&Message::Opened(Opened { handle, interface, library, promiscuous, snap_bytes }));
     Some(Opener { process: getpid(), channel: channel.number })
 }
 
 /// Reports that a handle is this process's now: it was forked by the one that has opened it, and that has
 /// ended.
 pub(crate) fn inherited(handle: u64, opener: Opener) {
-    say(|| Message::Inherited { handle, channel: opener.channel });
+    send_message(|| Message::Inherited { handle, channel: opener.channel });
 }
 
 /// Reports where a handle's filter runs from now on; `None`: it has none.
@@ -83,7 +83,7 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
         FilterPlace::UserSpace { why } => FilterPlace::UserSpace { why: clip(&why) },
         other => other,
     });
-    say(|| Message::Filter { handle, place });
+    send_message(|| Message::Filter { handle, place });
 }
 
 /// Sends `nocopy run` a control that can replace the filter of a handle's packets, for the time when this
@@ -91,15 +91,15 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
 /// whether that succeeded.
 pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     if let Some(channel) = channel() {
-        channel.hand_over(handle, put);
+        channel.send_control(handle, put);
     }
 }
 
 /// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer, but
 /// not without end. Errors: it could not be installed.
-pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
+pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), FilterRefusal> {
     let channel = channel().ok_or_else(|| {
-        Refused::Unchanged(
+        FilterRefusal::Unchanged(
             "loading it takes privileges that the program has given up; start it with 'nocopy run'".into(),
         )
     })?;
@@ -107,7 +107,7 @@ pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<()
 }
 
 pub(crate) fn closed(handle: u64, counts: Counts, sending: Option<&str>) {
-    say(|| Message::Closed(Closed { handle, counts, sending: sending.map(clip) }));
+    send_message(|| Message::Closed(Closed { handle, counts, sending: sending.map(clip) }));
 }
 
 fn clipped(library: Library) -> Library {
@@ -117,39 +117,39 @@ fn clipped(library: Library) -> Library {
     }
 }
 
-fn say(message: impl FnOnce() -> Message) {
+fn send_message(message: impl FnOnce() -> Message) {
     if let Some(channel) = channel() {
-        channel.say(&message());
+        channel.send_message(&message());
     }
 }
 
 /// This process's connection to `nocopy run`, as far as it is known.
 #[derive(Debug)]
-enum Way {
+enum Connection {
     Unknown,
     /// No `nocopy run` listens to processes of this generation.
-    Nobody(Generation),
+    Absent(Generation),
     Open(Generation, Arc<Channel>),
 }
 
-static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
+static CONNECTION: Mutex<Connection> = Mutex::new(Connection::Unknown);
 
 /// How long another thread may have the channel: it waits for nothing. In the child of a fork it may be held
 /// without end.
-const PATIENCE: Duration = Duration::from_millis(100);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The channel, opened at first use, and again if it was lost; the child of a fork has its own.
 fn channel() -> Option<Arc<Channel>> {
-    let mut way = lock_within(&WAY, PATIENCE)?;
-    let lost = match &*way {
-        Way::Open(made_in, channel) if !made_in.is_past() => {
+    let mut connection = lock_within(&CONNECTION, LOCK_TIMEOUT)?;
+    let lost = match &*connection {
+        Connection::Open(generation, channel) if !generation.is_past() => {
             if channel.is_open() {
                 return Some(Arc::clone(channel));
             }
             // The program has closed it, among descriptors that it does not know.
             Some(channel.number)
         }
-        Way::Nobody(made_in) if !made_in.is_past() => return None,
+        Connection::Absent(generation) if !generation.is_past() => return None,
         _ => None,
     };
     let now = Generation::current();
@@ -159,7 +159,8 @@ fn channel() -> Option<Arc<Channel>> {
         Channel::open(&runner, join).ok()
     });
     let opened = opened.map(Arc::new);
-    *way = opened.as_ref().map_or(Way::Nobody(now), |channel| Way::Open(now, Arc::clone(channel)));
+    *connection =
+        opened.as_ref().map_or(Connection::Absent(now), |channel| Connection::Open(now, Arc::clone(channel)));
     opened
 }
 
@@ -170,7 +171,7 @@ fn new_number() -> u64 {
 }
 
 fn program() -> String {
-    let word = std::env::args_os().next().unwrap_or_default();
-    let name = std::path::Path::new(&word).file_name().unwrap_or(&word);
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&path).file_name().unwrap_or(&path);
     clip(&name.to_string_lossy())
 }

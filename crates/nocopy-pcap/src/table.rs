@@ -9,7 +9,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::Pcap;
-use crate::handle::{Claim, Handle, Place};
+use crate::handle::{CallSite, Claim, Handle};
 
 /// Slots of a segment: one for each handle.
 const SLOTS: usize = 256;
@@ -20,13 +20,13 @@ fn closed() -> *mut Pcap {
 }
 
 /// The key of a slot that is not used again, because a step of a call still has its claim.
-fn lost() -> *mut Pcap {
+fn retired() -> *mut Pcap {
     without_provenance_mut(2)
 }
 
 /// Whether a slot's key is that of a handle.
 fn is_key(key: *mut Pcap) -> bool {
-    !key.is_null() && key != closed() && key != lost()
+    !key.is_null() && key != closed() && key != retired()
 }
 
 #[derive(Debug)]
@@ -59,19 +59,20 @@ impl Segment {
 
     /// All slots of the segment, in the order in which they are searched for a key.
     fn slots_for(&self, key: *mut Pcap) -> impl Iterator<Item = &Slot> {
-        let home = (key.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56; // malloc returns multiples of 16
-        (0..SLOTS).map(move |step| &self.slots[(home + step) % SLOTS])
+        // malloc returns multiples of 16.
+        let first = (key.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        (0..SLOTS).map(move |step| &self.slots[(first + step) % SLOTS])
     }
 
     fn find(&self, key: *mut Pcap) -> Option<&Slot> {
-        // Acquire: pairs with the exchange in `take`: a handle that is then read from the slot is at least as
-        // new as the key.
+        // Acquire: pairs with the exchange in `allocate`: a handle that is then read from the slot is at
+        // least as new as the key.
         let keys = self.slots_for(key).map(|slot| (slot, slot.key.load(Ordering::Acquire)));
         // Nothing lies behind an empty slot: a key takes the first free one, and no slot becomes empty again.
         keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
     }
 
-    fn take(&self, key: *mut Pcap) -> Option<&Slot> {
+    fn allocate(&self, key: *mut Pcap) -> Option<&Slot> {
         self.slots_for(key).find(|slot| {
             let found = slot.key.load(Ordering::Relaxed);
             let is_free = found.is_null() || found == closed();
@@ -89,15 +90,15 @@ impl Segment {
 
     /// The next segment; allocates it if there is none.
     fn grow(&self) -> &'static Self {
-        let made = Box::into_raw(Box::new(Self::new()));
+        let added = Box::into_raw(Box::new(Self::new()));
         // Release: pairs with the acquire in `next`; acquire: pairs with the release of another thread that
         // added a segment first.
-        match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        match self.next.compare_exchange(null_mut(), added, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: allocated above, and now never freed.
-            Ok(_) => unsafe { &*made },
+            Ok(_) => unsafe { &*added },
             Err(theirs) => {
                 // SAFETY: allocated above, and no other thread has seen it.
-                drop(unsafe { Box::from_raw(made) });
+                drop(unsafe { Box::from_raw(added) });
                 // SAFETY: a segment that is never freed.
                 unsafe { &*theirs }
             }
@@ -128,14 +129,14 @@ fn find_slot(key: *mut Pcap) -> Option<&'static Slot> {
 
 /// Where a reading call finds its handle, again and again. Plain data: a thread may leave the call with it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct HandleSlot {
     slot: &'static Slot,
     number: u64,
 }
 
 /// Why a reading call does not get its handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lost {
+pub(crate) enum EnterError {
     /// It was closed, while the call waited or called the program.
     Closed,
     /// Another step has it, and does not end.
@@ -144,7 +145,7 @@ pub(crate) enum Lost {
 
 /// A handle during a step of a reading call: it is not closed, and nothing else reads it.
 #[derive(Debug)]
-pub(crate) struct Inside {
+pub(crate) struct HandleGuard {
     slot: &'static Slot,
     handle: NonNull<Handle>,
 }
@@ -152,53 +153,53 @@ pub(crate) struct Inside {
 /// As [`find`], for calls during which the handle may be closed: only handles for which this library
 /// captures.
 #[inline]
-pub(crate) fn find_for_reading(key: *mut Pcap) -> Option<Found> {
+pub(crate) fn find_for_reading(key: *mut Pcap) -> Option<HandleSlot> {
     let slot = find_slot(key)?;
     // SAFETY: as in `find`.
     let handle = unsafe { slot.handle.load(Ordering::Acquire).as_ref() }?;
-    handle.live().is_some().then_some(Found { slot, number: handle.number })
+    handle.live().is_some().then_some(HandleSlot { slot, number: handle.number })
 }
 
-impl Found {
+impl HandleSlot {
     /// Begins a step; waits for that of another thread.
-    pub(crate) fn enter(self, place: Place) -> Result<Inside, Lost> {
-        if self.slot.claim.take(place) { self.inside() } else { Err(Lost::Busy) }
+    pub(crate) fn enter(self, site: CallSite) -> Result<HandleGuard, EnterError> {
+        if self.slot.claim.acquire(site) { self.guard() } else { Err(EnterError::Busy) }
     }
 
     /// Begins a step without waiting.
     #[inline]
-    pub(crate) fn try_enter(self, place: Place) -> Result<Inside, Lost> {
-        if self.slot.claim.try_take(place) { self.inside() } else { Err(Lost::Busy) }
+    pub(crate) fn try_enter(self, site: CallSite) -> Result<HandleGuard, EnterError> {
+        if self.slot.claim.try_acquire(site) { self.guard() } else { Err(EnterError::Busy) }
     }
 
     #[inline]
-    fn inside(self) -> Result<Inside, Lost> {
+    fn guard(self) -> Result<HandleGuard, EnterError> {
         let handle = NonNull::new(self.slot.handle.load(Ordering::Acquire));
         // SAFETY: it is freed only after it was removed by a holder of the claim.
         match handle.filter(|handle| unsafe { handle.as_ref() }.number == self.number) {
-            Some(handle) => Ok(Inside { slot: self.slot, handle }),
+            Some(handle) => Ok(HandleGuard { slot: self.slot, handle }),
             None => {
-                self.slot.claim.give_back();
-                Err(Lost::Closed)
+                self.slot.claim.release();
+                Err(EnterError::Closed)
             }
         }
     }
 }
 
-impl Deref for Inside {
+impl Deref for HandleGuard {
     type Target = Handle;
 
     #[inline]
     fn deref(&self) -> &Handle {
-        // SAFETY: as in `inside`.
+        // SAFETY: as in `guard`.
         unsafe { self.handle.as_ref() }
     }
 }
 
-impl Drop for Inside {
+impl Drop for HandleGuard {
     #[inline]
     fn drop(&mut self) {
-        self.slot.claim.give_back();
+        self.slot.claim.release();
     }
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     let handle = Box::into_raw(handle);
     let mut segment = &FIRST;
     let slot = loop {
-        match segment.take(key) {
+        match segment.allocate(key) {
             Some(slot) => break slot,
             None => segment = segment.next().unwrap_or_else(|| segment.grow()),
         }
@@ -217,10 +218,10 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
 
 /// Calls this for each handle, after the step that another thread is in. Handles of steps that do not end, or
 /// that the caller interrupted, are left out.
-pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
+pub(crate) fn for_each(site: CallSite, mut call: impl FnMut(*mut Pcap, &Handle)) {
     for slot in segments().flat_map(|segment| &segment.slots) {
         // Relaxed: only to pass over empty slots; it is loaded again with the claim.
-        if slot.handle.load(Ordering::Relaxed).is_null() || !slot.claim.take(place) {
+        if slot.handle.load(Ordering::Relaxed).is_null() || !slot.claim.acquire(site) {
             continue;
         }
         // SAFETY: null, or a handle: it is freed only after it was removed by a holder of the claim.
@@ -230,13 +231,13 @@ pub(crate) fn for_each(place: Place, mut call: impl FnMut(*mut Pcap, &Handle)) {
         if let Some(handle) = handle.filter(|_| is_key(key)) {
             call(key, handle);
         }
-        slot.claim.give_back();
+        slot.claim.release();
     }
 }
 
 /// A handle that was removed.
 #[derive(Debug)]
-pub(crate) enum Removed {
+pub(crate) enum RemovedHandle {
     /// Nothing uses it: to be freed by `Box::from_raw`.
     Free(NonNull<Handle>),
     /// A step of a call still uses it, which the calling signal handler interrupted: it is never freed.
@@ -244,19 +245,19 @@ pub(crate) enum Removed {
 }
 
 /// Removes the handle of a `pcap_t` pointer. Calls that wait or call the program find it no more.
-pub(crate) fn remove(key: *mut Pcap, place: Place) -> Option<Removed> {
+pub(crate) fn remove(key: *mut Pcap, site: CallSite) -> Option<RemovedHandle> {
     let slot = find_slot(key)?;
-    let is_free = slot.claim.take(place);
+    let is_free = slot.claim.acquire(site);
     let handle = NonNull::new(slot.handle.swap(null_mut(), Ordering::AcqRel));
-    // Release: pairs with the exchange in `take`: the next key in this slot starts without a handle.
-    slot.key.store(if is_free { closed() } else { lost() }, Ordering::Release);
+    // Release: pairs with the exchange in `allocate`: the next key in this slot starts without a handle.
+    slot.key.store(if is_free { closed() } else { retired() }, Ordering::Release);
     if is_free {
-        slot.claim.give_back();
+        slot.claim.release();
     }
     handle.map(|handle| match is_free {
-        true => Removed::Free(handle),
+        true => RemovedHandle::Free(handle),
         // SAFETY: never freed, as nothing finds it any more.
-        false => Removed::InUse(unsafe { handle.as_ref() }),
+        false => RemovedHandle::InUse(unsafe { handle.as_ref() }),
     })
 }
 
@@ -266,11 +267,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::handle::Footing;
-    use crate::patience::TIMED_OUT;
+    use crate::handle::StackMark;
+    use crate::timed_wait::TIMED_OUT;
 
     /// All threads of the process share the table.
-    static ALONE: Mutex<()> = Mutex::new(());
+    static TABLE_LOCK: Mutex<()> = Mutex::new(());
 
     fn key(number: usize) -> *mut Pcap {
         without_provenance_mut(number * 16 + 4096)
@@ -281,47 +282,47 @@ mod tests {
         find(key(number)).unwrap().number
     }
 
-    fn remove_at(key: *mut Pcap) -> Option<Removed> {
-        remove(key, Footing::new().place())
+    fn remove_at(key: *mut Pcap) -> Option<RemovedHandle> {
+        remove(key, StackMark::new().site())
     }
 
     fn remove_numbered(number: usize) -> Option<u64> {
         match remove_at(key(number))? {
             // SAFETY: made from a box in `insert_numbered`, and removed once.
-            Removed::Free(handle) => Some(unsafe { Box::from_raw(handle.as_ptr()) }.number),
-            Removed::InUse(handle) => panic!("{} is in use", handle.number),
+            RemovedHandle::Free(handle) => Some(unsafe { Box::from_raw(handle.as_ptr()) }.number),
+            RemovedHandle::InUse(handle) => panic!("{} is in use", handle.number),
         }
     }
 
     /// Another thread is in a step that ends when its handle was closed, and a handle with another key opened
     /// in its slot.
     #[test]
-    fn a_handle_in_a_step_is_enumerated_after_it_by_its_new_key() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    fn a_busy_slot_is_enumerated_after_its_step_with_its_new_key() {
+        let _table_lock = TABLE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         insert_numbered(1);
-        let (footing, slot) = (Footing::new(), find_slot(key(1)).unwrap());
+        let (mark, slot) = (StackMark::new(), find_slot(key(1)).unwrap());
         let reopen = |number: usize| {
             let new = Box::new(Handle::new(None));
-            let made = new.number;
+            let number_of_new = new.number;
             let old = slot.handle.swap(null_mut(), Ordering::AcqRel);
             slot.key.store(key(number), Ordering::Release);
             slot.handle.store(Box::into_raw(new), Ordering::Release);
             // SAFETY: made from a box, and only this thread has it.
             drop(unsafe { Box::from_raw(old) });
-            (key(number).addr(), made)
+            (key(number).addr(), number_of_new)
         };
         let enumerate = || {
             let mut all = Vec::new();
-            for_each(Footing::new().place(), |key, handle| all.push((key.addr(), handle.number)));
+            for_each(StackMark::new().site(), |key, handle| all.push((key.addr(), handle.number)));
             (all, TIMED_OUT.get() > 0)
         };
         for number in 2.. {
-            assert!(slot.claim.take(footing.place()));
+            assert!(slot.claim.acquire(mark.site()));
             let (all, timed_out, new) = std::thread::scope(|scope| {
                 let other = scope.spawn(enumerate);
                 std::thread::sleep(Duration::from_millis(20)); // mostly enough for it to come to the slot
                 let new = reopen(number);
-                slot.claim.give_back();
+                slot.claim.release();
                 let (all, timed_out) = other.join().unwrap();
                 (all, timed_out, new)
             });
@@ -335,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_found_until_removed_however_many_there_are() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    fn any_number_of_handles_is_found_until_removed() {
+        let _table_lock = TABLE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove_at(null_mut()).is_none());
         let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
         assert!((0..1000).all(is_found));
         let mut all = Vec::new();
-        for_each(Footing::new().place(), |_, handle| all.push(handle.number));
+        for_each(StackMark::new().site(), |_, handle| all.push(handle.number));
         all.sort_unstable();
         assert_eq!(all, numbers);
         for number in (0..1000).step_by(2) {
@@ -359,9 +360,9 @@ mod tests {
         assert_eq!(segments().count(), segments_before);
         let from_threads = |thread: usize| {
             for number in (0..500).map(|step| 20_000 + step * 4 + thread) {
-                let made = insert_numbered(number);
-                assert_eq!(find(key(number)).unwrap().number, made);
-                assert_eq!(remove_numbered(number), Some(made));
+                let inserted = insert_numbered(number);
+                assert_eq!(find(key(number)).unwrap().number, inserted);
+                assert_eq!(remove_numbered(number), Some(inserted));
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || from_threads(thread)))));

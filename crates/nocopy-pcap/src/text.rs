@@ -48,9 +48,9 @@ pub(crate) unsafe fn copy(from: *mut Pcap, to: *mut Pcap) {
 }
 
 /// The kernel's error in libpcap's form: the failed call, and the C library's text.
-pub(crate) fn of_errno(tried: &str, error: &std::io::Error) -> String {
-    let Some(errno) = error.raw_os_error() else { return format!("{tried}: {error}") };
+pub(crate) fn of_errno(operation: &str, error: &std::io::Error) -> String {
+    let Some(errno) = error.raw_os_error() else { return format!("{operation}: {error}") };
     // SAFETY: takes a number; the text is good until the next call of this thread, and copied at once.
     let words = unsafe { CStr::from_ptr(libc::strerror(errno)) };
-    format!("{tried}: {}", words.to_string_lossy())
+    format!("{operation}: {}", words.to_string_lossy())
 }

@@ -8,7 +8,7 @@
 //!   handler finds it written, it only notes that the burst has ended, because the interrupted code may never
 //!   continue (siglongjmp(3)).
 //! * A handler that runs before the call hands the burst over itself, and makes the interrupted code's call
-//!   fail (`Message::spoil`).
+//!   fail (`Message::invalidate`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use std::sync::atomic::compiler_fence;
 use nocopy_proto::run::sockets::{Alone, Flush};
 
 use crate::run::Shape;
-use crate::shared::{Guard, SHARED, Word, is_guest};
+use crate::shared::{BurstWord, Guard, SHARED, is_vfork_child};
 use crate::slots::{self, Slot};
 use crate::sys::{self, Message};
 
@@ -27,7 +27,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// The properties of the burst. Written only while there is no burst.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct BurstHead {
     pub(crate) descriptor: i32,
     pub(crate) cookie: u64,
     pub(crate) shape: Shape,
@@ -35,10 +35,10 @@ pub(crate) struct Head {
     pub(crate) slot: &'static Slot,
 }
 
-impl Head {
+impl BurstHead {
     /// Whether another datagram fits, and the kernel had room at the last call.
     #[inline]
-    pub(crate) fn has_room(&self, word: Word) -> bool {
+    pub(crate) fn has_room(&self, word: BurstWord) -> bool {
         word.count() < self.room && !SHARED.is_stuck.load(Relaxed)
     }
 }
@@ -49,35 +49,35 @@ struct UnderLock<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for UnderLock<T> {}
 
 static BUFFER: UnderLock<[u8; BUFFER_BYTES]> = UnderLock(UnsafeCell::new([0; BUFFER_BYTES]));
-static HEAD: UnderLock<MaybeUninit<Head>> = UnderLock(UnsafeCell::new(MaybeUninit::uninit()));
+static HEAD: UnderLock<MaybeUninit<BurstHead>> = UnderLock(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The call of the lock's holder, stored where signal handlers find it.
 static MESSAGE: UnderLock<Message> = UnderLock(UnsafeCell::new(Message::EMPTY));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Handed {
+pub(crate) enum HandoverResult {
     All,
     /// There was no room; the remaining datagrams wait.
-    Rest,
+    Partial,
     /// Nothing was sent: the burst belongs to another process, whose memory this one shares.
-    Nothing,
+    NotOwner,
 }
 
-enum Sent {
-    Taken,
+enum CallResult {
+    Accepted,
     Refused(i32),
     /// A signal handler handed the burst over in between.
     Overtaken,
 }
 
 /// The head of the burst; meaningful only while there is a burst.
-pub(crate) fn head(_guard: &Guard) -> &Head {
+pub(crate) fn head(_guard: &Guard) -> &BurstHead {
     // SAFETY: written before the first datagram joined the burst; the lock is held.
     unsafe { (*HEAD.0.get()).assume_init_ref() }
 }
 
 /// Sets the head of the burst that begins with the next [added](add) datagram.
-pub(crate) fn set_head(_guard: &Guard, head: Head) {
+pub(crate) fn set_head(_guard: &Guard, head: BurstHead) {
     // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
     unsafe { _ = (*HEAD.0.get()).write(head) };
 }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
 /// Appends a datagram to the burst, which has room for it, and hands the burst over if it is then full.
 /// Returns whether the datagram joined, because a signal handler may have interfered.
 #[inline]
-pub(crate) fn add(guard: &Guard, word: Word, head: &Head, parts: &[libc::iovec]) -> bool {
+pub(crate) fn add(guard: &Guard, word: BurstWord, head: &BurstHead, parts: &[libc::iovec]) -> bool {
     // Before the word: a handler that interrupts here finds the burst without this datagram.
     copy(word.count() * head.shape.bytes, parts);
     let joined = word.one_more();
@@ -124,35 +124,35 @@ fn copy(mut at: usize, parts: &[libc::iovec]) {
 
 /// Gives the kernel the burst. `guard` is `None` in a signal handler that interrupted the lock's holder; then
 /// the state of the socket stays unchanged.
-pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
+pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> HandoverResult {
     if guard.is_some() {
-        let handed = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
+        let result = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
         SHARED.sending.store(0, Relaxed);
-        return handed;
+        return result;
     }
     // Nothing interrupts this one: two that were interrupted would be one too many.
     let signals = sys::block_signals();
-    note_taken();
+    record_accepted();
     // SAFETY: this is the only thread that uses it, and it is interrupted.
-    unsafe { Message::spoil(MESSAGE.0.get()) };
+    unsafe { Message::invalidate(MESSAGE.0.get()) };
     let mut message = Message::EMPTY;
-    let handed = Handover { is_ours: false, message: &raw mut message }.run(why);
+    let result = Handover { is_ours: false, message: &raw mut message }.run(why);
     sys::set_signals(signals);
-    handed
+    result
 }
 
 /// Notes the datagrams that the kernel got by a call of the interrupted code: the whole burst, or one.
-fn note_taken() {
-    let word = Word::load();
+fn record_accepted() {
+    let word = BurstWord::load();
     if word.count() > 0 && SHARED.sending.load(Relaxed) == word.bits() {
         // SAFETY: this is the only thread that uses it, and it is interrupted.
-        let taken = unsafe { Message::taken(MESSAGE.0.get()) };
-        word.replace(word.from(word.first() + taken));
+        let accepted = unsafe { Message::accepted(MESSAGE.0.get()) };
+        word.replace(word.from(word.first() + accepted));
     }
 }
 
 /// Errors that a call returns only because a signal handler interfered, and that the program would not see
-/// without this library: the handler spoiled the call, left no room, closed the descriptor, or sent the
+/// without this library: the handler invalidated the call, left no room, closed the descriptor, or sent the
 /// datagrams of a refused burst one by one.
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
@@ -165,10 +165,10 @@ struct Handover {
 }
 
 impl Handover {
-    fn run(&self, why: Flush) -> Handed {
-        let word = Word::load();
+    fn run(&self, why: Flush) -> HandoverResult {
+        let word = BurstWord::load();
         if word.count() == 0 {
-            return Handed::All;
+            return HandoverResult::All;
         }
         // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not
         // write the head.
@@ -178,36 +178,36 @@ impl Handover {
         if rest == 0 {
             // The interrupted code has sent it, and has not noted that it is over.
             self.finish(word, head, why);
-            return Handed::All;
+            return HandoverResult::All;
         }
         if sys::cookie(head.descriptor) != Some(head.cookie) {
-            return self.replaced(word, head, why);
+            return self.on_replaced_socket(word, head, why);
         }
         match self.send(head, word, rest) {
-            Sent::Taken => {
+            CallResult::Accepted => {
                 self.finish(word, head, why);
-                Handed::All
+                HandoverResult::All
             }
-            Sent::Overtaken => overtaken(),
-            Sent::Refused(errno) => self.refused(errno, word, head, why),
+            CallResult::Overtaken => overtaken(),
+            CallResult::Refused(errno) => self.on_refused(errno, word, head, why),
         }
     }
 
     /// The descriptor now belongs to another socket, or is closed.
     #[cold]
-    fn replaced(&self, word: Word, head: &Head, why: Flush) -> Handed {
-        if is_guest() {
-            return Handed::Nothing;
+    fn on_replaced_socket(&self, word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
+        if is_vfork_child() {
+            return HandoverResult::NotOwner;
         }
-        self.lose(word, head, why);
+        self.discard(word, head, why);
         slots::forget(head.descriptor);
-        Handed::All
+        HandoverResult::All
     }
 
     #[cold]
-    fn refused(&self, errno: i32, word: Word, head: &Head, why: Flush) -> Handed {
+    fn on_refused(&self, errno: i32, word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
         match errno {
-            libc::EAGAIN => return stuck(),
+            libc::EAGAIN => return no_room(),
             // Datagrams longer than the path takes are `EINVAL` of older kernels and `EMSGSIZE` of newer ones
             // (seen with 6.18).
             libc::EIO | libc::EINVAL | libc::EMSGSIZE => {
@@ -216,36 +216,36 @@ impl Handover {
                     let socket = unsafe { head.slot.socket() };
                     socket
                         .into_iter()
-                        .for_each(|socket| socket.run.refused(head.shape.bytes, errno == libc::EIO));
-                    head.slot.record().left_alone(Alone::Route);
+                        .for_each(|socket| socket.run.record_refusal(head.shape.bytes, errno == libc::EIO));
+                    head.slot.record().record_skip(Alone::Route);
                 }
             }
             // It may be the error of a datagram before these, which the kernel tells once.
             errno => {
-                head.slot.owe(errno);
+                head.slot.set_pending_error(errno);
                 match self.send(head, word, word.count() - word.first()) {
-                    Sent::Taken => {
+                    CallResult::Accepted => {
                         self.finish(word, head, why);
-                        return Handed::All;
+                        return HandoverResult::All;
                     }
-                    Sent::Overtaken => return overtaken(),
-                    Sent::Refused(libc::EAGAIN) => return stuck(),
-                    Sent::Refused(_) => {}
+                    CallResult::Overtaken => return overtaken(),
+                    CallResult::Refused(libc::EAGAIN) => return no_room(),
+                    CallResult::Refused(_) => {}
                 }
             }
         }
-        self.singly(word, head, why)
+        self.send_singly(word, head, why)
     }
 
-    fn singly(&self, mut word: Word, head: &Head, why: Flush) -> Handed {
+    fn send_singly(&self, mut word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
         while word.first() < word.count() {
             match self.send(head, word, 1) {
-                Sent::Taken => {}
-                Sent::Overtaken => return overtaken(),
-                Sent::Refused(libc::EAGAIN) => return stuck(),
-                Sent::Refused(errno) => {
-                    head.slot.owe(errno);
-                    head.slot.record().refused(1);
+                CallResult::Accepted => {}
+                CallResult::Overtaken => return overtaken(),
+                CallResult::Refused(libc::EAGAIN) => return no_room(),
+                CallResult::Refused(errno) => {
+                    head.slot.set_pending_error(errno);
+                    head.slot.record().count_refused(1);
                 }
             }
             let next = word.from(word.first() + 1);
@@ -255,12 +255,12 @@ impl Handover {
             word = next;
         }
         self.finish(word, head, why);
-        Handed::All
+        HandoverResult::All
     }
 
     /// Sends the next datagrams that the kernel does not have yet, in one call.
     #[inline]
-    fn send(&self, head: &Head, word: Word, datagrams: usize) -> Sent {
+    fn send(&self, head: &BurstHead, word: BurstWord, datagrams: usize) -> CallResult {
         // Fits in 16 bits below: bursts are of datagrams of which two fit into `BURST_BYTES_MAX`.
         let bytes = head.shape.bytes;
         let payload = payload(word.first() * bytes, datagrams * bytes);
@@ -274,8 +274,8 @@ impl Handover {
             // Relaxed: only signal handlers of this thread act on it.
             SHARED.sending.store(word.bits(), Relaxed);
         }
-        if Word::load() != word {
-            return Sent::Overtaken;
+        if BurstWord::load() != word {
+            return CallResult::Overtaken;
         }
         // SAFETY: it is complete, and lives longer than the call.
         let errno = sys::error(unsafe { sys::send(head.descriptor, self.message) });
@@ -284,57 +284,58 @@ impl Handover {
 
     /// Evaluates the kernel's answer to a call.
     #[inline]
-    fn outcome(&self, errno: Option<i32>, word: Word, head: &Head) -> Sent {
+    fn outcome(&self, errno: Option<i32>, word: BurstWord, head: &BurstHead) -> CallResult {
         // The word alone does not say it: the handler may have found no room.
         // SAFETY: as in `send`.
-        let is_spoiled = errno == Some(libc::EMSGSIZE) && unsafe { Message::is_spoiled(self.message) };
-        if Word::load() == word && !is_spoiled {
-            return errno.map_or(Sent::Taken, Sent::Refused);
+        let is_invalidated =
+            errno == Some(libc::EMSGSIZE) && unsafe { Message::is_invalidated(self.message) };
+        if BurstWord::load() == word && !is_invalidated {
+            return errno.map_or(CallResult::Accepted, CallResult::Refused);
         }
         // The kernel reports an error once.
         if let Some(errno) = errno.filter(|errno| !ERRORS_OF_OVERTAKEN.contains(errno)) {
-            head.slot.owe(errno);
+            head.slot.set_pending_error(errno);
         }
-        Sent::Overtaken
+        CallResult::Overtaken
     }
 
     /// Ends the burst: the kernel has accepted or refused it.
-    fn finish(&self, word: Word, head: &Head, why: Flush) {
+    fn finish(&self, word: BurstWord, head: &BurstHead, why: Flush) {
         if !word.replace(word.over()) {
             return;
         }
         SHARED.is_stuck.store(false, Relaxed);
         SHARED.waited_ms.store(0, Relaxed);
-        head.slot.record().burst(why, word.count() as u64);
+        head.slot.record().count_burst(why, word.count() as u64);
         if !self.is_ours {
             return;
         }
         // SAFETY: the lock is held, and no other reference is alive.
         if let Some(socket) = unsafe { head.slot.socket() }
-            && let Some(datagrams) = socket.run.flushed(why, word.count() as u32)
+            && let Some(datagrams) = socket.run.record_burst(why, word.count() as u32)
         {
-            head.slot.leave_alone(Alone::ShortBursts, datagrams);
+            head.slot.skip(Alone::ShortBursts, datagrams);
         }
     }
 
     /// Discards the datagrams that the kernel has not accepted, and counts them as lost.
     #[cold]
-    fn lose(&self, word: Word, head: &Head, why: Flush) {
-        head.slot.record().lost((word.count() - word.first()) as u64);
+    fn discard(&self, word: BurstWord, head: &BurstHead, why: Flush) {
+        head.slot.record().count_lost((word.count() - word.first()) as u64);
         self.finish(word, head, why);
     }
 }
 
 /// A signal handler handed over the burst, or as much as there was room for.
 #[cold]
-fn overtaken() -> Handed {
-    if Word::load().count() == 0 { Handed::All } else { Handed::Rest }
+fn overtaken() -> HandoverResult {
+    if BurstWord::load().count() == 0 { HandoverResult::All } else { HandoverResult::Partial }
 }
 
 #[cold]
-fn stuck() -> Handed {
+fn no_room() -> HandoverResult {
     SHARED.is_stuck.store(true, Relaxed);
-    Handed::Rest
+    HandoverResult::Partial
 }
 
 fn payload(at: usize, bytes: usize) -> &'static [u8] {
@@ -344,12 +345,12 @@ fn payload(at: usize, bytes: usize) -> &'static [u8] {
 }
 
 /// Gives the burst up; counts datagrams that the kernel has not accepted as lost.
-pub(crate) fn give_up(why: Flush, is_ours: bool) {
-    let word = Word::load();
+pub(crate) fn discard_burst(why: Flush, is_ours: bool) {
+    let word = BurstWord::load();
     if word.count() > 0 {
         // SAFETY: as in `Handover::run`.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
-        Handover { is_ours, message: MESSAGE.0.get() }.lose(word, head, why);
+        Handover { is_ours, message: MESSAGE.0.get() }.discard(word, head, why);
     }
 }
 

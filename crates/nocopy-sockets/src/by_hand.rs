@@ -33,7 +33,7 @@ static BURST: Cell = Cell(UnsafeCell::new(Burst {
 }));
 
 /// Sends a datagram; true if it joined the burst, or was sent with it.
-pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], way: ByHand) -> bool {
+pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], mode: ByHand) -> bool {
     if shape.segments_max() < 2 {
         return false;
     }
@@ -43,7 +43,7 @@ pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], way: By
         hand_over(burst);
         (burst.descriptor, burst.shape) = (descriptor, Some(shape));
     }
-    if way == ByHand::FirstAlone && burst.count == 0 && std::mem::replace(&mut burst.is_first, false) {
+    if mode == ByHand::FirstSingly && burst.count == 0 && std::mem::replace(&mut burst.is_first, false) {
         return false;
     }
     let mut at = burst.count * shape.bytes;

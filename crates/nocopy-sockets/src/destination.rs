@@ -47,7 +47,7 @@ impl Destination {
 
     /// Whether it is this address; `None` stands for the peer of a connected socket.
     #[inline]
-    pub(crate) fn is(&self, address: Option<&[u8]>) -> bool {
+    pub(crate) fn matches(&self, address: Option<&[u8]>) -> bool {
         let Some(address) = address else { return self.bytes == 0 };
         let is_equal = match self.bytes as usize {
             V4_BYTES if address.len() >= V4_BYTES => {
@@ -89,27 +89,31 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_leave_in_the_padding_is_no_difference() {
+    fn padding_bytes_are_ignored() {
         assert_eq!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 1, 0xff)));
         assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 2, 0)));
         assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(10, 1, 0)));
         assert_ne!(Destination::of(&v4(0, 0, 0)), Some(Destination::CONNECTED));
         let one = Destination::of(&v4(9, 1, 0)).unwrap();
-        assert!(one.is(Some(&v4(9, 1, 7))) && !one.is(Some(&v4(9, 2, 0))) && !one.is(Some(&v4(10, 1, 0))));
-        assert!(!one.is(None) && !one.is(Some(&v4(9, 1, 0)[..15])));
-        assert!(Destination::CONNECTED.is(None) && !Destination::CONNECTED.is(Some(&v4(0, 0, 0))));
+        assert!(
+            one.matches(Some(&v4(9, 1, 7)))
+                && !one.matches(Some(&v4(9, 2, 0)))
+                && !one.matches(Some(&v4(10, 1, 0)))
+        );
+        assert!(!one.matches(None) && !one.matches(Some(&v4(9, 1, 0)[..15])));
+        assert!(Destination::CONNECTED.matches(None) && !Destination::CONNECTED.matches(Some(&v4(0, 0, 0))));
         let address = Destination::of(&v4(9, 1, 7)).unwrap().socket_address();
         assert_eq!(address, Some("192.0.2.1:9".parse().unwrap()));
     }
 
     #[test]
-    fn short_and_foreign_addresses_are_refused() {
+    fn short_long_and_foreign_addresses_are_refused() {
         let whole = v4(9, 1, 0);
         let mut long = [0; KERNEL_BYTES_MAX + 1];
         long[..whole.len()].copy_from_slice(&whole);
         let (longest, known) = (&long[..KERNEL_BYTES_MAX], Destination::of(&whole));
-        assert!(known.unwrap().is(Some(longest)) && Destination::of(longest) == known);
-        assert!(!known.unwrap().is(Some(&long)) && Destination::of(&long).is_none());
+        assert!(known.unwrap().matches(Some(longest)) && Destination::of(longest) == known);
+        assert!(!known.unwrap().matches(Some(&long)) && Destination::of(&long).is_none());
         assert!((0..16).all(|end| Destination::of(&whole[..end]).is_none()));
         let mut other = whole;
         other[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
@@ -121,8 +125,8 @@ mod tests {
         let address = Destination::of(&v6).unwrap().socket_address();
         assert_eq!(address, Some("[::1]:9".parse().unwrap()));
         let one = Destination::of(&v6).unwrap();
-        assert!(one.is(Some(&v6)) && !one.is(Some(&v6[..27])));
+        assert!(one.matches(Some(&v6)) && !one.matches(Some(&v6[..27])));
         v6[27] = 1;
-        assert!(!one.is(Some(&v6)), "another scope");
+        assert!(!one.matches(Some(&v6)), "another scope");
     }
 }

@@ -39,13 +39,13 @@ fn variable(name: &CStr) -> Option<&'static str> {
 pub(crate) fn report_file() -> Option<i32> {
     let (number, inode) = variable(REPORT)?.split_once(':')?;
     let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);
-    let is_it = sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64);
-    (is_it && sys::keeps_its_bytes(number)).then_some(number)
+    let is_same = sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64);
+    (is_same && sys::has_fixed_length(number)).then_some(number)
 }
 
 /// How the library works in this program.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ways {
+pub(crate) struct Settings {
     pub(crate) tuning: Tuning,
     /// How long a burst waits for further datagrams; 0: not at all.
     pub(crate) deadline_us: u64,
@@ -58,37 +58,37 @@ pub(crate) enum ByHand {
     /// No datagram is sent alone.
     All,
     /// The first datagram of each burst is sent alone.
-    FirstAlone,
+    FirstSingly,
 }
 
-static WAYS: OnceLock<Ways> = OnceLock::new();
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// Reads the environment, before the program starts.
 pub(crate) fn read() {
-    let _ = WAYS.set(variable(TUNING).map_or(Ways::USUAL, Ways::parse));
+    let _ = SETTINGS.set(variable(TUNING).map_or(Settings::DEFAULT, Settings::parse));
 }
 
 #[inline]
-pub(crate) fn ways() -> Ways {
-    WAYS.get().copied().unwrap_or(Ways::USUAL)
+pub(crate) fn settings() -> Settings {
+    SETTINGS.get().copied().unwrap_or(Settings::DEFAULT)
 }
 
-impl Ways {
-    const USUAL: Self = Self { tuning: Tuning::USUAL, deadline_us: DEADLINE_US, by_hand: None };
+impl Settings {
+    const DEFAULT: Self = Self { tuning: Tuning::DEFAULT, deadline_us: DEADLINE_US, by_hand: None };
 
     fn parse(words: &str) -> Self {
-        let mut ways = Self::USUAL;
+        let mut settings = Self::DEFAULT;
         for word in words.split(',') {
             match word.split_once('=') {
-                Some(("entry", count)) => ways.tuning.entry = count.parse().unwrap_or(ENTRY).max(1),
-                Some(("deadline", time)) => ways.deadline_us = time.parse().unwrap_or(DEADLINE_US),
-                None if word == "always" => ways.tuning.always = true,
-                None if word == "by-hand" => ways.by_hand = Some(ByHand::All),
-                None if word == "by-hand-first" => ways.by_hand = Some(ByHand::FirstAlone),
+                Some(("entry", count)) => settings.tuning.entry = count.parse().unwrap_or(ENTRY).max(1),
+                Some(("deadline", time)) => settings.deadline_us = time.parse().unwrap_or(DEADLINE_US),
+                None if word == "always" => settings.tuning.always = true,
+                None if word == "by-hand" => settings.by_hand = Some(ByHand::All),
+                None if word == "by-hand-first" => settings.by_hand = Some(ByHand::FirstSingly),
                 _ => {}
             }
         }
-        ways
+        settings
     }
 }
 
@@ -97,12 +97,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_are_not_known_change_nothing() {
-        let ways = Ways::parse("entry=1,always,deadline=0,more=2,,entry");
-        assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, true, 0));
-        let ways = Ways::parse("entry=0,deadline=x,by-hand");
-        assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, false, DEADLINE_US));
-        assert_eq!(ways.by_hand, Some(ByHand::All));
-        assert_eq!(Ways::parse("by-hand-first").by_hand, Some(ByHand::FirstAlone));
+    fn unknown_words_are_ignored() {
+        let settings = Settings::parse("entry=1,always,deadline=0,more=2,,entry");
+        assert_eq!((settings.tuning.entry, settings.tuning.always, settings.deadline_us), (1, true, 0));
+        let settings = Settings::parse("entry=0,deadline=x,by-hand");
+        assert_eq!(
+            (settings.tuning.entry, settings.tuning.always, settings.deadline_us),
+            (1, false, DEADLINE_US)
+        );
+        assert_eq!(settings.by_hand, Some(ByHand::All));
+        assert_eq!(Settings::parse("by-hand-first").by_hand, Some(ByHand::FirstSingly));
     }
 }

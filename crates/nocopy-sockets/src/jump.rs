@@ -23,7 +23,7 @@ unsafe extern "C" {
 }
 
 /// Finds the number by which stack pointers are mangled.
-pub(crate) fn learn() {
+pub(crate) fn find_key() {
     let mut environment = [MaybeUninit::<usize>::uninit(); WORDS];
     let stack: usize;
     #[cfg(target_arch = "x86_64")]

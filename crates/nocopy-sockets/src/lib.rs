@@ -9,7 +9,7 @@
 //!                 │                                                              │ hands over the burst first
 //!           outgoing: the one burst of the process ◀─── ticker: the deadline ────┘
 //!            │         │          │
-//!           run     fitness     slots: what is known of each descriptor
+//!           run   eligibility   slots: what is known of each descriptor
 //!            │
 //!         payoff: do bursts pay here?
 //! ```
@@ -28,8 +28,9 @@
 //! * `burst`: the burst, and its handover to the kernel.
 //! * `run`, `payoff`, `destination`: decisions, without any system call.
 //! * `slots`, `record`: state and counters of each socket.
-//! * `fitness`: options and queueing disciplines that forbid bursts.
-//! * `ticker`: the thread for the deadline. `apart`: a thread of a moment, without the program's descriptors.
+//! * `eligibility`: options and queueing disciplines that forbid bursts.
+//! * `ticker`: the thread for the deadline. `isolated_thread`: a short-lived thread, without the program's
+//!   descriptors.
 //! * `process`: start, forks and end of the process.
 //! * `by_hand`: the upper limit that the bench compares with.
 //! * `real`, `jump`, `sys`, `shared`, `environment`: the C library's functions and its jumps, system calls,
@@ -42,8 +43,8 @@
 //! process
 //! outgoing
 //! burst
-//! fitness  slots  by_hand
-//! apart
+//! eligibility  slots  by_hand
+//! isolated_thread
 //! ticker
 //! record
 //! environment  shared
@@ -54,13 +55,13 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(dead_code))] // its own tests are no program that was preloaded: the functions have other names there
 
-mod apart;
 mod burst;
 mod by_hand;
 mod destination;
+mod eligibility;
 mod entries;
 mod environment;
-mod fitness;
+mod isolated_thread;
 mod jump;
 mod outgoing;
 mod payoff;

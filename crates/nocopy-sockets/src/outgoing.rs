@@ -10,35 +10,35 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nocopy_proto::run::sockets::{Alone, Flush, Plain};
 
-use crate::burst::{self, Handed, Head, give_up, hand_over, head};
+use crate::burst::{self, BurstHead, HandoverResult, discard_burst, hand_over, head};
 use crate::destination::Destination;
 use crate::environment;
-use crate::run::{Run, Shape, Step};
-use crate::shared::{Denied, Guard, SHARED, Word, is_guest, is_off, is_queued};
-use crate::slots::{self, Kind, Slot};
-use crate::{fitness, sys, ticker};
+use crate::run::{Run, RunStep, Shape};
+use crate::shared::{BurstWord, Guard, LockError, SHARED, is_off, is_queued, is_vfork_child};
+use crate::slots::{self, Slot, SocketKind};
+use crate::{eligibility, sys, ticker};
 
 /// How long other output waits for a socket without room: in total for a burst, and per attempt. After that
 /// the burst's datagrams are lost if their socket is closed or their process ends; otherwise they are
 /// overtaken. (Output of the same socket waits as without this library.)
-const PATIENCE_MS: u32 = 1000;
-const NAP_MS: u32 = 10;
+const WAIT_MS_MAX: u32 = 1000;
+const WAIT_STEP_MS: u32 = 10;
 
 /// How to send a datagram of the program.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum SendDecision {
     /// It has joined the burst: the call succeeds.
     Joined,
     Failed(i32),
     /// The datagrams before it, to this destination, wait for room: wait for it, and [offer] it again.
     NoRoom(Destination),
     /// Call the kernel, and report the result to [`sent`].
-    Alone(Option<Ticket>),
+    SendSingly(Option<SingleSend>),
 }
 
 /// What [`sent`] needs to know about a datagram that is sent alone.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct SingleSend {
     slot: &'static Slot,
     /// `None`: it cannot join any burst.
     shape: Option<Shape>,
@@ -64,7 +64,7 @@ pub(crate) fn join<P: AsRef<[libc::iovec]>>(
     parts: impl FnOnce(&Shape) -> Option<P>,
 ) -> Option<usize> {
     let joined = SHARED.lock.try_with(|guard| {
-        let word = Word::load();
+        let word = BurstWord::load();
         if word.count() == 0 {
             return None;
         }
@@ -81,49 +81,49 @@ pub(crate) fn join<P: AsRef<[libc::iovec]>>(
 /// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library
 /// is off.
 #[inline]
-pub(crate) fn identified(descriptor: i32) -> Option<(&'static Slot, Kind)> {
+pub(crate) fn lookup(descriptor: i32) -> Option<(&'static Slot, SocketKind)> {
     let slot = slots::of(descriptor).filter(|_| !is_off())?;
     Some((slot, slot.kind().unwrap_or_else(|| identify(slot, descriptor))))
 }
 
 #[cold]
-fn identify(slot: &'static Slot, descriptor: i32) -> Kind {
-    let run = Run::new(environment::ways().tuning);
+fn identify(slot: &'static Slot, descriptor: i32) -> SocketKind {
+    let run = Run::new(environment::settings().tuning);
     // SAFETY: the lock is held, and no other reference is alive.
     let kind = SHARED.lock.with(|_| unsafe { slot.identify(descriptor, run) });
-    kind.unwrap_or(Kind::Other)
+    kind.unwrap_or(SocketKind::Other)
 }
 
-/// Decides what to do with a datagram of a socket that is not left alone.
-pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
+/// Decides what to do with a datagram of a socket that is not skipped.
+pub(crate) fn offer(datagram: Datagram<'_>) -> SendDecision {
     let Some(slot) = slots::of(datagram.descriptor) else {
         flush(Flush::Output);
-        return Verdict::Alone(None);
+        return SendDecision::SendSingly(None);
     };
     loop {
-        match SHARED.lock.with(|guard| take(guard, slot, datagram)) {
-            Ok(Taken::Done(verdict)) => return verdict,
-            Ok(Taken::Again) => {}
-            Err(Denied::Interrupted) => {
+        match SHARED.lock.with(|guard| try_join(guard, slot, datagram)) {
+            Ok(JoinResult::Done(decision)) => return decision,
+            Ok(JoinResult::Again) => {}
+            Err(LockError::Interrupted) => {
                 flush(Flush::Changed);
-                return Verdict::Alone(None);
+                return SendDecision::SendSingly(None);
             }
-            Err(Denied::Late) => return Verdict::Alone(None),
-            Ok(Taken::NoRoom { descriptor, to }) => {
+            Err(LockError::TimedOut) => return SendDecision::SendSingly(None),
+            Ok(JoinResult::NoRoom { descriptor, to }) => {
                 let may_wait = !datagram.dont_wait && !sys::is_nonblocking(datagram.descriptor);
                 match descriptor == datagram.descriptor {
-                    true if may_wait => return Verdict::NoRoom(to),
-                    true => return Verdict::Failed(libc::EAGAIN),
+                    true if may_wait => return SendDecision::NoRoom(to),
+                    true => return SendDecision::Failed(libc::EAGAIN),
                     false if may_wait && has_waited(descriptor) => {}
-                    false => return Verdict::Alone(None),
+                    false => return SendDecision::SendSingly(None),
                 }
             }
         }
     }
 }
 
-enum Taken {
-    Done(Verdict),
+enum JoinResult {
+    Done(SendDecision),
     /// A signal handler interfered: try again.
     Again,
     /// The current burst, of this or another socket, cannot be sent because its socket has no room.
@@ -133,95 +133,104 @@ enum Taken {
     },
 }
 
-fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
-    let word = Word::load();
+fn try_join(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> JoinResult {
+    let word = BurstWord::load();
     if word.count() > 0 {
         let head = head(guard);
         let is_own = head.descriptor == datagram.descriptor;
         let is_equal = is_own && Some(head.shape) == datagram.shape;
         if is_equal && head.has_room(word) {
             let is_joined = burst::add(guard, word, head, datagram.parts);
-            return if is_joined { Taken::Done(Verdict::Joined) } else { Taken::Again };
+            return if is_joined { JoinResult::Done(SendDecision::Joined) } else { JoinResult::Again };
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
         match hand_over(why, Some(guard)) {
-            Handed::All => {}
-            Handed::Rest => {
-                return Taken::NoRoom { descriptor: head.descriptor, to: head.shape.destination };
+            HandoverResult::All => {}
+            HandoverResult::Partial => {
+                return JoinResult::NoRoom { descriptor: head.descriptor, to: head.shape.destination };
             }
             // The burst is the parent's, which waits for this one (vfork).
-            Handed::Nothing => return Taken::Done(Verdict::Alone(None)),
+            HandoverResult::NotOwner => return JoinResult::Done(SendDecision::SendSingly(None)),
         }
     }
-    begin(guard, slot, datagram).map_or(Taken::Again, Taken::Done)
+    begin(guard, slot, datagram).map_or(JoinResult::Again, JoinResult::Done)
 }
 
 /// What to do with a datagram while there is no burst; `None` if a signal handler interfered.
-fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<Verdict> {
+fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<SendDecision> {
     // The caller looked before it had the lock.
     if is_off() {
-        return Some(Verdict::Alone(None));
+        return Some(SendDecision::SendSingly(None));
     }
     // SAFETY: the lock is held, and no other reference is alive.
-    let kind = unsafe { slot.identify(datagram.descriptor, Run::new(environment::ways().tuning)) };
-    if let Some(errno) = slot.take_owed(datagram.descriptor) {
-        return Some(Verdict::Failed(errno));
+    let kind = unsafe { slot.identify(datagram.descriptor, Run::new(environment::settings().tuning)) };
+    if let Some(errno) = slot.take_pending_error(datagram.descriptor) {
+        return Some(SendDecision::Failed(errno));
     }
     // SAFETY: as above.
-    let socket = unsafe { slot.socket() }.filter(|_| kind == Kind::Active);
+    let socket = unsafe { slot.socket() }.filter(|_| kind == SocketKind::Active);
     let (Some(socket), Some(shape)) = (socket, datagram.shape) else {
-        let ticket = Ticket { slot, shape: None, plain: Plain::Unfit };
-        return Some(Verdict::Alone((kind == Kind::Active).then_some(ticket)));
+        let single = SingleSend { slot, shape: None, plain: Plain::Unfit };
+        return Some(SendDecision::SendSingly((kind == SocketKind::Active).then_some(single)));
     };
-    if socket.run.is_due() {
-        let (decision, given_up) = socket.run.turn(sys::now_ns());
+    if socket.run.is_epoch_over() {
+        let (decision, stopped) = socket.run.end_epoch(sys::now_ns());
         if let Some(decision) = decision {
-            slot.record().compared(decision.plain_ns, decision.batched_ns);
+            slot.record().record_comparison(decision.plain_ns, decision.batched_ns);
         }
-        if let Some(datagrams) = given_up {
-            return Some(leave(slot, Alone::Slower, datagrams));
+        if let Some(datagrams) = stopped {
+            return Some(skip(slot, Alone::Slower, datagrams));
         }
     }
     let mut step = socket.run.offer(shape, sys::now_ns);
-    if step == Step::Examine {
+    if step == RunStep::CheckEligibility {
         let now_ns = sys::now_ns();
         // SAFETY: there is no burst.
         let scratch = unsafe { burst::scratch(guard) };
-        let fit = fitness::examine(datagram.descriptor, socket.is_v6, now_ns, scratch);
-        if let Err(datagrams) = socket.run.examined(fit, now_ns) {
-            return Some(leave(slot, fit.err().unwrap_or(Alone::Not), datagrams));
+        let eligible = eligibility::check(datagram.descriptor, socket.is_v6, now_ns, scratch);
+        if let Err(datagrams) = socket.run.record_eligibility(eligible, now_ns) {
+            return Some(skip(slot, eligible.err().unwrap_or(Alone::Not), datagrams));
         }
         step = socket.run.offer(shape, || now_ns);
     }
     match step {
-        Step::Join => begin_burst(guard, slot, shape, datagram),
-        Step::Alone(plain) => Some(Verdict::Alone(Some(Ticket { slot, shape: Some(shape), plain }))),
-        Step::Examine => Some(Verdict::Alone(Some(Ticket { slot, shape: Some(shape), plain: Plain::NoRun }))),
+        RunStep::Join => begin_burst(guard, slot, shape, datagram),
+        RunStep::SendSingly(plain) => {
+            Some(SendDecision::SendSingly(Some(SingleSend { slot, shape: Some(shape), plain })))
+        }
+        RunStep::CheckEligibility => {
+            Some(SendDecision::SendSingly(Some(SingleSend { slot, shape: Some(shape), plain: Plain::NoRun })))
+        }
     }
 }
 
-fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datagram<'_>) -> Option<Verdict> {
+fn begin_burst(
+    guard: &Guard,
+    slot: &'static Slot,
+    shape: Shape,
+    datagram: Datagram<'_>,
+) -> Option<SendDecision> {
     let (descriptor, now_ns) = (datagram.descriptor, sys::now_ns());
-    let Some(cookie) = slot.verified(descriptor) else {
+    let Some(cookie) = slot.verified_cookie(descriptor) else {
         // It is another socket than the one that was looked at, or none.
         slots::forget(descriptor);
-        return Some(Verdict::Alone(None));
+        return Some(SendDecision::SendSingly(None));
     };
-    slot.record().begun(shape.destination, shape.bytes);
-    let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
-    if deadline_ns > 0 && !ticker::is_ticking() && is_guest() {
+    slot.record().record_start(shape.destination, shape.bytes);
+    let deadline_ns = environment::settings().deadline_us.saturating_mul(1000);
+    if deadline_ns > 0 && !ticker::is_ticking() && is_vfork_child() {
         // The thread would end with this process, and the parent believe that it has one.
-        return Some(Verdict::Alone(None));
+        return Some(SendDecision::SendSingly(None));
     }
     if deadline_ns > 0 && !ticker::is_ready() {
-        return Some(leave(slot, Alone::NoThread, crate::run::ENTRY * 1000));
+        return Some(skip(slot, Alone::NoThread, crate::run::ENTRY * 1000));
     }
-    let word = Word::load();
+    let word = BurstWord::load();
     if word.count() > 0 {
         return None;
     }
-    SHARED.begun_ns.store(now_ns, Relaxed);
-    burst::set_head(guard, Head { descriptor, cookie, shape, room: shape.segments_max(), slot });
+    SHARED.started_ns.store(now_ns, Relaxed);
+    burst::set_head(guard, BurstHead { descriptor, cookie, shape, room: shape.segments_max(), slot });
     if !burst::add(guard, word, head(guard), datagram.parts) {
         return None;
     }
@@ -231,27 +240,27 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
     } else {
         ticker::arm(now_ns, deadline_ns);
     }
-    Some(Verdict::Joined)
+    Some(SendDecision::Joined)
 }
 
-fn leave(slot: &'static Slot, why: Alone, datagrams: u32) -> Verdict {
-    slot.leave_alone(why, datagrams);
-    slot.record().alone(Plain::Alone);
-    Verdict::Alone(None)
+fn skip(slot: &'static Slot, why: Alone, datagrams: u32) -> SendDecision {
+    slot.skip(why, datagrams);
+    slot.record().count_single(Plain::Alone);
+    SendDecision::SendSingly(None)
 }
 
 /// Records whether a datagram that was to go alone was sent.
-pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
-    let Ticket { slot, shape, plain } = ticket;
+pub(crate) fn sent(single: SingleSend, is_sent: bool) {
+    let SingleSend { slot, shape, plain } = single;
     if is_sent {
-        slot.record().alone(plain);
+        slot.record().count_single(plain);
     }
     let shape = shape.unwrap_or(Shape { bytes: 0, destination: Destination::CONNECTED });
     let _ = SHARED.lock.with(|_| {
         // SAFETY: the lock is held, and no other reference is alive.
         let Some(socket) = (unsafe { slot.socket() }) else { return };
-        if let Some(datagrams) = socket.run.sent(shape, plain, is_sent, sys::now_ns) {
-            slot.leave_alone(Alone::NoRuns, datagrams);
+        if let Some(datagrams) = socket.run.record_send(shape, plain, is_sent, sys::now_ns) {
+            slot.skip(Alone::NoRuns, datagrams);
         }
     });
 }
@@ -267,12 +276,12 @@ pub(crate) fn flush(why: Flush) {
             let must_stay = why == Flush::Wait && sys::has_error(descriptor);
             (!must_stay).then(|| (hand_over(why, Some(guard)), descriptor))
         });
-        let (handed, descriptor) = match ours {
-            Ok(Some(handed)) => handed,
-            Ok(None) | Err(Denied::Late) => return,
-            Err(Denied::Interrupted) => (hand_over(why, None), -1),
+        let (result, descriptor) = match ours {
+            Ok(Some(result)) => result,
+            Ok(None) | Err(LockError::TimedOut) => return,
+            Err(LockError::Interrupted) => (hand_over(why, None), -1),
         };
-        if handed != Handed::Rest || why == Flush::Wait || !has_waited(descriptor) {
+        if result != HandoverResult::Partial || why == Flush::Wait || !has_waited(descriptor) {
             return;
         }
     }
@@ -280,34 +289,34 @@ pub(crate) fn flush(why: Flush) {
 
 /// Waits a little for room for the burst, unless other output has done that for long enough.
 fn has_waited(descriptor: i32) -> bool {
-    if SHARED.waited_ms.load(Relaxed) >= PATIENCE_MS {
+    if SHARED.waited_ms.load(Relaxed) >= WAIT_MS_MAX {
         return false;
     }
-    sys::wait_for_room(descriptor, NAP_MS);
-    SHARED.waited_ms.fetch_add(NAP_MS, Relaxed);
+    sys::wait_for_room(descriptor, WAIT_STEP_MS);
+    SHARED.waited_ms.fetch_add(WAIT_STEP_MS, Relaxed);
     true
 }
 
 /// Hands over the burst before these descriptors are closed, or if it is still not sent gives it up.
 pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush) {
     flush(why);
-    if !is_queued() || is_guest() {
+    if !is_queued() || is_vfork_child() {
         return;
     }
     let ours = SHARED.lock.with(|guard| {
-        if Word::load().count() > 0 && descriptors.contains(&head(guard).descriptor) {
-            give_up(why, true);
+        if BurstWord::load().count() > 0 && descriptors.contains(&head(guard).descriptor) {
+            discard_burst(why, true);
         }
     });
-    if ours == Err(Denied::Interrupted) && why == Flush::Process {
-        give_up(why, false);
+    if ours == Err(LockError::Interrupted) && why == Flush::Process {
+        discard_burst(why, false);
     }
 }
 
 /// Hands over the burst for the thread of the deadline.
 pub(crate) fn flush_by_deadline(number: u32) {
     SHARED.lock.try_with_for_ticker(|guard| {
-        let word = Word::load();
+        let word = BurstWord::load();
         if word.count() > 0 && word.number() == number {
             hand_over(Flush::Deadline, Some(guard));
         }
@@ -315,8 +324,8 @@ pub(crate) fn flush_by_deadline(number: u32) {
 }
 
 /// Forgets the facts about a socket's options or its peer, because they may have changed.
-pub(crate) fn forget_findings(descriptor: i32) {
-    let is_known = |slot: &&Slot| matches!(slot.kind(), Some(Kind::Active | Kind::Alone));
+pub(crate) fn forget_eligibility(descriptor: i32) {
+    let is_known = |slot: &&Slot| matches!(slot.kind(), Some(SocketKind::Active | SocketKind::Skipped));
     let Some(slot) = slots::of(descriptor).filter(is_known) else { return };
     let _ = SHARED.lock.with(|_| {
         // SAFETY: the lock is held, and no other reference is alive.
@@ -338,17 +347,17 @@ mod tests {
         let run = unsafe { &mut burst.slot().socket().unwrap().run };
         for plain in [Plain::NoRun, Plain::First] {
             let _ = run.offer(shape, || 0);
-            run.sent(shape, plain, true, || 0);
+            run.record_send(shape, plain, true, || 0);
         }
-        assert_eq!(run.offer(shape, || 0), Step::Join, "the next datagram begins a burst");
+        assert_eq!(run.offer(shape, || 0), RunStep::Join, "the next datagram begins a burst");
         burst.unlock();
         shared::switch(false);
-        let verdict = offer(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
-        assert!(matches!(verdict, Verdict::Alone(None)) && !is_queued(), "{verdict:?}");
+        let decision = offer(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
+        assert!(matches!(decision, SendDecision::SendSingly(None)) && !is_queued(), "{decision:?}");
     }
 
     #[test]
-    fn a_burst_before_a_wait_takes_no_error() {
+    fn a_burst_before_a_wait_consumes_no_error() {
         let mut burst = Burst::begin(2);
         burst.refuse_one();
         burst.unlock();
@@ -364,7 +373,7 @@ mod tests {
         burst.unlock();
         flush(Flush::Output);
         assert_eq!(
-            (is_queued(), slots::of(burst.descriptor()).unwrap().take_owed(burst.descriptor())),
+            (is_queued(), slots::of(burst.descriptor()).unwrap().take_pending_error(burst.descriptor())),
             (false, Some(libc::ECONNREFUSED))
         );
     }

@@ -30,7 +30,7 @@ const HOLD_TIMES: u64 = 100;
 const HOLD_NS_MAX: u64 = 10_000_000_000;
 
 /// Datagrams from one look at the clock to the next, while a decision holds.
-const LOOK_DATAGRAMS: u32 = 1024;
+const CHECK_DATAGRAMS: u32 = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
@@ -101,21 +101,21 @@ impl Payoff {
         self.stage == Stage::Plain
     }
 
-    /// Whether [`turn`](Self::turn) must be called with the time; checked before each datagram while there is
-    /// no burst.
+    /// Whether [`end_epoch`](Self::end_epoch) must be called with the time; checked before each datagram
+    /// while there is no burst.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn is_epoch_over(&self) -> bool {
         match self.stage {
             Stage::Fresh => true,
             Stage::Batched => self.datagrams >= BATCHED_DATAGRAMS >> self.halvings(),
             Stage::Plain => self.datagrams >= PLAIN_DATAGRAMS >> self.halvings(),
-            Stage::Holding { .. } => self.datagrams >= LOOK_DATAGRAMS,
+            Stage::Holding { .. } => self.datagrams >= CHECK_DATAGRAMS,
             Stage::Always => false,
         }
     }
 
     /// Ends an epoch, and begins the next.
-    pub(crate) fn turn(&mut self, now_ns: u64) -> Option<Decision> {
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> Option<Decision> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         let cost_ns = elapsed_ns as f64 / f64::from(self.datagrams.max(1));
         let (mut decision, pair) = (None, self.pairs.min(PAIRS - 1));
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     /// Sends datagrams of a given cost; returns the last decision and the share that was sent in bursts.
-    fn play(
+    fn send_datagrams(
         payoff: &mut Payoff,
         datagrams: u32,
         now_ns: &mut u64,
@@ -190,8 +190,8 @@ mod tests {
     ) -> (Option<Decision>, u32) {
         let (mut last, mut batched) = (None, 0);
         for _ in 0..datagrams {
-            if payoff.is_due() {
-                last = payoff.turn(*now_ns).or(last);
+            if payoff.is_epoch_over() {
+                last = payoff.end_epoch(*now_ns).or(last);
             }
             let is_plain = payoff.is_plain();
             batched += u32::from(!is_plain);
@@ -202,49 +202,49 @@ mod tests {
     }
 
     #[test]
-    fn faster_bursts_are_kept_and_measuring_costs_little() {
+    fn faster_bursts_continue_and_measuring_costs_little() {
         let (mut payoff, mut now_ns) = (Payoff::new(), 1_000_000);
-        let (decision, _) = play(&mut payoff, 1700, &mut now_ns, [70, 900]);
+        let (decision, _) = send_datagrams(&mut payoff, 1700, &mut now_ns, [70, 900]);
         let decision = decision.unwrap();
         assert!(decision.batches && decision.batched_ns == 70 && decision.plain_ns == 900, "{decision:?}");
         let before_ns = now_ns;
-        let (decision, batched) = play(&mut payoff, 10_000_000, &mut now_ns, [70, 900]);
+        let (decision, batched) = send_datagrams(&mut payoff, 10_000_000, &mut now_ns, [70, 900]);
         assert!(decision.is_some_and(|decision| decision.batches), "it looks again");
         let all_batched_ns = 70 * 10_000_000;
         assert!((now_ns - before_ns) as f64 / (all_batched_ns as f64) < 1.02, "{batched}");
     }
 
     #[test]
-    fn slower_bursts_are_given_up_for_longer_each_time() {
+    fn slower_bursts_stop_for_longer_each_time() {
         let (mut payoff, mut now_ns) = (Payoff::new(), 0);
-        let (first, _) = play(&mut payoff, 1700, &mut now_ns, [950, 900]);
+        let (first, _) = send_datagrams(&mut payoff, 1700, &mut now_ns, [950, 900]);
         let first = first.unwrap();
         assert!(!first.batches && first.retry_after > 10_000, "{first:?}");
-        let (second, _) = play(&mut payoff, 1700, &mut now_ns, [950, 900]);
+        let (second, _) = send_datagrams(&mut payoff, 1700, &mut now_ns, [950, 900]);
         assert!(second.unwrap().retry_after > first.retry_after);
     }
 
     #[test]
-    fn a_stall_in_one_epoch_decides_nothing() {
+    fn a_stall_in_one_epoch_does_not_change_the_decision() {
         let (mut payoff, mut now_ns) = (Payoff::new(), 0);
-        play(&mut payoff, 100, &mut now_ns, [70, 900]);
+        send_datagrams(&mut payoff, 100, &mut now_ns, [70, 900]);
         now_ns += 50_000_000;
-        let (decision, _) = play(&mut payoff, 1600, &mut now_ns, [70, 900]);
+        let (decision, _) = send_datagrams(&mut payoff, 1600, &mut now_ns, [70, 900]);
         assert!(decision.unwrap().batches);
     }
 
     #[test]
-    fn an_interrupted_epoch_begins_again() {
+    fn an_interrupted_epoch_restarts() {
         let (mut payoff, mut now_ns) = (Payoff::new(), 0);
         for _ in 0..1000 {
-            play(&mut payoff, 60, &mut now_ns, [70, 900]);
+            send_datagrams(&mut payoff, 60, &mut now_ns, [70, 900]);
             now_ns += 1_000_000;
             payoff.interrupt();
         }
         assert!(!payoff.is_plain() && payoff.pairs == 0);
-        let (decision, _) = play(&mut payoff, 420, &mut now_ns, [70, 900]);
+        let (decision, _) = send_datagrams(&mut payoff, 420, &mut now_ns, [70, 900]);
         assert!(decision.is_some_and(|decision| decision.batches), "epochs are shorter by now");
         let mut always = Payoff::always();
-        assert_eq!(play(&mut always, 100_000, &mut now_ns, [950, 900]), (None, 100_000));
+        assert_eq!(send_datagrams(&mut always, 100_000, &mut now_ns, [950, 900]), (None, 100_000));
     }
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use nocopy_proto::run::sockets::Flush;
 
 use crate::shared::{self, PAGE_BYTES, SHARED};
-use crate::{by_hand, environment, fitness, jump, outgoing, record, slots, sys, ticker};
+use crate::{by_hand, eligibility, environment, jump, outgoing, record, slots, sys, ticker};
 
 /// Called before the program starts.
 pub(crate) fn begin() {
     environment::read();
-    jump::learn();
+    jump::find_key();
     record::open();
     ticker::set_flush(outgoing::flush_by_deadline);
     // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the
@@ -20,11 +20,11 @@ pub(crate) fn begin() {
     unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
-    note_process();
+    record_process();
     shared::switch(true);
 }
 
-fn note_process() {
+fn record_process() {
     if shared::is_confined() {
         return;
     }
@@ -34,12 +34,12 @@ fn note_process() {
 /// Switches the library off: no further burst begins. A current burst is handed over, even one that another
 /// thread was about to begin.
 pub(crate) fn switch_off() {
-    if shared::is_guest() {
+    if shared::is_vfork_child() {
         return outgoing::flush(Flush::Process);
     }
     shared::switch(false);
-    wait_for_beginners();
-    if environment::ways().by_hand.is_some() {
+    wait_for_lock_holder();
+    if environment::settings().by_hand.is_some() {
         by_hand::finish();
     }
     flush_and_end_ticker();
@@ -47,7 +47,7 @@ pub(crate) fn switch_off() {
 
 /// A thread that holds the lock now may have found the library on: the burst that it begins leaves with the
 /// next [flush](outgoing::flush). Those that take the lock from now on see that it is off.
-fn wait_for_beginners() {
+fn wait_for_lock_holder() {
     let _ = SHARED.lock.with(|_| ());
 }
 
@@ -55,7 +55,7 @@ fn wait_for_beginners() {
 /// deadline.
 fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
-    if shared::is_guest() {
+    if shared::is_vfork_child() {
         return;
     }
     ticker::end();
@@ -72,12 +72,12 @@ pub(crate) fn end() {
 /// kill it for calls that bursts need. (A filter with which it was started is made for programs in general,
 /// which make the same calls.)
 pub(crate) fn confine() {
-    let is_guest = shared::is_guest();
-    if !shared::is_off() && !is_guest {
-        record::confined();
+    let is_vfork_child = shared::is_vfork_child();
+    if !shared::is_off() && !is_vfork_child {
+        record::record_confined();
     }
     switch_off();
-    if !is_guest {
+    if !is_vfork_child {
         shared::confine();
     }
 }
@@ -85,14 +85,14 @@ pub(crate) fn confine() {
 /// Ends the library's thread, so that only the program's own threads exist until the next burst.
 pub(crate) fn quiesce() {
     flush_and_end_ticker();
-    fitness::forget_disciplines();
+    eligibility::forget_disciplines();
 }
 
 /// Ends the library's thread before a call that changes all threads that the C library knows; the next one is
 /// started after it, with the rights that are left ([`shared::end_pause`]).
 pub(crate) fn pause() {
     shared::begin_pause();
-    wait_for_beginners();
+    wait_for_lock_holder();
     quiesce();
 }
 
@@ -109,7 +109,7 @@ unsafe extern "C" fn in_child() {
         std::ptr::write_bytes((&raw const SHARED).cast_mut().cast::<u8>(), 0, PAGE_BYTES);
         slots::begin_process();
     }
-    note_process();
+    record_process();
 }
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
     use crate::burst::tests::Burst;
 
     #[test]
-    fn a_burst_begun_while_the_library_is_switched_off_leaves() {
+    fn a_burst_begun_during_switch_off_is_sent() {
         let mut burst = Burst::begin(0);
         shared::switch(true);
         thread::scope(|scope| {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 /// A function of the C library, as the loader finds it after this library. The address is the first field,
 /// because assembly reads it.
 #[repr(C)]
-pub(crate) struct Real {
+pub(crate) struct RealFunction {
     address: AtomicPtr<c_void>,
     name: &'static CStr,
 }
 
-impl Real {
+impl RealFunction {
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { address: AtomicPtr::new(std::ptr::null_mut()), name }
     }
@@ -31,19 +31,19 @@ impl Real {
 
     /// The function's address, if it was looked up and found.
     #[inline(always)]
-    pub(crate) fn known(&self) -> Option<NonNull<c_void>> {
+    pub(crate) fn resolved(&self) -> Option<NonNull<c_void>> {
         NonNull::new(self.address.load(Relaxed))
     }
 
     /// The address of a function that must exist.
     #[inline]
-    pub(crate) fn found(&self) -> *mut c_void {
+    pub(crate) fn address(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
-        if known.is_null() { self.found_anew() } else { known }
+        if known.is_null() { self.resolve_or_abort() } else { known }
     }
 
     #[cold]
-    fn found_anew(&self) -> *mut c_void {
+    fn resolve_or_abort(&self) -> *mut c_void {
         let found = self.resolve();
         if found.is_null() {
             // A program that calls what its C library does not have does not get so far.
@@ -63,7 +63,7 @@ unsafe extern "C" {
 
 /// Looks up all functions, so that no later call has to, which may run in a signal handler.
 pub(crate) fn resolve_all() {
-    let (first, end) = ((&raw const FIRST).cast::<&Real>(), (&raw const END).cast::<&Real>());
+    let (first, end) = ((&raw const FIRST).cast::<&RealFunction>(), (&raw const END).cast::<&RealFunction>());
     // SAFETY: the linker puts both around the section of that name, which has nothing but references.
     let all = unsafe { std::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
     all.iter().for_each(|function| _ = function.resolve());
@@ -71,8 +71,8 @@ pub(crate) fn resolve_all() {
 
 /// Calls a function of the C library; the caller gives the types of its manual page.
 macro_rules! call {
-    ($place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
-        $crate::real::call_at!($place.found(), ($($type),*) -> $result, $($argument),*)
+    ($function:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
+        $crate::real::call_at!($function.address(), ($($type),*) -> $result, $($argument),*)
     };
 }
 
@@ -89,6 +89,6 @@ pub(crate) use {call, call_at};
 
 /// Looks up the address of a function of the C library, for an entry point in assembly that does not know it
 /// yet.
-pub(crate) extern "C" fn resolve(real: &Real) -> *mut c_void {
-    real.found()
+pub(crate) extern "C" fn resolve(real: &RealFunction) -> *mut c_void {
+    real.address()
 }

@@ -15,7 +15,7 @@ use crate::sys;
 pub(crate) type Words = [AtomicU64; WORDS];
 
 /// The record for counts when no report was requested.
-static NOWHERE: Words = [const { AtomicU64::new(0) }; WORDS];
+static UNREPORTED: Words = [const { AtomicU64::new(0) }; WORDS];
 
 static FILE: OnceLock<&'static [Words]> = OnceLock::new();
 
@@ -28,7 +28,7 @@ pub(crate) fn open() {
 }
 
 /// Records that the library does nothing in this program.
-pub(crate) fn confined() {
+pub(crate) fn record_confined() {
     if let Some(records) = FILE.get() {
         records[0][head::CONFINED_AT].fetch_add(1, Relaxed);
     }
@@ -43,13 +43,13 @@ fn map(descriptor: i32) -> Option<&'static [Words]> {
 }
 
 /// The name in the record that all sockets share for which there is no other.
-const OTHERS: [u64; 2] = [u64::from_ne_bytes(*b"(others)"), 0];
+const OTHER_SOCKETS: [u64; 2] = [u64::from_ne_bytes(*b"(others)"), 0];
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record(&'static Words);
 
 impl Record {
-    pub(crate) const NONE: Self = Self(&NOWHERE);
+    pub(crate) const NONE: Self = Self(&UNREPORTED);
 
     /// The record of a slot's pointer; null is [`NONE`](Self::NONE).
     #[inline]
@@ -70,7 +70,7 @@ impl Record {
         let record = &records[1 + taken.min(SOCKETS_MAX - 1)];
         // The program may have written any number there.
         let is_own = taken < SOCKETS_MAX - 1;
-        let name = if is_own { program_name() } else { OTHERS };
+        let name = if is_own { program_name() } else { OTHER_SOCKETS };
         for (at, part) in name.into_iter().enumerate() {
             record[word::PROGRAM_AT + at].store(part, Relaxed);
         }
@@ -79,37 +79,37 @@ impl Record {
     }
 
     #[inline]
-    pub(crate) fn alone(self, plain: Plain) {
+    pub(crate) fn count_single(self, plain: Plain) {
         self.add(word::PLAIN_AT + plain as usize, 1);
     }
 
     /// Counts datagrams that one call sent without a burst.
-    pub(crate) fn alone_many(self, plain: Plain, count: u64) {
+    pub(crate) fn count_singles(self, plain: Plain, count: u64) {
         self.add(word::PLAIN_AT + plain as usize, count);
     }
 
     /// Counts a burst that was handed over.
-    pub(crate) fn burst(self, why: Flush, datagrams: u64) {
+    pub(crate) fn count_burst(self, why: Flush, datagrams: u64) {
         self.add(word::JOINED_AT, datagrams);
         self.add(word::BURSTS_AT, 1);
         self.add(word::FLUSHED_AT + why as usize, 1);
     }
 
-    pub(crate) fn refused(self, datagrams: u64) {
+    pub(crate) fn count_refused(self, datagrams: u64) {
         self.add(word::REFUSED_AT, datagrams);
     }
 
-    pub(crate) fn lost(self, datagrams: u64) {
+    pub(crate) fn count_lost(self, datagrams: u64) {
         self.add(word::LOST_AT, datagrams);
     }
 
-    pub(crate) fn left_alone(self, why: Alone) {
+    pub(crate) fn record_skip(self, why: Alone) {
         self.0[word::ALONE_AT].store(why as u64, Relaxed);
         self.add(word::LEFT_AT, 1);
     }
 
     /// Records that bursts begin, with their destination and the size of their datagrams.
-    pub(crate) fn begun(self, to: Destination, bytes: usize) {
+    pub(crate) fn record_start(self, to: Destination, bytes: usize) {
         self.0[word::ALONE_AT].store(Alone::Not as u64, Relaxed);
         self.0[word::BYTES_AT].store(bytes as u64, Relaxed);
         if let Some(address) = to.socket_address() {
@@ -119,7 +119,7 @@ impl Record {
         }
     }
 
-    pub(crate) fn compared(self, plain_ns: u64, batched_ns: u64) {
+    pub(crate) fn record_comparison(self, plain_ns: u64, batched_ns: u64) {
         self.0[word::PLAIN_NS_AT].store(plain_ns, Relaxed);
         self.0[word::BATCHED_NS_AT].store(batched_ns, Relaxed);
     }

@@ -4,9 +4,9 @@
 //! ```text
 //!                 8 quick equal sends          one more goes plainly        others join
 //!   no run ─────────────────────────▶ examined ────────────────────▶ open ─────────────▶ a burst
-//!      ▲                                 │ not fit for bursts          ▲                    │ handed over
+//!      ▲                                 │ not eligible                ▲                    │ handed over
 //!      │                                 ▼                             └────────────────────┘
-//!      └───────────────────────────── left alone, for so many datagrams
+//!      └───────────────────────────── skipped, for so many datagrams
 //! ```
 
 use nocopy_proto::run::sockets::{Alone, Flush, Plain};
@@ -27,13 +27,13 @@ const GAP_NS: u64 = 50_000;
 pub(crate) const ENTRY: u32 = 8;
 
 /// How long to trust what was learned about a socket's options and about queueing disciplines.
-const EXAMINED_NS: u64 = 100_000_000;
+const ELIGIBILITY_VALID_NS: u64 = 100_000_000;
 
 /// After this many sends without a run, the library backs off: it joins none of the next datagrams,
-/// [`LEFT_ALONE`] of them at first, [`LEFT_ALONE_MAX`] at most.
-const PATIENCE: u32 = 256;
-const LEFT_ALONE: u32 = 4096;
-const LEFT_ALONE_MAX: u32 = 1 << 18;
+/// [`BACKOFF_MIN`] of them at first, [`BACKOFF_MAX`] at most.
+const SENDS_WITHOUT_RUN_MAX: u32 = 256;
+const BACKOFF_MIN: u32 = 4096;
+const BACKOFF_MAX: u32 = 1 << 18;
 
 /// A burst with fewer datagrams is short; a burst that the deadline ended is short with fewer than the second
 /// number.
@@ -54,8 +54,8 @@ impl Shape {
     /// Whether a datagram of this length and destination has this shape; `None` stands for the peer of a
     /// connected socket.
     #[inline]
-    pub(crate) fn is(&self, bytes: usize, address: Option<&[u8]>) -> bool {
-        self.bytes == bytes && self.destination.is(address)
+    pub(crate) fn matches(&self, bytes: usize, address: Option<&[u8]>) -> bool {
+        self.bytes == bytes && self.destination.matches(address)
     }
 
     #[inline]
@@ -65,12 +65,13 @@ impl Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Send it alone, and report the outcome by [`Run::sent`].
-    Alone(Plain),
+pub(crate) enum RunStep {
+    /// Send it alone, and report the outcome by [`Run::record_send`].
+    SendSingly(Plain),
     Join,
-    /// Find out whether the socket is fit for bursts, report it by [`Run::examined`], and ask again.
-    Examine,
+    /// Find out whether the socket is eligible for bursts, report it by [`Run::record_eligibility`], and ask
+    /// again.
+    CheckEligibility,
 }
 
 /// Changes to the usual treatment of sockets, for tests.
@@ -83,7 +84,7 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    pub(crate) const USUAL: Self = Self { entry: ENTRY, always: false };
+    pub(crate) const DEFAULT: Self = Self { entry: ENTRY, always: false };
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,13 +97,13 @@ pub(crate) struct Run {
     /// without an error.
     is_open: bool,
     /// Sends since the last run.
-    fruitless: u32,
-    examined: Option<(Destination, u64)>,
+    sends_without_run: u32,
+    eligible: Option<(Destination, u64)>,
     payoff: Payoff,
     shorts: u32,
     /// Bursts of datagrams of at least this many bytes were refused.
     refused_bytes: usize,
-    left_alone: u32,
+    backoff: u32,
     tuning: Tuning,
 }
 
@@ -113,62 +114,62 @@ impl Run {
             equal: 0,
             since_ns: 0,
             is_open: false,
-            fruitless: 0,
-            examined: None,
+            sends_without_run: 0,
+            eligible: None,
             payoff: if tuning.always { Payoff::always() } else { Payoff::new() },
             shorts: 0,
             refused_bytes: usize::MAX,
-            left_alone: LEFT_ALONE,
+            backoff: BACKOFF_MIN,
             tuning,
         }
     }
 
     /// What to do with a datagram, when no burst is under way that it could join.
-    pub(crate) fn offer(&mut self, shape: Shape, now: impl FnOnce() -> u64) -> Step {
+    pub(crate) fn offer(&mut self, shape: Shape, now: impl FnOnce() -> u64) -> RunStep {
         if shape.segments_max() < 2 {
             self.end();
-            return Step::Alone(Plain::Unfit);
+            return RunStep::SendSingly(Plain::Unfit);
         }
         if shape != self.shape {
             self.shape = shape;
             self.end();
         }
         if self.equal < self.tuning.entry || shape.bytes >= self.refused_bytes {
-            return Step::Alone(Plain::NoRun);
+            return RunStep::SendSingly(Plain::NoRun);
         }
-        if self.payoff.is_plain() && !self.payoff.is_due() {
-            return Step::Alone(Plain::Measured);
+        if self.payoff.is_plain() && !self.payoff.is_epoch_over() {
+            return RunStep::SendSingly(Plain::Measured);
         }
         if self.is_open {
-            return Step::Join;
+            return RunStep::Join;
         }
         let now_ns = now();
-        let is_known = self.examined.is_some_and(|(destination, then_ns)| {
-            destination == shape.destination && now_ns.saturating_sub(then_ns) < EXAMINED_NS
+        let is_known = self.eligible.is_some_and(|(destination, then_ns)| {
+            destination == shape.destination && now_ns.saturating_sub(then_ns) < ELIGIBILITY_VALID_NS
         });
-        if is_known { Step::Alone(Plain::First) } else { Step::Examine }
+        if is_known { RunStep::SendSingly(Plain::First) } else { RunStep::CheckEligibility }
     }
 
-    /// Whether a measured epoch is over, so that [`turn`](Self::turn) must be called before
+    /// Whether a measured epoch is over, so that [`end_epoch`](Self::end_epoch) must be called before
     /// [`offer`](Self::offer).
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.equal >= self.tuning.entry && self.payoff.is_due()
+    pub(crate) fn is_epoch_over(&self) -> bool {
+        self.equal >= self.tuning.entry && self.payoff.is_epoch_over()
     }
 
     /// Ends an epoch. If bursts do not pay, the second value is the number of datagrams to send unjoined.
-    pub(crate) fn turn(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
-        let decision = self.payoff.turn(now_ns);
-        let given_up = decision.filter(|decision| !decision.batches);
-        if given_up.is_some() {
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
+        let decision = self.payoff.end_epoch(now_ns);
+        let stopped = decision.filter(|decision| !decision.batches);
+        if stopped.is_some() {
             self.end();
         }
-        (decision, given_up.map(|decision| decision.retry_after.clamp(LEFT_ALONE, LEFT_ALONE_MAX)))
+        (decision, stopped.map(|decision| decision.retry_after.clamp(BACKOFF_MIN, BACKOFF_MAX)))
     }
 
     /// Records whether a datagram that went alone was sent. After too many sends without a run, returns how
     /// many datagrams to send unjoined.
-    pub(crate) fn sent(
+    pub(crate) fn record_send(
         &mut self,
         shape: Shape,
         plain: Plain,
@@ -177,7 +178,7 @@ impl Run {
     ) -> Option<u32> {
         if !is_sent || shape != self.shape {
             self.end();
-            return self.fruitless_send();
+            return self.count_send_without_run();
         }
         match plain {
             Plain::First | Plain::Measured => {
@@ -200,33 +201,33 @@ impl Run {
             let is_quick = steps == 0 || now().saturating_sub(self.since_ns) <= steps * GAP_NS;
             if !is_quick {
                 self.equal = 0;
-                return self.fruitless_send();
+                return self.count_send_without_run();
             }
-            self.fruitless = 0;
+            self.sends_without_run = 0;
             return None;
         }
-        self.fruitless_send()
+        self.count_send_without_run()
     }
 
-    fn fruitless_send(&mut self) -> Option<u32> {
-        self.fruitless += 1;
-        (self.fruitless >= PATIENCE).then(|| self.leave())
+    fn count_send_without_run(&mut self) -> Option<u32> {
+        self.sends_without_run += 1;
+        (self.sends_without_run >= SENDS_WITHOUT_RUN_MAX).then(|| self.back_off())
     }
 
     /// Records whether the socket and the route allow bursts. The error is the number of datagrams to send
     /// unjoined.
-    pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
-        match fit {
+    pub(crate) fn record_eligibility(&mut self, eligible: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
+        match eligible {
             Ok(()) => {
-                self.examined = Some((self.shape.destination, now_ns));
+                self.eligible = Some((self.shape.destination, now_ns));
                 Ok(())
             }
-            Err(_) => Err(self.leave()),
+            Err(_) => Err(self.back_off()),
         }
     }
 
     /// Records a burst that was sent. If bursts do not pay, returns how many datagrams to send unjoined.
-    pub(crate) fn flushed(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
+    pub(crate) fn record_burst(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
         self.is_open = false;
         self.payoff.count(datagrams);
         if matches!(why, Flush::Wait | Flush::Deadline) {
@@ -238,19 +239,19 @@ impl Run {
             return None;
         }
         self.shorts += 1;
-        (self.shorts >= SHORT_BURSTS_MAX).then(|| self.leave())
+        (self.shorts >= SHORT_BURSTS_MAX).then(|| self.back_off())
     }
 
     /// The kernel refused to cut a burst (`EIO`, `EINVAL`): it cuts none, or none whose datagrams have this
     /// size or more.
-    pub(crate) fn refused(&mut self, bytes: usize, is_for_all: bool) {
+    pub(crate) fn record_refusal(&mut self, bytes: usize, is_for_all: bool) {
         self.refused_bytes = self.refused_bytes.min(if is_for_all { 0 } else { bytes });
         self.end();
     }
 
     /// Forgets what was learned about the socket, because its options or its peer may have changed.
     pub(crate) fn forget(&mut self) {
-        self.examined = None;
+        self.eligible = None;
         self.refused_bytes = usize::MAX;
         self.end();
     }
@@ -261,10 +262,10 @@ impl Run {
     }
 
     /// Backs off, for longer each time.
-    fn leave(&mut self) -> u32 {
-        let count = self.left_alone;
-        self.left_alone = count.saturating_mul(2).min(LEFT_ALONE_MAX);
-        (self.fruitless, self.shorts, self.examined) = (0, 0, None);
+    fn back_off(&mut self) -> u32 {
+        let count = self.backoff;
+        self.backoff = count.saturating_mul(2).min(BACKOFF_MAX);
+        (self.sends_without_run, self.shorts, self.eligible) = (0, 0, None);
         self.end();
         count
     }

@@ -14,8 +14,8 @@ use crate::sys;
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 pub(crate) struct Shared {
-    /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero
-    /// while no burst is under way.
+    /// See [`BurstWord`]. Must be the first field: entry points in assembly look at its lower half, which is
+    /// zero while no burst is under way.
     pub(crate) word: AtomicU64,
     /// The second field: entry points in assembly look at its owner.
     pub(crate) lock: Lock,
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     /// How long other output has waited for room for the burst.
     pub(crate) waited_ms: AtomicU32,
     /// When the burst began, in nanoseconds of the monotonic clock.
-    pub(crate) begun_ns: AtomicU64,
+    pub(crate) started_ns: AtomicU64,
     /// Whether the thread for the deadline runs, or is being started.
     pub(crate) is_ticking: AtomicBool,
     /// The thread's number. The kernel sets it, and clears it and wakes waiters when the thread has ended.
@@ -46,7 +46,7 @@ pub(crate) static SHARED: Shared = Shared {
     sending: AtomicU64::new(0),
     is_stuck: AtomicBool::new(false),
     waited_ms: AtomicU32::new(0),
-    begun_ns: AtomicU64::new(0),
+    started_ns: AtomicU64::new(0),
     is_ticking: AtomicBool::new(false),
     ticker: AtomicU32::new(0),
     stop: AtomicU32::new(0),
@@ -89,7 +89,7 @@ pub(crate) fn is_confined() -> bool {
 /// Whether this is a child that shares the memory of another process, but not its descriptors (vfork(2)): the
 /// state is the parent's. In confined processes, whose filters may forbid to ask, there is no state any more
 /// that matters.
-pub(crate) fn is_guest() -> bool {
+pub(crate) fn is_vfork_child() -> bool {
     let process = SHARED.process.load(Ordering::Relaxed);
     process != 0 && !is_confined() && process != sys::process() as u32
 }
@@ -107,9 +107,9 @@ pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
 
 /// The state of the current burst in one word, so that a datagram joins it by one compare-and-exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct BurstWord(u64);
 
-impl Word {
+impl BurstWord {
     #[inline]
     pub(crate) fn load() -> Self {
         // Acquire: pairs with the release of `replace`, which publishes the burst's bytes.
@@ -204,8 +204,8 @@ const TICKER: usize = 1;
 /// Attempts to take a lock, without and with sleeping: about a second in all, after which the caller
 /// continues without it.
 const SPINS: u32 = 200;
-const LOOKS: u32 = 20_000;
-const NAP_NS: u64 = 50_000;
+const ATTEMPTS_MAX: u32 = 20_000;
+const SLEEP_NS: u64 = 50_000;
 
 /// One holder at a time. A signal handler does not wait for the call that it interrupted.
 #[derive(Debug)]
@@ -218,11 +218,11 @@ pub(crate) struct Lock {
 
 /// Why a call does not get the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
+pub(crate) enum LockError {
     /// This thread holds the lock already: the caller is a signal handler that interrupted a call.
     Interrupted,
     /// Another thread did not release it in time.
-    Late,
+    TimedOut,
 }
 
 /// Proves that the lock is held. It is [released](Self::release) by hand: what a thread leaves when it ends
@@ -235,10 +235,10 @@ pub(crate) struct Guard {
 
 impl Lock {
     #[inline]
-    fn take(&self, owner: usize) -> Result<Guard, usize> {
+    fn acquire(&self, owner: usize) -> Result<Guard, usize> {
         // Acquire: pairs with the release of the holder before.
-        let taken = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
-        taken?;
+        let acquired = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
+        acquired?;
         self.stack.store(sys::stack(), Ordering::Relaxed);
         // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet
         // have returned here.
@@ -252,40 +252,40 @@ impl Lock {
     /// `None` if the lock is taken.
     #[inline]
     pub(crate) fn try_acquire(&self) -> Option<Guard> {
-        self.take(sys::thread()).ok()
+        self.acquire(sys::thread()).ok()
     }
 
     /// Runs code under the lock; `None` if it is taken.
     #[inline]
     pub(crate) fn try_with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
-        self.try_acquire().map(|guard| guard.during(run))
+        self.try_acquire().map(|guard| guard.run_and_release(run))
     }
 
     /// Runs code under the lock.
     #[inline]
-    pub(crate) fn with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Result<R, Denied> {
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Result<R, LockError> {
         let own = sys::thread();
-        match self.take(own) {
-            Ok(guard) => Ok(guard.during(run)),
-            Err(owner) if owner == own => Err(Denied::Interrupted),
-            Err(_) => self.wait(own).map(|guard| guard.during(run)),
+        match self.acquire(own) {
+            Ok(guard) => Ok(guard.run_and_release(run)),
+            Err(owner) if owner == own => Err(LockError::Interrupted),
+            Err(_) => self.wait(own).map(|guard| guard.run_and_release(run)),
         }
     }
 
     #[cold]
-    fn wait(&self, own: usize) -> Result<Guard, Denied> {
-        for look in 0..LOOKS {
-            match look {
+    fn wait(&self, own: usize) -> Result<Guard, LockError> {
+        for attempt in 0..ATTEMPTS_MAX {
+            match attempt {
                 ..SPINS => std::hint::spin_loop(),
                 // A holder of lower priority would never run if all this did was to yield.
-                _ if look % 2 == 0 => sys::yield_processor(),
-                _ => sys::sleep_ns(NAP_NS),
+                _ if attempt % 2 == 0 => sys::yield_processor(),
+                _ => sys::sleep_ns(SLEEP_NS),
             }
-            if let Ok(guard) = self.take(own) {
+            if let Ok(guard) = self.acquire(own) {
                 return Ok(guard);
             }
         }
-        Err(Denied::Late)
+        Err(LockError::TimedOut)
     }
 
     /// Whether this thread holds the lock.
@@ -296,29 +296,29 @@ impl Lock {
     /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it
     /// comes from a signal handler that interrupted the call. (If it only leads to another place in the
     /// handler, the call goes on.)
-    pub(crate) fn is_left_by_jump(&self, target: usize) -> bool {
+    pub(crate) fn is_abandoned_by_jump(&self, target: usize) -> bool {
         if !self.is_own() {
             return false;
         }
-        is_left(self.stack.load(Ordering::Relaxed), sys::stack(), target, &sys::signal_stack())
+        leaves_call(self.stack.load(Ordering::Relaxed), sys::stack(), target, &sys::signal_stack())
     }
 
     /// Releases the lock of a call of this thread that never continues, and whose burst is handed over.
-    pub(crate) fn release_left(&self) {
+    pub(crate) fn release_abandoned(&self) {
         SHARED.sending.store(0, Ordering::Relaxed);
         Guard { owner: sys::thread() }.release();
     }
 
     /// Runs code under the lock for the thread of the deadline, which never waits.
     pub(crate) fn try_with_for_ticker<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
-        self.take(TICKER).ok().map(|guard| guard.during(run))
+        self.acquire(TICKER).ok().map(|guard| guard.run_and_release(run))
     }
 }
 
 /// Whether a jump to `target` leaves a call that had the stack pointer `call`, interrupted by a handler that
 /// has `now`. What a handler jumps to within itself is between the two if it runs on the call's stack, and is
 /// on the stack for signals if it runs there.
-fn is_left(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
+fn leaves_call(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
     if signals.contains(&target) {
         return signals.contains(&call) && target > call;
     }
@@ -327,7 +327,7 @@ fn is_left(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bo
 
 impl Guard {
     #[inline]
-    fn during<R>(self, run: impl FnOnce(&Self) -> R) -> R {
+    fn run_and_release<R>(self, run: impl FnOnce(&Self) -> R) -> R {
         let result = run(&self);
         self.release();
         result
@@ -350,13 +350,13 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::burst::tests::take_turn;
+    use crate::burst::tests::lock_for_test;
 
     #[test]
-    fn a_lock_that_a_jump_released_stays_the_next_holders() {
-        let _turn = take_turn();
+    fn a_lock_released_by_a_jump_stays_with_its_next_holder() {
+        let _test_lock = lock_for_test();
         let guard = SHARED.lock.try_acquire().unwrap();
-        SHARED.lock.release_left();
+        SHARED.lock.release_abandoned();
         let (is_taken, is_over) = (Barrier::new(2), Barrier::new(2));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_out_of_handlers_are_told_from_jumps_within() {
+    fn jumps_out_of_and_within_handlers_are_distinguished() {
         let signals = 300..400;
         for (call, now, target, expected) in [
             (200, 100, 150, false),
@@ -393,16 +393,16 @@ mod tests {
             // The call has not stored it yet.
             (0, 100, 250, true),
         ] {
-            assert_eq!(is_left(call, now, target, &signals), expected, "{call} {now} {target}");
+            assert_eq!(leaves_call(call, now, target, &signals), expected, "{call} {now} {target}");
         }
     }
 
     #[test]
-    fn a_word_keeps_its_parts_apart() {
-        let word = Word::with(u32::MAX, 3, 64);
+    fn the_parts_of_a_burst_word_do_not_overlap() {
+        let word = BurstWord::with(u32::MAX, 3, 64);
         assert_eq!((word.number(), word.first(), word.count()), (u32::MAX, 3, 64));
-        assert_eq!(word.one_more(), Word::with(u32::MAX, 3, 65));
-        assert_eq!(word.from(7), Word::with(u32::MAX, 7, 64));
-        assert_eq!(word.over(), Word::with(0, 0, 0));
+        assert_eq!(word.one_more(), BurstWord::with(u32::MAX, 3, 65));
+        assert_eq!(word.from(7), BurstWord::with(u32::MAX, 7, 64));
+        assert_eq!(word.over(), BurstWord::with(0, 0, 0));
     }
 }

@@ -10,26 +10,26 @@ use nocopy_proto::run::sockets::{Alone, Plain};
 
 use crate::record::{Record, Words};
 use crate::run::Run;
-use crate::shared::is_guest;
+use crate::shared::is_vfork_child;
 use crate::sys;
 
-/// The number of descriptors that are tracked; sockets with higher numbers are left alone.
+/// The number of descriptors that are tracked; sockets with higher numbers are skipped.
 const SLOTS: usize = 1024;
 
 /// The states of a descriptor. This one: not examined yet.
 const UNKNOWN: u32 = 0;
 const OTHER: u32 = 1;
 const ACTIVE: u32 = 2;
-/// A UDP socket that is left alone for a number of datagrams.
-const ALONE: u32 = 3;
+/// A UDP socket that is skipped for a number of datagrams.
+const SKIPPED: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Slot {
     kind: AtomicU32,
-    /// The number of datagrams for which it is left alone.
+    /// The number of datagrams for which it is skipped.
     remaining: AtomicU32,
     /// The error of a datagram whose call had reported success: the program's next call fails with it.
-    owed: AtomicI32,
+    pending_error: AtomicI32,
     /// The kernel's number of the socket.
     cookie: AtomicU64,
     record: AtomicPtr<Words>,
@@ -50,7 +50,7 @@ static ALL: [Slot; SLOTS] = [const {
     Slot {
         kind: AtomicU32::new(UNKNOWN),
         remaining: AtomicU32::new(0),
-        owed: AtomicI32::new(0),
+        pending_error: AtomicI32::new(0),
         cookie: AtomicU64::new(0),
         record: AtomicPtr::new(std::ptr::null_mut()),
         socket: UnsafeCell::new(MaybeUninit::uninit()),
@@ -59,11 +59,11 @@ static ALL: [Slot; SLOTS] = [const {
 
 /// What can be decided about a send on a descriptor without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SocketKind {
     /// Not a UDP socket, or a descriptor that is not tracked.
     Other,
-    /// A UDP socket that is left alone.
-    Alone,
+    /// A UDP socket that is skipped.
+    Skipped,
     /// A UDP socket that must be examined under the lock.
     Active,
 }
@@ -89,59 +89,59 @@ pub(crate) fn forget_from(first: i32, last: i32) {
 impl Slot {
     /// `None` if it is not known yet.
     #[inline]
-    pub(crate) fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<SocketKind> {
         match self.kind.load(Relaxed) {
             UNKNOWN => None,
-            OTHER => Some(Kind::Other),
-            ALONE => Some(Kind::Alone),
-            _ => Some(Kind::Active),
+            OTHER => Some(SocketKind::Other),
+            SKIPPED => Some(SocketKind::Skipped),
+            _ => Some(SocketKind::Active),
         }
     }
 
     /// Whether the library ignores a datagram or other output; if so, it is counted.
     #[inline(always)]
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn try_skip(&self) -> bool {
         let kind = self.kind.load(Relaxed);
         if kind == OTHER {
             return true;
         }
         let remaining = self.remaining.load(Relaxed);
-        if kind != ALONE || remaining <= 1 || self.owed.load(Relaxed) != 0 {
+        if kind != SKIPPED || remaining <= 1 || self.pending_error.load(Relaxed) != 0 {
             return false;
         }
         // Two threads may count two datagrams as one, which only lengthens the time alone.
         self.remaining.store(remaining - 1, Relaxed);
-        self.record().alone(Plain::Alone);
+        self.record().count_single(Plain::Alone);
         true
     }
 
     fn forget(&self) {
         // Nothing is written where nothing is known. An error may be: of a burst that was refused after its
         // socket was forgotten.
-        match (self.kind.load(Relaxed), self.owed.load(Relaxed)) {
+        match (self.kind.load(Relaxed), self.pending_error.load(Relaxed)) {
             (UNKNOWN, 0) => {}
             (OTHER, 0) => self.kind.store(UNKNOWN, Relaxed),
             // The parent still has its socket.
-            _ if is_guest() => {}
+            _ if is_vfork_child() => {}
             _ => {
-                self.owed.store(0, Relaxed);
+                self.pending_error.store(0, Relaxed);
                 self.kind.store(UNKNOWN, Relaxed);
             }
         }
     }
 
     /// The cookie of the socket, if the descriptor still is this socket.
-    pub(crate) fn verified(&self, descriptor: i32) -> Option<u64> {
+    pub(crate) fn verified_cookie(&self, descriptor: i32) -> Option<u64> {
         sys::cookie(descriptor).filter(|cookie| *cookie == self.cookie.load(Relaxed))
     }
 
-    /// Counts datagrams of a socket that is left alone. After a number of them, the socket is examined again.
+    /// Counts datagrams of a socket that is skipped. After a number of them, the socket is examined again.
     #[inline]
-    pub(crate) fn pass(&self, datagrams: u32) {
+    pub(crate) fn count_skipped(&self, datagrams: u32) {
         let remaining = self.remaining.load(Relaxed);
         if remaining > datagrams {
             self.remaining.store(remaining - datagrams, Relaxed);
-        } else if self.kind.load(Relaxed) == ALONE {
+        } else if self.kind.load(Relaxed) == SKIPPED {
             self.kind.store(ACTIVE, Relaxed);
         }
     }
@@ -154,22 +154,22 @@ impl Slot {
     /// The error that has not been reported to the program yet; returned once, and only if the descriptor
     /// still is the socket.
     #[inline]
-    pub(crate) fn take_owed(&self, descriptor: i32) -> Option<i32> {
-        if self.owed.load(Relaxed) == 0 {
+    pub(crate) fn take_pending_error(&self, descriptor: i32) -> Option<i32> {
+        if self.pending_error.load(Relaxed) == 0 {
             return None;
         }
-        let errno = self.owed.swap(0, Relaxed);
-        Some(errno).filter(|errno| *errno != 0 && self.verified(descriptor).is_some())
+        let errno = self.pending_error.swap(0, Relaxed);
+        Some(errno).filter(|errno| *errno != 0 && self.verified_cookie(descriptor).is_some())
     }
 
-    pub(crate) fn owe(&self, errno: i32) {
-        let _ = self.owed.compare_exchange(0, errno, Relaxed, Relaxed);
+    pub(crate) fn set_pending_error(&self, errno: i32) {
+        let _ = self.pending_error.compare_exchange(0, errno, Relaxed, Relaxed);
     }
 
-    pub(crate) fn leave_alone(&self, why: Alone, datagrams: u32) {
-        self.record().left_alone(why);
+    pub(crate) fn skip(&self, why: Alone, datagrams: u32) {
+        self.record().record_skip(why);
         self.remaining.store(datagrams, Relaxed);
-        self.kind.store(ALONE, Relaxed);
+        self.kind.store(SKIPPED, Relaxed);
     }
 
     /// The socket, if it is a UDP socket.
@@ -180,7 +180,7 @@ impl Slot {
     pub(crate) unsafe fn socket(&self) -> Option<&mut Socket> {
         match self.kind.load(Relaxed) {
             // SAFETY: written before the kind; the caller holds the lock.
-            ACTIVE | ALONE => Some(unsafe { (*self.socket.get()).assume_init_mut() }),
+            ACTIVE | SKIPPED => Some(unsafe { (*self.socket.get()).assume_init_mut() }),
             _ => None,
         }
     }
@@ -189,10 +189,10 @@ impl Slot {
     ///
     /// # Safety
     /// As [`socket`](Self::socket).
-    pub(crate) unsafe fn identify(&self, descriptor: i32, run: Run) -> Kind {
+    pub(crate) unsafe fn identify(&self, descriptor: i32, run: Run) -> SocketKind {
         if self.kind.load(Relaxed) == UNKNOWN {
             // An error that is noted here is of a socket that was closed.
-            self.owed.store(0, Relaxed);
+            self.pending_error.store(0, Relaxed);
             match udp_socket(descriptor) {
                 Some((cookie, is_v6)) => {
                     let record = Record::claim(sys::process() as u32);
@@ -206,7 +206,7 @@ impl Slot {
             }
         }
         // Another thread may have closed it meanwhile.
-        self.kind().unwrap_or(Kind::Other)
+        self.kind().unwrap_or(SocketKind::Other)
     }
 }
 
@@ -235,45 +235,45 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::burst::tests::take_turn;
+    use crate::burst::tests::lock_for_test;
     use crate::run::Tuning;
 
     /// A descriptor that no test opens.
     const UNUSED: i32 = SLOTS as i32 - 1;
 
     #[test]
-    fn errors_of_a_forgotten_socket_are_forgotten() {
+    fn a_forgotten_socket_loses_its_pending_error() {
         let slot = of(UNUSED).unwrap();
-        slot.owe(libc::ECONNREFUSED);
+        slot.set_pending_error(libc::ECONNREFUSED);
         forget(UNUSED);
-        assert_eq!(slot.owed.load(Relaxed), 0);
+        assert_eq!(slot.pending_error.load(Relaxed), 0);
     }
 
     #[test]
-    fn a_new_socket_has_no_error_of_the_one_before() {
-        let _turn = take_turn();
+    fn a_new_socket_has_no_pending_error_of_the_previous() {
+        let _test_lock = lock_for_test();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let slot = of(socket.as_raw_fd()).unwrap();
         slot.forget();
-        slot.owe(libc::ECONNREFUSED);
+        slot.set_pending_error(libc::ECONNREFUSED);
         // SAFETY: the tests take turns, and there is no other reference.
-        let kind = unsafe { slot.identify(socket.as_raw_fd(), Run::new(Tuning::USUAL)) };
-        assert_eq!((kind, slot.take_owed(socket.as_raw_fd())), (Kind::Active, None));
+        let kind = unsafe { slot.identify(socket.as_raw_fd(), Run::new(Tuning::DEFAULT)) };
+        assert_eq!((kind, slot.take_pending_error(socket.as_raw_fd())), (SocketKind::Active, None));
     }
     #[test]
-    fn another_socket_of_the_number_has_no_error_of_the_one_before() {
-        let _turn = take_turn();
+    fn a_replaced_descriptor_has_no_pending_error() {
+        let _test_lock = lock_for_test();
         let [socket, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let (descriptor, slot) = (socket.as_raw_fd(), of(socket.as_raw_fd()).unwrap());
         slot.forget();
         // SAFETY: the tests take turns, and there is no other reference.
-        unsafe { slot.identify(descriptor, Run::new(Tuning::USUAL)) };
-        slot.owe(libc::ECONNREFUSED);
-        assert_eq!(slot.take_owed(descriptor), Some(libc::ECONNREFUSED));
-        slot.owe(libc::ECONNREFUSED);
+        unsafe { slot.identify(descriptor, Run::new(Tuning::DEFAULT)) };
+        slot.set_pending_error(libc::ECONNREFUSED);
+        assert_eq!(slot.take_pending_error(descriptor), Some(libc::ECONNREFUSED));
+        slot.set_pending_error(libc::ECONNREFUSED);
         // SAFETY: both are sockets of this test.
         unsafe { libc::dup2(other.as_raw_fd(), descriptor) };
-        assert_eq!(slot.take_owed(descriptor), None);
+        assert_eq!(slot.take_pending_error(descriptor), None);
         slot.forget();
     }
 }

@@ -331,16 +331,16 @@ impl Message {
     ///
     /// # Safety
     /// Only code that this code interrupted uses it.
-    pub(crate) unsafe fn spoil(message: *mut Self) {
+    pub(crate) unsafe fn invalidate(message: *mut Self) {
         // SAFETY: by contract.
         unsafe { (&raw mut (*message).header.msg_hdr.msg_iovlen).write_volatile(PARTS_TOO_MANY as _) };
     }
 
-    /// Whether it was [spoiled](Self::spoil) since it was last set.
+    /// Whether it was [invalidated](Self::invalidate) since it was last set.
     ///
     /// # Safety
     /// `message` is valid, and only signal handlers of this thread change it during the call.
-    pub(crate) unsafe fn is_spoiled(message: *const Self) -> bool {
+    pub(crate) unsafe fn is_invalidated(message: *const Self) -> bool {
         // SAFETY: by contract.
         let parts = unsafe { (&raw const (*message).header.msg_hdr.msg_iovlen).read_volatile() };
         parts == PARTS_TOO_MANY
@@ -349,8 +349,8 @@ impl Message {
     /// How many of its datagrams the kernel has: all or none.
     ///
     /// # Safety
-    /// As [`spoil`](Self::spoil).
-    pub(crate) unsafe fn taken(message: *mut Self) -> usize {
+    /// As [`invalidate`](Self::invalidate).
+    pub(crate) unsafe fn accepted(message: *mut Self) -> usize {
         // SAFETY: by contract. The kernel writes the length when it has taken a message, before the call
         // returns.
         unsafe {
@@ -435,7 +435,7 @@ pub(crate) fn inode_and_bytes(descriptor: i32) -> Option<(u64, u64)> {
 }
 
 /// Whether a file in memory cannot be made shorter (`F_SEAL_SHRINK`).
-pub(crate) fn keeps_its_bytes(descriptor: i32) -> bool {
+pub(crate) fn has_fixed_length(descriptor: i32) -> bool {
     let seals = plain(libc::SYS_fcntl, [descriptor as usize, libc::F_GET_SEALS as usize, 0]);
     seals >= 0 && seals as i32 & libc::F_SEAL_SHRINK != 0
 }

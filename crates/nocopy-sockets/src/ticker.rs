@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 
-use crate::shared::{SHARED, Word};
+use crate::shared::{BurstWord, SHARED};
 use crate::{environment, sys};
 
 /// The thread ends after this time without a burst.
@@ -30,8 +30,8 @@ const MARGIN_SHARE: u64 = 4;
 const STUCK_TIMES: u64 = 10;
 
 /// How often to check whether an ending thread has ended, and how long to sleep between checks.
-const LOOKS: u32 = 10_000;
-pub(crate) const LOOK_NS: u64 = 1_000_000;
+const CHECKS_MAX: u32 = 10_000;
+pub(crate) const CHECK_NS: u64 = 1_000_000;
 
 const STACK_BYTES: usize = 64 << 10;
 
@@ -78,7 +78,7 @@ pub(crate) fn set_flush(flush: fn(u32)) {
 #[cold]
 fn start() -> bool {
     let signals = sys::block_signals();
-    let is_started = wait_until_gone() && begin_with_timer();
+    let is_started = stop_and_wait() && begin_with_timer();
     sys::set_signals(signals);
     is_started
 }
@@ -88,14 +88,14 @@ fn begin_with_timer() -> bool {
     SHARED.fires_ns.store(0, Relaxed);
     SHARED.process.store(sys::process() as u32, Relaxed);
     // SAFETY: the stack is free, as the thread before is gone.
-    let thread = unsafe { begin(FLAGS, STACK.top(), SHARED.ticker.as_ptr(), run) };
+    let thread = unsafe { spawn_thread(FLAGS, STACK.top(), SHARED.ticker.as_ptr(), run) };
     if sys::error(thread).is_some() {
         return false;
     }
     let timer = sys::timer_for(thread as i32);
     SHARED.timer.store(timer.unwrap_or(NO_TIMER), Release);
     if timer.is_none() {
-        wait_until_gone();
+        stop_and_wait();
     }
     SHARED.is_ticking.store(timer.is_some(), Release);
     timer.is_some()
@@ -130,7 +130,7 @@ pub(crate) fn end() {
     }
     // Held, so that no other thread starts one meanwhile. The one that ends does not wait for the lock.
     let end = || {
-        wait_until_gone();
+        stop_and_wait();
         SHARED.is_ticking.store(false, Release);
     };
     if SHARED.lock.with(|_| end()).is_err() {
@@ -140,23 +140,23 @@ pub(crate) fn end() {
 
 /// Notes that the holder of the lock never continues, which may have been [ending](end) the thread: the next
 /// burst starts another.
-pub(crate) fn holder_left() {
+pub(crate) fn reset_after_abandon() {
     if SHARED.stop.load(Relaxed) != 0 {
         SHARED.is_ticking.store(false, Release);
     }
 }
 
 /// Asks the thread to end, and waits until it has.
-fn wait_until_gone() -> bool {
-    for _ in 0..LOOKS {
+fn stop_and_wait() -> bool {
+    for _ in 0..CHECKS_MAX {
         let thread = SHARED.ticker.load(Acquire);
         if thread == 0 {
             return true;
         }
         SHARED.stop.store(1, Release);
         sys::signal(thread);
-        sys::wait_on(&SHARED.ticker, thread, LOOK_NS);
-        wait_until_unknown(&SHARED.ticker, thread);
+        sys::wait_on(&SHARED.ticker, thread, CHECK_NS);
+        wait_until_released(&SHARED.ticker, thread);
     }
     false
 }
@@ -164,9 +164,9 @@ fn wait_until_gone() -> bool {
 /// Waits until the kernel does not know the thread any more, whose memory is free a moment before its number
 /// is: that is when `number` is
 /// 0. Not without end: the number may be that of another thread by then.
-pub(crate) fn wait_until_unknown(number: &AtomicU32, thread: u32) {
-    let mut looks = 0..LOOKS;
-    while number.load(Acquire) == 0 && sys::is_thread(thread) && looks.next().is_some() {
+pub(crate) fn wait_until_released(number: &AtomicU32, thread: u32) {
+    let mut checks = 0..CHECKS_MAX;
+    while number.load(Acquire) == 0 && sys::is_thread(thread) && checks.next().is_some() {
         sys::yield_processor();
     }
 }
@@ -187,7 +187,7 @@ pub(crate) const FLAGS: usize = (libc::CLONE_VM
 /// # Safety
 /// The stack is free, and `number` stays.
 #[unsafe(naked)]
-pub(crate) unsafe extern "C" fn begin(
+pub(crate) unsafe extern "C" fn spawn_thread(
     flags: usize,
     stack: *mut u8,
     number: *mut u32,
@@ -226,16 +226,16 @@ unsafe extern "C" fn run() -> ! {
     sys::process_control(libc::PR_SET_NAME, c"nocopy-deadline".as_ptr() as usize);
     // Otherwise every wait is 50 us longer.
     sys::process_control(libc::PR_SET_TIMERSLACK, 1);
-    let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
-    let mut number = Word::load().number();
+    let deadline_ns = environment::settings().deadline_us.saturating_mul(1000);
+    let mut number = BurstWord::load().number();
     while SHARED.stop.load(Acquire) == 0 {
         let is_signalled = sys::wait_for_signal(IDLE_NS);
         // The time that the burst's thread compares with may be older than this.
         SHARED.fires_ns.store(0, Relaxed);
         fence(SeqCst); // pairs with that in `arm`
-        let word = Word::load();
+        let word = BurstWord::load();
         if word.count() > 0 {
-            look(word, deadline_ns);
+            check_burst(word, deadline_ns);
         } else if !is_signalled && word.number() == number && retire() {
             break;
         }
@@ -246,14 +246,14 @@ unsafe extern "C" fn run() -> ! {
 }
 
 /// Looks at the burst: it is handed over, or is younger than the timer thought, or must wait for room.
-fn look(word: Word, deadline_ns: u64) {
+fn check_burst(word: BurstWord, deadline_ns: u64) {
     let now_ns = sys::now_ns_by_call();
-    let due_ns = SHARED.begun_ns.load(Relaxed).saturating_add(deadline_ns);
+    let due_ns = SHARED.started_ns.load(Relaxed).saturating_add(deadline_ns);
     if due_ns > now_ns {
         return set_timer(due_ns);
     }
     FLUSH.get().into_iter().for_each(|flush| flush(word.number()));
-    if Word::load().number() == word.number() {
+    if BurstWord::load().number() == word.number() {
         // Its socket has no room, or another thread has the lock.
         let times = if SHARED.is_stuck.load(Relaxed) { STUCK_TIMES } else { 1 };
         set_timer(now_ns + deadline_ns.max(1000) * times);
@@ -264,7 +264,7 @@ fn look(word: Word, deadline_ns: u64) {
 fn retire() -> bool {
     // Under the lock, so that no burst begins between the look and the note.
     let is_idle = SHARED.lock.try_with_for_ticker(|_| {
-        let is_idle = Word::load().count() == 0;
+        let is_idle = BurstWord::load().count() == 0;
         if is_idle {
             SHARED.is_ticking.store(false, Release);
         }
@@ -279,10 +279,10 @@ mod tests {
 
     /// The number of a thread that has ended may be another's at once.
     #[test]
-    fn a_number_that_another_thread_has_is_not_waited_for() {
+    fn a_reused_thread_number_is_not_waited_for_forever() {
         // SAFETY: takes nothing, and always succeeds.
         let own = unsafe { libc::gettid() }.cast_unsigned();
         assert!(sys::is_thread(own));
-        wait_until_unknown(&AtomicU32::new(0), own);
+        wait_until_released(&AtomicU32::new(0), own);
     }
 }

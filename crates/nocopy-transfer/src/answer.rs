@@ -64,7 +64,7 @@ mod tests {
 
     /// The kernel waits for them, and keeps the answers meanwhile; nobody else waits.
     #[test]
-    fn answers_to_hosts_that_do_not_exist_leave_room_for_others() {
+    fn answers_to_missing_hosts_leave_room_for_others() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, right) = (lab.left(), lab.right());
         let client = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_from_the_address_asked() {
+    fn answers_come_from_the_requested_address() {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }

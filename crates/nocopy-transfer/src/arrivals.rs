@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_left_out_are_new_however_many_they_are() {
+    fn skipped_numbers_are_new_however_many_there_are() {
         for ahead in [0, 1, 5, 63, 64, 65, 200, 1 << 40] {
             let mut arrivals = Arrivals::new(64, 64, 0);
             for value in 0..100 {

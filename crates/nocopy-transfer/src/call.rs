@@ -9,10 +9,10 @@ use nocopy::{Reason, Rejected};
 use nocopy_report::boot_clock::BootInstant;
 
 use crate::arguments::CallArguments;
+use crate::attempts::{cause, cause_of_message, check_port, try_in_turn};
 use crate::endpoint::Endpoint;
 use crate::exchange::{PATIENCE, unless_down};
 use crate::failure::CommandError;
-use crate::in_turn::{cause, cause_of_message, check_port, in_turn};
 use crate::{Failure, ping};
 use nocopy_report::quantity::time;
 use nocopy_report::{Interrupt, Outcome, capability, input_file, print};
@@ -61,7 +61,7 @@ fn connect(
         return Ok(connected.map_err(ping::Error::Message)?);
     }
     capability::drop_all_but(ping::needed(interface))?;
-    let found = in_turn(addresses, arguments.timeout, |to, share| {
+    let found = try_in_turn(addresses, arguments.timeout, |to, share| {
         check_port(to)?;
         connect_to(open(to).map_err(cause)?, to, share, interrupt).map_err(cause_of_message)
     });

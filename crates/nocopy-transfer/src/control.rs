@@ -92,7 +92,7 @@ mod tests {
     use crate::transfer::stream::Head;
 
     #[test]
-    fn messages_arrive_as_they_were_sent() {
+    fn messages_arrive_unchanged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut control = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_need_not_name_itself() {
+    fn the_host_of_a_receiver_is_optional() {
         let own = |text| Endpoint::parse(Scheme::Tcp, text).map(|own| (own.has_host(), own.port()));
         assert_eq!((own(":0"), own("[::1]:7")), (Ok((false, 0)), Ok((true, 7))));
         assert!(own("eth0").is_err() && own("9000").is_err());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_asked_by_its_scheme() {
+    fn the_scheme_selects_the_protocol_of_the_peer() {
         let ask = |text| Endpoint::parse_round(text).map(|peer| (peer.scheme(), peer.port()));
         assert_eq!(ask("message://a:7"), Ok((Scheme::Message, 7)));
         assert_eq!(ask("xdp://[::1]:9"), Ok((Scheme::Xdp, 9)));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_address_serves_all_there_is() {
+    fn a_bare_address_serves_every_protocol() {
         let services = |text| {
             let all = Endpoint::parse_services(text);
             all.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())

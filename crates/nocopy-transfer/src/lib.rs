@@ -6,12 +6,12 @@
 mod answer;
 pub mod arguments;
 pub mod arrivals;
+mod attempts;
 pub mod call;
 mod control;
 pub mod endpoint;
 pub mod exchange;
 mod failure;
-mod in_turn;
 mod ledger;
 pub mod ping;
 mod processor;

@@ -7,7 +7,7 @@ use nix::sys::time::TimeValLike;
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
+pub(crate) struct StartTime {
     at: Instant,
     user: Duration,
     system: Duration,
@@ -15,7 +15,7 @@ pub(crate) struct Start {
 
 /// Processor time of all threads, including softirqs that ran in their context.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Use {
+pub(crate) struct ProcessorUse {
     pub user_seconds: f64,
     pub system_seconds: f64,
     pub percent: f64,
@@ -23,18 +23,18 @@ pub(crate) struct Use {
     pub ns_per_datagram: Option<f64>,
 }
 
-impl Start {
+impl StartTime {
     pub(crate) fn now() -> Self {
         let (user, system) = times();
         Self { at: Instant::now(), user, system }
     }
 
     /// The time used since the start, also per datagram.
-    pub(crate) fn used(self, datagrams: u64) -> Use {
+    pub(crate) fn used(self, datagrams: u64) -> ProcessorUse {
         let (user, system) = times();
         let [user, system] = [user.saturating_sub(self.user), system.saturating_sub(self.system)];
         let both = (user + system).as_secs_f64();
-        Use {
+        ProcessorUse {
             user_seconds: user.as_secs_f64(),
             system_seconds: system.as_secs_f64(),
             percent: 100.0 * both / self.at.elapsed().as_secs_f64().max(f64::MIN_POSITIVE),
@@ -43,7 +43,7 @@ impl Start {
     }
 }
 
-impl Use {
+impl ProcessorUse {
     pub(crate) fn words(&self) -> String {
         let Self { user_seconds, system_seconds, percent, ns_per_datagram } = self;
         let each = ns_per_datagram.map(|ns| format!(", {ns:.0} ns a datagram")).unwrap_or_default();
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_is_seen() {
-        let start = Start::now();
+    fn used_processor_time_is_measured() {
+        let start = StartTime::now();
         let give_up = Instant::now() + Duration::from_secs(60);
         let before = times();
         while times() == before {

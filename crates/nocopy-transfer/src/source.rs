@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Longer than the detection takes. An address without a carrier stays tentative.
 const AWAITED_MAX: Duration = Duration::from_secs(4);
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Flags of an address (`linux/if_addr.h`).
 const DAD_FAILED: u32 = 0x08;
@@ -19,7 +19,7 @@ const TENTATIVE: u32 = 0x40;
 pub(crate) fn await_address(to: SocketAddr) {
     let start = Instant::now();
     while lacks_source(to) && is_any_tentative() && start.elapsed() < AWAITED_MAX {
-        sleep(LOOK_INTERVAL);
+        sleep(POLL_INTERVAL);
     }
 }
 
@@ -56,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_addresses_are_read() {
+    fn address_flags_are_parsed() {
         let address = |flags| format!("fd770000000000000000000000000001 05 40 00 {flags}      nc0");
         let tentative = ["40", "c0", "80", "48", "00", ""].map(|flags| is_tentative(&address(flags)));
         assert_eq!(tentative, [true, true, false, false, false, false]);
     }
 
     #[test]
-    fn addresses_of_this_host_are_not_awaited() {
+    fn local_addresses_are_not_awaited() {
         for to in ["127.0.0.1:9", "192.0.2.1:9", "[::1]:9", "[ff02::1%1]:9"] {
             assert!(!lacks_source(to.parse().unwrap()), "{to}");
         }

@@ -13,13 +13,13 @@ const ADDRESSES_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 
 /// Accepts that many bytes of every packet.
-const fn take(bytes: u32) -> Instruction {
+const fn accept(bytes: u32) -> Instruction {
     let code = (libc::BPF_RET | libc::BPF_K) as u16;
     Instruction { code, jump_true: 0, jump_false: 0, constant: bytes }
 }
 
-pub(super) fn nothing() -> Program {
-    Program::new(vec![take(0)]).expect("a filter that ends")
+pub(super) fn reject_all() -> Program {
+    Program::new(vec![accept(0)]).expect("a filter that ends")
 }
 
 #[derive(Debug, Clone)]
@@ -37,12 +37,12 @@ impl Filter {
         if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
             return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });
         }
-        Ok(Self { program: Program::new(vec![take(u32::MAX)])?, long: Some(instructions.into()) })
+        Ok(Self { program: Program::new(vec![accept(u32::MAX)])?, long: Some(instructions.into()) })
     }
 
     /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag
     /// separately. The tag was put back into this frame, so it is skipped.
-    pub(crate) fn matches_beside_tag(
+    pub(crate) fn matches_without_tag(
         &self,
         bytes: &[u8],
         original_bytes: u32,
@@ -54,8 +54,8 @@ impl Filter {
             }
             _ => (bytes, &[][..]),
         };
-        let passed_over = bytes.len() - addresses.len() - rest.len();
-        let original_bytes = original_bytes.saturating_sub(passed_over as u32);
+        let skipped = bytes.len() - addresses.len() - rest.len();
+        let original_bytes = original_bytes.saturating_sub(skipped as u32);
         match &self.long {
             None => {
                 // A packet that was cut is as long as it was on the wire, as for libpcap (its `tp_len`).
@@ -70,7 +70,7 @@ impl Filter {
 }
 
 /// Whether a program has a backward jump (in libpcap's programs a negative offset), and so possibly a loop.
-pub(crate) fn goes_back(instructions: &[Instruction]) -> bool {
+pub(crate) fn has_backward_jump(instructions: &[Instruction]) -> bool {
     const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
     instructions.iter().any(|instruction| instruction.code == JUMP && instruction.constant.cast_signed() < 0)
 }
@@ -81,7 +81,7 @@ fn is_valid(instructions: &[Instruction]) -> bool {
     let Ok(len) = c_int::try_from(instructions.len()) else { return false };
     // SAFETY: as many instructions.
     let is_program = unsafe { (system().bpf_validate)(instructions.as_ptr(), len) } != 0;
-    is_program && !goes_back(instructions)
+    is_program && !has_backward_jump(instructions)
 }
 
 fn run(program: &[Instruction], bytes: &[u8], original_bytes: u32) -> bool {

@@ -33,7 +33,7 @@ impl InterfaceKind {
         let socket = socket.map_err(|error| {
             Refusal(format!("{name}: cannot be looked at{}", Why(&io::Error::from(error))))
         })?;
-        let request = ask(socket.as_fd(), device, libc::SIOCGIFHWADDR);
+        let request = query(socket.as_fd(), device, libc::SIOCGIFHWADDR);
         let request = request.map_err(|error| {
             Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", Why(&error)))
         })?;
@@ -52,7 +52,7 @@ impl InterfaceKind {
 }
 
 /// Asks the kernel something about an interface.
-fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
+fn query(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
     // SAFETY: numbers, and a union of numbers and a pointer that the calls made here do not read.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = device.to_bytes();
@@ -85,7 +85,7 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
     if index.map_err(|error| text::of_errno("getsockname failed", &error))? == -1 {
         return Err(GONE.into());
     }
-    match ask(socket, device, libc::SIOCGIFFLAGS) {
+    match query(socket, device, libc::SIOCGIFFLAGS) {
         // SAFETY: the call filled the flags in.
         Ok(request) => Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => Err(GONE.into()),

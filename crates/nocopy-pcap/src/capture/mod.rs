@@ -12,11 +12,11 @@
 //! once, in `pcap_activate`; the report names the reason if not. A forked child changes nothing of its
 //! parent's captures.
 
-pub(crate) mod deaf;
 mod filter;
+mod filter_slot;
 mod interface;
 mod passive;
-mod posted;
+pub(crate) mod receive_off;
 mod settings;
 mod sleep;
 mod stop;
@@ -26,10 +26,10 @@ use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-pub(crate) use filter::{Filter, goes_back};
+pub(crate) use filter::{Filter, has_backward_jump};
 use passive::Passive;
 pub(crate) use settings::Settings;
-pub(crate) use sleep::{Sleep, Slept};
+pub(crate) use sleep::{Sleep, SleepResult};
 pub(crate) use stop::Stop;
 use take::Take;
 
@@ -44,7 +44,7 @@ pub(crate) struct Packet<'a> {
     /// When it arrived, since 1970.
     pub(crate) time_ns: u64,
     /// Whether `bytes` stay valid after [`Capture::pause`].
-    pub(crate) stays: bool,
+    pub(crate) outlives_pause: bool,
 }
 
 /// The counts that `pcap_stats` returns.
@@ -80,11 +80,11 @@ impl fmt::Display for Refusal {
 }
 
 #[derive(Debug)]
-pub(crate) enum Waited {
+pub(crate) enum WaitResult {
     /// Sleep, and go on with the result.
     Sleep(Sleep),
     /// Packets may have arrived, or the timeout is over: check.
-    Look,
+    Check,
     /// `pcap_breakloop` was called; the request is cleared.
     Stopped,
     /// The wait failed, with an error in libpcap's words.
@@ -92,7 +92,7 @@ pub(crate) enum Waited {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Waiting<'a> {
+pub(crate) struct WaitOptions<'a> {
     pub(crate) stop: &'a Stop,
     /// Return at once: only check for errors.
     pub(crate) nonblocking: bool,
@@ -112,7 +112,7 @@ impl Capture {
     /// The error is the reason why nocopy cannot capture this, and the system's libpcap must.
     pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<Opened, Refusal> {
         settings.check()?;
-        let note = match environment::takes().then(|| Take::open(device, settings)) {
+        let note = match environment::is_take_requested().then(|| Take::open(device, settings)) {
             None => None,
             Some(Ok((take, control, mode))) => {
                 let (capture, control) = (Self::Take(Box::new(take)), Control::Take(control));
@@ -143,10 +143,10 @@ impl Capture {
     /// The next claimed packet that matches. `None` if none is left, if a stop is requested, or if it is not
     /// found without a system call: then [`Self::next`] finds it.
     #[inline]
-    pub(crate) fn next_at_once(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+    pub(crate) fn next_now(&mut self, stop: &Stop) -> Option<Packet<'_>> {
         match self {
             Self::Passive(passive) => passive.next(stop),
-            Self::Take(take) => take.next_at_once(stop),
+            Self::Take(take) => take.next_now(stop),
         }
     }
 
@@ -170,7 +170,7 @@ impl Capture {
 
     /// Waits until packets may have arrived, in steps; called when no claimed packet is left, without
     /// `slept`, and then after each sleep.
-    pub(crate) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
+    pub(crate) fn wait(&mut self, waiting: WaitOptions<'_>, slept: Option<SleepResult>) -> WaitResult {
         match self {
             Self::Passive(passive) => passive.wait(waiting, slept),
             Self::Take(take) => take.wait(waiting, slept),
@@ -178,10 +178,10 @@ impl Capture {
     }
 
     /// Closes it in a forked child; the parent's capture continues.
-    pub(crate) fn leave(self) {
+    pub(crate) fn disown(self) {
         match self {
-            Self::Passive(passive) => passive.leave(),
-            Self::Take(take) => take.leave(),
+            Self::Passive(passive) => passive.disown(),
+            Self::Take(take) => take.disown(),
         }
     }
 }
@@ -224,18 +224,18 @@ impl Control {
 
     /// Lets `nocopy run` replace the filter in the kernel later; called once the handle's number was reported
     /// to it.
-    pub(crate) fn introduce(&self, handle: u64) {
+    pub(crate) fn share_with_runner(&self, handle: u64) {
         if let Self::Take(control) = self {
-            control.introduce(handle);
+            control.share_with_runner(handle);
         }
     }
 
     /// Leaves packets that arrive from now on to the host, as far as that is possible for a capture that is
     /// not freed.
-    pub(crate) fn deafen(&self) {
+    pub(crate) fn stop_receiving(&self) {
         match self {
-            Self::Passive(control) => deaf::deafen(control.descriptor().as_raw_fd()),
-            Self::Take(control) => control.leave_to_host(),
+            Self::Passive(control) => receive_off::stop_receiving(control.descriptor().as_raw_fd()),
+            Self::Take(control) => control.stop_redirecting(),
         }
     }
 
@@ -273,10 +273,10 @@ impl Control {
 
     /// Whether a program that waits by select(2) has to call once a millisecond, because the interface is
     /// down, and no event would report its removal.
-    pub(crate) fn needs_looks(&self) -> bool {
+    pub(crate) fn needs_polling(&self) -> bool {
         match self {
-            Self::Passive(control) => control.needs_looks(),
-            Self::Take(control) => control.needs_looks(),
+            Self::Passive(control) => control.needs_polling(),
+            Self::Take(control) => control.needs_polling(),
         }
     }
 }

@@ -16,8 +16,10 @@ use nocopy::capture::OpenError;
 use nocopy::integration::{self, BlockReader};
 use nocopy_proto::filter::VlanTag;
 
-use super::posted::{Posted, Seen, Setting};
-use super::{Counts, Direction, Filter, Packet, Refusal, Settings, Sleep, Slept, Stop, Waited, Waiting};
+use super::filter_slot::{FilterSlot, FilterVersion, PlacedFilter};
+use super::{
+    Counts, Direction, Filter, Packet, Refusal, Settings, Sleep, SleepResult, Stop, WaitOptions, WaitResult,
+};
 use crate::abi::SNAP_BYTES_MAX;
 use crate::report::FilterPlace;
 use crate::text;
@@ -45,7 +47,7 @@ pub(crate) struct Passive {
     /// The filter that this library runs, in addition to the kernel's.
     filter: Option<UserFilter>,
     /// The change of the settings from which `filter` comes.
-    seen: Seen,
+    version: FilterVersion,
     shared: Arc<Shared>,
 }
 
@@ -68,7 +70,7 @@ struct Shared {
     direction: AtomicU8,
     /// Whether the interface went down, and was not seen up or removed since.
     is_down: AtomicBool,
-    posted: Posted,
+    filter_slot: FilterSlot,
     /// Packets in blocks that contradict themselves.
     unreadable: AtomicU64,
     drops: Option<Drops>,
@@ -85,14 +87,14 @@ impl Passive {
             is_loopback: kind.is_loopback,
             direction: AtomicU8::new(Direction::Both as u8),
             is_down: AtomicBool::new(false),
-            posted: Posted::default(),
+            filter_slot: FilterSlot::default(),
             unreadable: AtomicU64::new(0),
             drops: settings.promiscuous.then(|| Drops::of(name)),
         });
         let control = Control { shared: Arc::clone(&shared) };
         let is_immediate = settings.immediate;
-        let seen = Seen::default();
-        Ok((Self { blocks, is_immediate, reading: None, filter: None, seen, shared }, control))
+        let version = FilterVersion::default();
+        Ok((Self { blocks, is_immediate, reading: None, filter: None, version, shared }, control))
     }
 
     /// Whether packets of a block are left; takes the next block if there are none.
@@ -101,20 +103,20 @@ impl Passive {
         if self.reading.as_ref().is_some_and(|block| block.left() > 0) {
             return true;
         }
-        self.turn()
+        self.next_block()
     }
 
     /// Returns the block and takes the next one, if the kernel has handed it over.
     #[cold]
-    fn turn(&mut self) -> bool {
-        self.put_back();
+    fn next_block(&mut self) -> bool {
+        self.return_block();
         // An interface that is down or removed is no error here: `wait` reports it in the words of libpcap.
         self.reading = self.blocks.try_receive().ok().flatten().map(|block| block.into_reader());
         self.reading.is_some()
     }
 
     /// Returns a block that was read to its end.
-    fn put_back(&mut self) {
+    fn return_block(&mut self) {
         if self.reading.take().is_some()
             && let Some(UserFilter { blocks: Some(blocks), .. }) = &mut self.filter
         {
@@ -129,22 +131,22 @@ impl Passive {
     /// The next packet in hand that the program wants; `None` if there is none, or a stop is requested.
     #[inline]
     pub(super) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
-        while !stop.is_asked() {
-            if self.shared.posted.is_newer(self.seen) {
+        while !stop.is_requested() {
+            if self.shared.filter_slot.is_newer(self.version) {
                 self.refresh();
             }
             let block = self.reading.as_mut()?;
             // `pause` gives the block back behind its last packet.
-            let stays = block.left() > 1;
+            let outlives_pause = block.left() > 1;
             let Some(captured) = block.next_packet() else {
                 self.shared.unreadable.fetch_add(block.unreadable().into(), Ordering::Relaxed);
                 return None;
             };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
             let matches = self.filter.as_ref().is_none_or(|user| {
-                user.filter.matches_beside_tag(captured.bytes, captured.original_bytes, vlan)
+                user.filter.matches_without_tag(captured.bytes, captured.original_bytes, vlan)
             });
-            if matches && self.shared.wants(captured.outgoing) {
+            if matches && self.shared.matches_direction(captured.outgoing) {
                 return Some(Packet {
                     // SAFETY: they lie in the block, which is not given back while this borrows the reader.
                     bytes: unsafe {
@@ -152,7 +154,7 @@ impl Passive {
                     },
                     original_bytes: captured.original_bytes,
                     time_ns: captured.time_ns,
-                    stays,
+                    outlives_pause,
                 });
             }
         }
@@ -163,14 +165,16 @@ impl Passive {
     #[inline]
     pub(super) fn pause(&mut self) {
         if self.reading.as_ref().is_some_and(|block| block.left() == 0) {
-            self.put_back();
+            self.return_block();
         }
     }
 
     /// Takes over a filter that was set.
     #[cold]
     fn refresh(&mut self) {
-        let Some(Setting { filter, place }) = self.shared.posted.look(&mut self.seen) else { return };
+        let Some(PlacedFilter { filter, place }) = self.shared.filter_slot.read(&mut self.version) else {
+            return;
+        };
         let blocks = match place {
             // Those that wait or are held, the one that the kernel writes to, and perhaps one that it has
             // reached meanwhile.
@@ -185,15 +189,15 @@ impl Passive {
     }
 
     /// Waits for a block, as libpcap's `pcap_wait_for_frames_mmap` does.
-    pub(super) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
-        match slept.map(|slept| self.woken(waiting, slept)) {
+    pub(super) fn wait(&mut self, waiting: WaitOptions<'_>, slept: Option<SleepResult>) -> WaitResult {
+        match slept.map(|slept| self.finish_sleep(waiting, slept)) {
             Some(Some(waited)) => waited,
             // The first time, or nothing has happened.
-            None | Some(None) => Waited::Sleep(self.sleep(waiting)),
+            None | Some(None) => WaitResult::Sleep(self.sleep(waiting)),
         }
     }
 
-    fn sleep(&self, waiting: Waiting<'_>) -> Sleep {
+    fn sleep(&self, waiting: WaitOptions<'_>) -> Sleep {
         let is_down = self.shared.is_down.load(Ordering::Relaxed);
         // The kernel hands a block over when the timeout is up, if there is anything in it, and in immediate
         // mode libpcap has no other timeout. While the interface is down the kernel does not report its
@@ -207,32 +211,32 @@ impl Passive {
     }
 
     /// What a wait came to; `None`: it goes on.
-    fn woken(&self, waiting: Waiting<'_>, slept: Slept) -> Option<Waited> {
-        match self.polled(waiting.stop, slept) {
-            Ok(true) => return Some(Waited::Look),
+    fn finish_sleep(&self, waiting: WaitOptions<'_>, slept: SleepResult) -> Option<WaitResult> {
+        match self.has_packets(waiting.stop, slept) {
+            Ok(true) => return Some(WaitResult::Check),
             Ok(false) => {}
-            Err(words) => return Some(Waited::Failed(words)),
+            Err(words) => return Some(WaitResult::Failed(words)),
         }
         if !waiting.nonblocking && waiting.stop.take() {
-            return Some(Waited::Stopped);
+            return Some(WaitResult::Stopped);
         }
         if self.shared.is_down.load(Ordering::Relaxed)
-            && let Err(words) = self.look()
+            && let Err(words) = self.check_interface()
         {
-            return Some(Waited::Failed(words));
+            return Some(WaitResult::Failed(words));
         }
-        waiting.nonblocking.then_some(Waited::Look)
+        waiting.nonblocking.then_some(WaitResult::Check)
     }
 
     /// Whether there are packets to read.
-    fn polled(&self, stop: &Stop, slept: Slept) -> Result<bool, String> {
+    fn has_packets(&self, stop: &Stop, slept: SleepResult) -> Result<bool, String> {
         let is_event =
             slept.is_readable().map_err(|error| text::of_errno("can't poll on packet socket", &error))?;
         let is_readable = is_event && slept.events == libc::POLLIN;
         // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by
         // it.
         if !is_readable && slept.is_stop() {
-            stop.forget_wakeups();
+            stop.clear_wakeups();
         }
         if is_event && !is_readable {
             self.socket_event(slept.events)?;
@@ -264,7 +268,7 @@ impl Passive {
     }
 
     /// Checks whether an interface that was down is up or removed.
-    fn look(&self) -> Result<(), String> {
+    fn check_interface(&self) -> Result<(), String> {
         if interface::is_up(self.shared.control.as_fd(), &self.shared.device)? {
             self.shared.is_down.store(false, Ordering::Relaxed);
         }
@@ -272,7 +276,7 @@ impl Passive {
     }
 
     /// Closes it in the child of a fork.
-    pub(super) fn leave(self) {
+    pub(super) fn disown(self) {
         if let Some(block) = self.reading {
             block.leave();
         }
@@ -305,7 +309,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
 impl Shared {
     /// Whether a packet has the direction that the program asked for. Packets that the loopback interface
     /// sends, it also receives.
-    fn wants(&self, outgoing: bool) -> bool {
+    fn matches_direction(&self, outgoing: bool) -> bool {
         // Relaxed: it guards no other memory.
         let direction = self.direction.load(Ordering::Relaxed);
         match outgoing {
@@ -324,7 +328,7 @@ pub(crate) struct Control {
 impl Control {
     /// Sets the filter in the kernel or, if the kernel refuses it, in this library.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
-        self.shared.posted.set(filter, |filter, _| match self.put_in_kernel(filter) {
+        self.shared.filter_slot.set(filter, |filter, _| match self.set_kernel_filter(filter) {
             Ok(()) => Ok(FilterPlace::Socket),
             Err(refusal) => {
                 // In libpcap's words; `eprintln!` would panic if standard error is broken.
@@ -338,7 +342,7 @@ impl Control {
         })
     }
 
-    fn put_in_kernel(&self, filter: &Filter) -> Result<(), OpenError> {
+    fn set_kernel_filter(&self, filter: &Filter) -> Result<(), OpenError> {
         if filter.long.is_none() {
             return self.shared.control.set_socket_filter(Some(&filter.program));
         }
@@ -368,7 +372,7 @@ impl Control {
         self.shared.control.as_fd()
     }
 
-    pub(super) fn needs_looks(&self) -> bool {
+    pub(super) fn needs_polling(&self) -> bool {
         self.shared.is_down.load(Ordering::Relaxed)
     }
 }

@@ -12,7 +12,7 @@ const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// As the program gave it; see [`Settings::snap_bytes`].
-    pub(crate) snap_bytes_asked: c_int,
+    pub(crate) snap_bytes_requested: c_int,
     pub(crate) promiscuous: bool,
     /// 0 for none.
     pub(crate) timeout_ms: c_int,
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new() -> Self {
         Self {
-            snap_bytes_asked: 0,
+            snap_bytes_requested: 0,
             promiscuous: false,
             timeout_ms: 0,
             buffer_bytes: 0,
@@ -46,8 +46,8 @@ impl Settings {
 
     /// How many bytes of a packet are captured: libpcap's maximum for invalid values.
     pub(crate) fn snap_bytes(&self) -> c_int {
-        if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_asked) {
-            self.snap_bytes_asked
+        if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_requested) {
+            self.snap_bytes_requested
         } else {
             SNAP_BYTES_MAX
         }

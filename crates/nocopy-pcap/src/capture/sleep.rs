@@ -28,7 +28,7 @@ pub(crate) struct Sleep {
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slept {
+pub(crate) struct SleepResult {
     /// The events of the descriptor for packets, if it is not `errno`.
     pub(super) events: i16,
     is_stop: bool,
@@ -53,18 +53,18 @@ impl Sleep {
 
     /// Sleeps. The thread may leave this in every way.
     #[inline]
-    pub(crate) fn run(mut self) -> Slept {
+    pub(crate) fn run(mut self) -> SleepResult {
         let timeout = &raw const self.timeout;
         // SAFETY: two descriptors, and a time that outlives the call.
         let result = unsafe { ppoll(self.polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
         // SAFETY: this thread's errno.
         let errno = (result < 0).then(|| unsafe { *libc::__errno_location() });
         let [packets, stop] = self.polled;
-        Slept { events: packets.revents, is_stop: stop.revents & libc::POLLIN != 0, errno }
+        SleepResult { events: packets.revents, is_stop: stop.revents & libc::POLLIN != 0, errno }
     }
 }
 
-impl Slept {
+impl SleepResult {
     /// Whether packets may be there; or the error, unless it was a signal.
     pub(super) fn is_readable(self) -> io::Result<bool> {
         match self.errno {

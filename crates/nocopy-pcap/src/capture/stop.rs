@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A request to end a loop (`pcap_breakloop`). A signal handler may make it.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    asked: AtomicBool,
+    requested: AtomicBool,
     /// An eventfd that ends a wait; `None` if there was no descriptor left, as in libpcap.
     wakeup: Option<OwnedFd>,
 }
@@ -17,12 +17,12 @@ impl Stop {
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         // SAFETY: opened above, and owned by nobody else.
         let wakeup = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
-        Self { asked: AtomicBool::new(false), wakeup }
+        Self { requested: AtomicBool::new(false), wakeup }
     }
 
-    pub(crate) fn ask(&self) {
+    pub(crate) fn request(&self) {
         // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
-        self.asked.store(true, Ordering::Release);
+        self.requested.store(true, Ordering::Release);
         if let Some(wakeup) = &self.wakeup {
             // What fails here only leaves a wait that goes on. Not write(3), which is a cancellation point.
             let _ = rustix::io::write(wakeup, &1_u64.to_ne_bytes());
@@ -30,14 +30,14 @@ impl Stop {
     }
 
     #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         // Relaxed: who acts on it calls `take`, which acquires.
-        self.asked.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 
     /// Whether a stop was requested; clears the request.
     pub(crate) fn take(&self) -> bool {
-        self.is_asked() && self.asked.swap(false, Ordering::AcqRel)
+        self.is_requested() && self.requested.swap(false, Ordering::AcqRel)
     }
 
     /// Readable while a stop is requested.
@@ -46,7 +46,7 @@ impl Stop {
     }
 
     /// Makes the descriptor unreadable again.
-    pub(crate) fn forget_wakeups(&self) {
+    pub(crate) fn clear_wakeups(&self) {
         if let Some(wakeup) = &self.wakeup {
             let _ = rustix::io::read(wakeup, &mut [0_u8; 8]);
         }

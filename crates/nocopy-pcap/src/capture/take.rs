@@ -3,10 +3,10 @@
 //! Packets that do not match the filter go to the host: a filter before the ports hides them, and a filter
 //! that runs here returns them, with one system call each. Packets that the host sends are not captured.
 
+mod claimed;
+mod coalescer;
 mod descriptor;
-mod filtering;
-mod gathering;
-mod reading;
+mod reader_filters;
 mod realtime;
 mod watch;
 
@@ -22,18 +22,18 @@ use nocopy::port::{Queues, ToHost};
 use nocopy::{Mode, Port};
 use nocopy_proto::filter::{INSTRUCTIONS_MAX, Program};
 
+use super::filter_slot::FilterSlot;
 use super::interface::{Drops, InterfaceKind};
-use super::posted::Posted;
-use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
-use super::{Settings, Sleep, Slept, Stop};
-use crate::report::{self, CaptureMode, FilterPlace, Refused};
+use super::{Counts, Direction, Filter, Packet, Refusal, WaitOptions, WaitResult, filter};
+use super::{Settings, Sleep, SleepResult, Stop};
+use crate::report::{self, CaptureMode, FilterPlace, FilterRefusal};
 use crate::{packet_socket, text};
+use claimed::{CLAIMED_MAX, ClaimedPackets};
+use coalescer::Coalescer;
 use descriptor::Descriptor;
-use filtering::Filtering;
-use gathering::Gathering;
-use reading::{CLAIMED_MAX, Reading};
+use reader_filters::ReaderFilters;
 use realtime::Realtime;
-use watch::Watch;
+use watch::InterfaceWatch;
 
 /// Frames of all queues together, unless the program asks for more: with one queue the program may pause for
 /// 6 ms at 2.5 million packets a second, about as long as with libpcap's buffer. More frames are slower: the
@@ -50,7 +50,7 @@ const FRAME_BYTES: u32 = 2048;
 const SEND_FRAMES: u32 = 16;
 
 /// How often a waiting call checks whether the interface still exists.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long packets may accumulate if the program set no timeout.
 const DELAY: Duration = Duration::from_millis(100);
@@ -61,29 +61,29 @@ const UNREPORTED: u64 = u64::MAX;
 /// The reading side of a capture, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Take {
-    reading: Reading,
+    claimed: ClaimedPackets,
     realtime: Realtime,
-    filtering: Filtering,
+    filters: ReaderFilters,
     /// `None` in immediate mode, where each packet wakes the program.
-    gathering: Option<Gathering>,
+    coalescer: Option<Coalescer>,
     timeout: Option<Duration>,
     /// When the present wait is to end.
     deadline: Option<Instant>,
-    stage: Stage,
+    stage: WaitStage,
     to_host: ToHost,
     /// An error that occurred while looking for packets.
     failure: Option<String>,
-    watch: Watch,
+    watch: InterfaceWatch,
     shared: Arc<Shared>,
 }
 
 /// What a waiting call sleeps for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum WaitStage {
     /// The first packet.
     Arrival,
     /// More packets behind the first.
-    Gathering,
+    Coalescing,
     /// As many as a flow has brought so far.
     Flow,
 }
@@ -92,7 +92,7 @@ enum Stage {
 #[derive(Debug)]
 struct Shared {
     descriptor: Descriptor,
-    posted: Posted,
+    filter_slot: FilterSlot,
     /// Packets claimed, except those returned to the host. Only the reader writes it.
     received: AtomicU64,
     /// Claimed packets that should have returned to the host and did not reach it. Only the reader writes it.
@@ -112,19 +112,19 @@ impl Take {
         let to_host = queues.ports()[0].receiver().to_host().map_err(refused)?;
         let control = Control::open(&mut queues, device, settings)?;
         let shared = Arc::clone(&control.shared);
-        let watch = Watch::open(device, shared.descriptor.as_fd()).map_err(refused)?;
+        let watch = InterfaceWatch::open(device, shared.descriptor.as_fd()).map_err(refused)?;
         let mode =
             CaptureMode::Take { queues: queues.ports().iter().map(|port| port.mode().to_string()).collect() };
         let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
-        let gathering = || Gathering::new(frames, timeout.unwrap_or(DELAY), Instant::now());
+        let coalescer = || Coalescer::new(frames, timeout.unwrap_or(DELAY), Instant::now());
         let take = Self {
-            reading: Reading::new(queues),
+            claimed: ClaimedPackets::new(queues),
             realtime: Realtime::new(),
-            filtering: Filtering::default(),
-            gathering: (!settings.immediate).then(gathering),
+            filters: ReaderFilters::default(),
+            coalescer: (!settings.immediate).then(coalescer),
             timeout,
             deadline: None,
-            stage: Stage::Arrival,
+            stage: WaitStage::Arrival,
             to_host,
             failure: None,
             watch,
@@ -136,20 +136,20 @@ impl Take {
     /// Whether packets are claimed; if none are, claims those that have arrived.
     #[inline]
     pub(super) fn is_ready(&mut self) -> bool {
-        self.reading.left() > 0 || self.claim()
+        self.claimed.remaining() > 0 || self.claim()
     }
 
     #[cold]
     fn claim(&mut self) -> bool {
         // `is_ready` calls this only when no claimed packet is left.
-        self.filtering.forget_claimed();
-        self.filtering.update(&self.shared.posted);
-        if let Err(error) = self.filtering.apply(self.reading.queues()) {
+        self.filters.clear_claimed();
+        self.filters.update(&self.shared.filter_slot);
+        if let Err(error) = self.filters.apply(self.claimed.queues()) {
             self.failure = Some(error.to_string());
             return false;
         }
         // The only error is an interface that is down or removed, which `wait` reports in libpcap's words.
-        let count = self.reading.claim().unwrap_or(0);
+        let count = self.claimed.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
         if count == 0 {
@@ -160,29 +160,29 @@ impl Take {
 
     /// As [`Self::next`]; `None`, too, if packets of an earlier filter may have to go to the host.
     #[inline]
-    pub(super) fn next_at_once(&mut self, stop: &Stop) -> Option<Packet<'_>> {
-        self.filtering.update(&self.shared.posted);
-        if self.filtering.checks_claimed() { None } else { self.next(stop) }
+    pub(super) fn next_now(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+        self.filters.update(&self.shared.filter_slot);
+        if self.filters.checks_claimed() { None } else { self.next(stop) }
     }
 
     /// The next packet in hand that the program wants; `None` if there is none, or a stop is requested.
     #[inline]
     pub(super) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
-        while !stop.is_asked() {
-            self.filtering.update(&self.shared.posted);
-            let packet = self.reading.next()?;
-            if self.filtering.matches(packet) {
+        while !stop.is_requested() {
+            self.filters.update(&self.shared.filter_slot);
+            let packet = self.claimed.next()?;
+            if self.filters.matches(packet) {
                 return Some(Packet {
                     // SAFETY: it stays claimed while this borrows the reader.
                     bytes: unsafe { std::slice::from_raw_parts(packet.as_ptr(), packet.len()) },
                     original_bytes: packet.len() as u32,
                     time_ns: time_of(packet, &mut self.realtime),
-                    stays: true,
+                    outlives_pause: true,
                 });
             }
             // If that is refused, the host loses it, as on a removed interface.
             let is_lost = self.to_host.hand_over(packet).is_err();
-            self.tell_handed_back(is_lost);
+            self.count_returned(is_lost);
         }
         None
     }
@@ -190,12 +190,12 @@ impl Take {
     /// Keeps the descriptor readable while packets are held, and no longer.
     #[inline]
     pub(super) fn pause(&self) {
-        self.shared.descriptor.set_left(self.reading.left() > 0);
+        self.shared.descriptor.set_pending(self.claimed.remaining() > 0);
     }
 
     /// Counts a claimed packet that was returned to the host.
     #[cold]
-    fn tell_handed_back(&self, is_lost: bool) {
+    fn count_returned(&self, is_lost: bool) {
         let Shared { received, lost, .. } = &*self.shared;
         // Nothing else stores.
         received.store(received.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
@@ -203,92 +203,92 @@ impl Take {
     }
 
     /// Waits for packets, and then until some more have gathered.
-    pub(super) fn wait(&mut self, waiting: Waiting<'_>, slept: Option<Slept>) -> Waited {
+    pub(super) fn wait(&mut self, waiting: WaitOptions<'_>, slept: Option<SleepResult>) -> WaitResult {
         let Some(slept) = slept else { return self.begin_wait(waiting) };
         if slept.is_stop() {
             // Before the request is looked at below: one that comes later makes the descriptor readable
             // again.
-            waiting.stop.forget_wakeups();
+            waiting.stop.clear_wakeups();
         }
         match slept.is_readable() {
-            Err(error) => Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
+            Err(error) => WaitResult::Failed(text::of_errno("can't poll on packet socket", &error)),
             Ok(is_readable) => match self.stage {
-                Stage::Arrival if waiting.stop.take() => Waited::Stopped,
-                Stage::Arrival => self.look(waiting, is_readable),
-                Stage::Gathering | Stage::Flow => self.gather(waiting),
+                WaitStage::Arrival if waiting.stop.take() => WaitResult::Stopped,
+                WaitStage::Arrival => self.poll(waiting, is_readable),
+                WaitStage::Coalescing | WaitStage::Flow => self.coalesce(waiting),
             },
         }
     }
 
-    fn begin_wait(&mut self, waiting: Waiting<'_>) -> Waited {
+    fn begin_wait(&mut self, waiting: WaitOptions<'_>) -> WaitResult {
         if let Some(words) = self.failure.take() {
-            return Waited::Failed(words);
+            return WaitResult::Failed(words);
         }
         self.deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let is_flowing =
-            self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
+            self.coalescer.as_ref().is_some_and(|coalescer| coalescer.is_flowing(Instant::now()));
         // Packets that arrive so fast that poll(2) would wake at once for the first may accumulate. Those
         // that a filter here turns away are no flow: the program does not get them.
-        if waiting.nonblocking || self.filtering.is_running() || !is_flowing {
-            return self.look(waiting, waiting.nonblocking);
+        if waiting.nonblocking || self.filters.is_running() || !is_flowing {
+            return self.poll(waiting, waiting.nonblocking);
         }
-        self.begin_gathering(Stage::Flow, waiting)
+        self.begin_coalescing(WaitStage::Flow, waiting)
     }
 
     /// Checks for packets, and for the interface; `is_readable`: the descriptor was, as far as is known.
-    fn look(&mut self, waiting: Waiting<'_>, is_readable: bool) -> Waited {
+    fn poll(&mut self, waiting: WaitOptions<'_>, is_readable: bool) -> WaitResult {
         if is_readable {
-            self.watch.hear();
+            self.watch.clear();
         }
-        let is_down = match self.reading.queues().arm() {
-            Ok(true) if waiting.nonblocking => return Waited::Look,
-            Ok(true) => return self.begin_gathering(Stage::Gathering, waiting),
+        let is_down = match self.claimed.queues().arm() {
+            Ok(true) if waiting.nonblocking => return WaitResult::Check,
+            Ok(true) => return self.begin_coalescing(WaitStage::Coalescing, waiting),
             Ok(false) => false,
             Err(error) => match self.watch.explain(&error) {
                 Ok(is_down) => is_down,
-                Err(words) => return Waited::Failed(words),
+                Err(words) => return WaitResult::Failed(words),
             },
         };
         self.shared.is_down.store(is_down, Ordering::Relaxed);
         let now = Instant::now();
-        let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
+        let left = self.deadline.map_or(CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
         if waiting.nonblocking || left.is_zero() {
-            return Waited::Look;
+            return WaitResult::Check;
         }
-        self.stage = Stage::Arrival;
+        self.stage = WaitStage::Arrival;
         let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
-        Waited::Sleep(Sleep::new(packets, waiting.stop, left.min(LOOK_INTERVAL)))
+        WaitResult::Sleep(Sleep::new(packets, waiting.stop, left.min(CHECK_INTERVAL)))
     }
 
-    fn begin_gathering(&mut self, stage: Stage, waiting: Waiting<'_>) -> Waited {
+    fn begin_coalescing(&mut self, stage: WaitStage, waiting: WaitOptions<'_>) -> WaitResult {
         self.shared.is_down.store(false, Ordering::Relaxed);
         self.stage = stage;
-        if let Some(gathering) = &mut self.gathering {
-            gathering.begin(Instant::now());
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.begin(Instant::now());
         }
-        self.gather(waiting)
+        self.coalesce(waiting)
     }
 
     /// Waits while packets gather.
-    fn gather(&mut self, waiting: Waiting<'_>) -> Waited {
-        if let Some(gathering) = self.gathering.as_mut().filter(|_| !waiting.stop.is_asked())
-            && let Some(slice) = gathering.slice(Instant::now(), self.reading.queues().came())
+    fn coalesce(&mut self, waiting: WaitOptions<'_>) -> WaitResult {
+        if let Some(coalescer) = self.coalescer.as_mut().filter(|_| !waiting.stop.is_requested())
+            && let Some(slice) = coalescer.slice(Instant::now(), self.claimed.queues().came())
         {
-            return Waited::Sleep(Sleep::new(None, waiting.stop, slice));
+            return WaitResult::Sleep(Sleep::new(None, waiting.stop, slice));
         }
         if waiting.stop.take() {
-            return Waited::Stopped;
+            return WaitResult::Stopped;
         }
         // The flow may be over: then they are waited for as usual.
-        if self.stage == Stage::Flow && self.reading.queues().came().1 == 0 {
-            return self.look(waiting, false);
+        if self.stage == WaitStage::Flow && self.claimed.queues().came().1 == 0 {
+            return self.poll(waiting, false);
         }
-        Waited::Look
+        WaitResult::Check
     }
 
     /// Closes it in the child of a fork.
-    pub(super) fn leave(self) {
-        self.reading.leave();
+    pub(super) fn disown(self) {
+        self.claimed.disown();
     }
 }
 
@@ -353,18 +353,18 @@ pub(crate) struct Control {
     /// protocol of each frame.
     sending: OwnedFd,
     meter: Meter,
-    in_front: FilterControl,
+    xdp_filter: FilterControl,
     drops: Option<Drops>,
     handle: AtomicU64,
-    /// Which filter is in front of the ports is not known any more, if any: see [`Refused::InDoubt`].
-    is_in_doubt: AtomicBool,
+    /// Which filter is in front of the ports is not known any more, if any: see [`FilterRefusal::Uncertain`].
+    is_uncertain: AtomicBool,
 }
 
 impl Control {
     fn open(queues: &mut Queues, device: &CStr, settings: &Settings) -> Result<Self, Refusal> {
         let shared = Shared {
             descriptor: Descriptor::open(queues).map_err(refused)?,
-            posted: Posted::default(),
+            filter_slot: FilterSlot::default(),
             received: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
@@ -373,18 +373,18 @@ impl Control {
             shared: Arc::new(shared),
             sending: packet_socket::open(device, 0).map_err(refused)?,
             meter: queues.meter(),
-            in_front: queues.filter_control().map_err(refused)?,
+            xdp_filter: queues.filter_control().map_err(refused)?,
             drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),
             handle: AtomicU64::new(UNREPORTED),
-            is_in_doubt: AtomicBool::new(false),
+            is_uncertain: AtomicBool::new(false),
         })
     }
 
     /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets,
     /// for the time when this process may no longer do so.
-    pub(super) fn introduce(&self, handle: u64) {
+    pub(super) fn share_with_runner(&self, handle: u64) {
         self.handle.store(handle, Ordering::Relaxed);
-        report::control(handle, |socket| self.in_front.send(&socket).is_ok());
+        report::control(handle, |socket| self.xdp_filter.send(&socket).is_ok());
     }
 
     /// Installs the filter before the ports or, if that is not possible, makes the receivers run it.
@@ -396,10 +396,10 @@ impl Control {
                  out --take"
             ));
         }
-        self.shared.posted.set(filter, |filter, before| {
-            let placed = self.place(&filter.program, before.as_deref());
+        self.shared.filter_slot.set(filter, |filter, before| {
+            let placed = self.place_filter(&filter.program, before.as_deref());
             if let (Err(why), Some(before)) = (&placed, before)
-                && self.is_in_doubt.load(Ordering::Relaxed)
+                && self.is_uncertain.load(Ordering::Relaxed)
             {
                 // It may be removed from the front later.
                 *before = FilterPlace::UserSpace { why: why.clone() };
@@ -408,37 +408,37 @@ impl Control {
         })
     }
 
-    fn place(&self, filter: &Program, before: Option<&FilterPlace>) -> Result<FilterPlace, String> {
-        if self.is_in_doubt.load(Ordering::Relaxed) {
-            return Err(Refused::InDoubt.to_string());
+    fn place_filter(&self, filter: &Program, before: Option<&FilterPlace>) -> Result<FilterPlace, String> {
+        if self.is_uncertain.load(Ordering::Relaxed) {
+            return Err(FilterRefusal::Uncertain.to_string());
         }
-        let Err(refused) = self.put_in_front(Some(filter)) else { return Ok(FilterPlace::Xdp) };
-        let Refused::Unchanged(why) = refused else { return Err(refused.to_string()) };
+        let Err(refused) = self.set_xdp_filter(Some(filter)) else { return Ok(FilterPlace::Xdp) };
+        let FilterRefusal::Unchanged(why) = refused else { return Err(refused.to_string()) };
         filter.check_answerable().map_err(|error| error.to_string())?;
         if before == Some(&FilterPlace::Xdp) {
             // It would keep back packets that match the new one.
-            let removed = self.put_in_front(None);
+            let removed = self.set_xdp_filter(None);
             removed.map_err(|error| format!("filter: the one before cannot be removed; {error}"))?;
         }
         Ok(FilterPlace::UserSpace { why })
     }
 
     /// Installs a filter before the ports, or none; `nocopy run` does it if this process may not.
-    fn put_in_front(&self, filter: Option<&Program>) -> Result<(), Refused> {
-        match self.in_front.set(filter) {
+    fn set_xdp_filter(&self, filter: Option<&Program>) -> Result<(), FilterRefusal> {
+        match self.xdp_filter.set(filter) {
             Ok(()) => Ok(()),
             Err(FilterControlError::Program(xdp::Error::Capability { .. })) => {
                 let put = report::request_filter(self.handle.load(Ordering::Relaxed), filter);
-                self.is_in_doubt.fetch_or(put == Err(Refused::InDoubt), Ordering::Relaxed);
+                self.is_uncertain.fetch_or(put == Err(FilterRefusal::Uncertain), Ordering::Relaxed);
                 put
             }
-            Err(error) => Err(Refused::Unchanged(error.to_string())),
+            Err(error) => Err(FilterRefusal::Unchanged(error.to_string())),
         }
     }
 
     /// Leaves arriving packets to the host from now on, if a filter can be installed.
-    pub(super) fn leave_to_host(&self) {
-        let _ = self.put_in_front(Some(&filter::nothing()));
+    pub(super) fn stop_redirecting(&self) {
+        let _ = self.set_xdp_filter(Some(&filter::reject_all()));
     }
 
     pub(super) fn set_direction(&self, direction: Direction) -> Result<(), String> {
@@ -473,7 +473,7 @@ impl Control {
         self.sending.as_fd()
     }
 
-    pub(super) fn needs_looks(&self) -> bool {
+    pub(super) fn needs_polling(&self) -> bool {
         self.shared.is_down.load(Ordering::Relaxed)
     }
 }
@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_does_not_say_has_one_queue() {
+    fn an_interface_without_a_queue_count_has_one_queue() {
         assert_eq!(queue_count("lo"), 1);
         assert_eq!(queue_count("none"), 1);
     }

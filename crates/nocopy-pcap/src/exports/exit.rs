@@ -6,7 +6,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::guard;
-use crate::handle::Footing;
+use crate::handle::StackMark;
 use crate::table;
 
 /// Whether a child of this process may go on with its handles: then their counters, which reading resets, are
@@ -14,10 +14,10 @@ use crate::table;
 static HAS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Once there is a handle.
-pub(super) fn watch() {
-    static WATCH: Once = Once::new();
+pub(super) fn install_handlers() {
+    static INSTALL: Once = Once::new();
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
-    WATCH.call_once(|| unsafe {
+    INSTALL.call_once(|| unsafe {
         libc::pthread_atfork(None, Some(in_parent), Some(in_child));
         libc::atexit(at_exit);
     });
@@ -35,8 +35,8 @@ extern "C" fn at_exit() {
     if HAS_CHILD.load(Ordering::Relaxed) {
         return;
     }
-    let footing = Footing::new();
-    let run = || table::for_each(footing.place(), |key, handle| handle.report_end(key));
+    let mark = StackMark::new();
+    let run = || table::for_each(mark.site(), |key, handle| handle.report_closed(key));
     // SAFETY: the handle is null.
     unsafe { guard::entry(null_mut(), (), run) };
 }

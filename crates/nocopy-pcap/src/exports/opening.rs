@@ -7,9 +7,9 @@ use super::exit;
 use crate::abi::{BpfProgram, ERROR, Pcap};
 use crate::capture::Opened;
 use crate::guard;
-use crate::handle::{Footing, Handle};
+use crate::handle::{Handle, StackMark};
 use crate::system::system;
-use crate::table::{self, Removed};
+use crate::table::{self, RemovedHandle};
 use crate::text;
 
 /// A handle of this library for the device that the program named.
@@ -24,7 +24,7 @@ unsafe fn handle_for(device: *const c_char) -> Box<Handle> {
 
 fn insert(handle: *mut Pcap, ours: Box<Handle>) {
     table::insert(handle, ours);
-    exit::watch();
+    exit::install_handlers();
 }
 
 #[unsafe(no_mangle)]
@@ -52,12 +52,12 @@ unsafe extern "C-unwind" fn pcap_activate(handle: *mut Pcap) -> c_int {
     };
     let run = || match ours.open() {
         // SAFETY: the handle is open, and the system's.
-        Ok(opened) => unsafe { ours.go_live(handle, opened) },
+        Ok(opened) => unsafe { ours.activate(handle, opened) },
         Err(why) => {
             // SAFETY: the caller guarantees it.
             let result = unsafe { (system().pcap_activate)(handle) };
             if result >= 0 {
-                ours.is_theirs(&why);
+                ours.record_system_capture(&why);
             }
             result
         }
@@ -78,7 +78,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
         // SAFETY: the caller guarantees it.
         let ours = unsafe { handle_for(device) };
         let _ = ours.with_settings(|settings| {
-            settings.snap_bytes_asked = snap_bytes;
+            settings.snap_bytes_requested = snap_bytes;
             settings.promiscuous = promiscuous != 0;
             settings.timeout_ms = timeout_ms;
         }); // no other call knows it yet
@@ -90,7 +90,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
                     return handle;
                 }
                 // SAFETY: created above, and closed if it is not given to the program.
-                if unsafe { goes_live(&ours, handle, opened) } {
+                if unsafe { activate_with_settings(&ours, handle, opened) } {
                     insert(handle, ours);
                     return handle;
                 }
@@ -105,7 +105,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
         // A libpcap whose calls come here (`loader`) has created it by this library's functions, which know
         // it.
         if let Some(why) = why.filter(|_| !handle.is_null() && table::find(handle).is_none()) {
-            ours.is_theirs(&why);
+            ours.record_system_capture(&why);
             insert(handle, ours);
         }
         handle
@@ -119,29 +119,29 @@ unsafe extern "C-unwind" fn pcap_open_live(
 ///
 /// # Safety
 /// The handle is open, and not activated.
-unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, opened: Opened) -> bool {
+unsafe fn activate_with_settings(ours: &Handle, handle: *mut Pcap, opened: Opened) -> bool {
     let Ok(settings) = ours.settings() else { return false };
     // SAFETY: by contract.
     unsafe {
-        (system().pcap_set_snaplen)(handle, settings.snap_bytes_asked);
+        (system().pcap_set_snaplen)(handle, settings.snap_bytes_requested);
         (system().pcap_set_promisc)(handle, settings.promiscuous.into());
         (system().pcap_set_timeout)(handle, settings.timeout_ms);
-        ours.go_live(handle, opened) >= 0
+        ours.activate(handle, opened) >= 0
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_close(handle: *mut Pcap) {
-    let footing = Footing::new();
-    let run = || match table::remove(handle, footing.place()) {
-        Some(Removed::Free(ours)) => {
+    let mark = StackMark::new();
+    let run = || match table::remove(handle, mark.site()) {
+        Some(RemovedHandle::Free(ours)) => {
             // SAFETY: it came from a box, and nothing finds it any more.
             unsafe {
                 ours.as_ref().stop(handle);
-                Handle::end(ours);
+                Handle::free(ours);
             }
         }
-        Some(Removed::InUse(ours)) => ours.stop_in_use(handle),
+        Some(RemovedHandle::InUse(ours)) => ours.stop_in_use(handle),
         None => {}
     };
     // SAFETY: no text is written: nobody could read it.

@@ -17,14 +17,14 @@ use crate::text;
 /// The handle is one that the program may use.
 unsafe fn option(
     handle: *mut Pcap,
-    tell: unsafe extern "C-unwind" fn(*mut Pcap, c_int) -> c_int,
+    forward: unsafe extern "C-unwind" fn(*mut Pcap, c_int) -> c_int,
     value: c_int,
-    note: impl FnOnce(&mut Settings),
+    record: impl FnOnce(&mut Settings),
 ) -> c_int {
     // SAFETY: the caller guarantees it.
-    let result = unsafe { tell(handle, value) };
+    let result = unsafe { forward(handle, value) };
     let Some(ours) = table::find(handle).filter(|_| result == 0) else { return result };
-    let run = || match ours.with_settings(note) {
+    let run = || match ours.with_settings(record) {
         Ok(()) => result,
         Err(words) => {
             // SAFETY: the handle is open.
@@ -37,17 +37,17 @@ unsafe fn option(
 }
 
 macro_rules! options {
-    ($(fn $name:ident($value:ident) $note:expr;)*) => {$(
+    ($(fn $name:ident($value:ident) $record:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
             // SAFETY: the caller guarantees it.
-            unsafe { option(handle, system().$name, $value, $note) }
+            unsafe { option(handle, system().$name, $value, $record) }
         }
     )*};
 }
 
 options! {
-    fn pcap_set_snaplen(bytes) |settings| settings.snap_bytes_asked = bytes;
+    fn pcap_set_snaplen(bytes) |settings| settings.snap_bytes_requested = bytes;
     fn pcap_set_promisc(on) |settings| settings.promiscuous = on != 0;
     fn pcap_set_rfmon(on) |settings| settings.monitor = on != 0;
     fn pcap_set_timeout(milliseconds) |settings| settings.timeout_ms = milliseconds;

@@ -5,7 +5,7 @@ use std::ptr::null;
 use std::slice;
 
 use crate::abi::{BpfProgram, ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
-use crate::capture::{Direction, Filter, goes_back};
+use crate::capture::{Direction, Filter, has_backward_jump};
 use crate::guard;
 use crate::handle::Live;
 use crate::system::system;
@@ -13,7 +13,7 @@ use crate::table;
 use crate::text;
 
 /// What `pcap_get_required_select_timeout` points at (libpcap's `netdown_timeout`).
-static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+static POLL_INTERVAL: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
 
 const LOOPS: &str =
     "filter: refused; it jumps backwards, as 'ip6 protochain' does; filter for the protocol itself";
@@ -49,7 +49,7 @@ unsafe extern "C-unwind" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfP
         let instructions = unsafe { slice::from_raw_parts(program.instructions, program.len as usize) };
         match Filter::new(instructions) {
             Ok(filter) => live.set_filter(filter),
-            Err(_) if goes_back(instructions) => live.fail(LOOPS),
+            Err(_) if has_backward_jump(instructions) => live.fail(LOOPS),
             Err(_) => live.fail("BPF program is not valid"),
         }
     };
@@ -74,13 +74,13 @@ unsafe extern "C-unwind" fn pcap_stats(handle: *mut Pcap, statistics: *mut Stati
     let ours = |live: &Live| match live.control.counts() {
         Ok(counts) => {
             // The numbers of this interface wrap around.
-            let told = Statistics {
+            let reported = Statistics {
                 received: counts.received as c_uint,
                 dropped: counts.dropped as c_uint,
                 interface_dropped: counts.interface_dropped as c_uint,
             };
             // SAFETY: the caller guarantees it.
-            unsafe { statistics.write(told) };
+            unsafe { statistics.write(reported) };
             0
         }
         Err(words) => live.fail(&words),
@@ -142,7 +142,7 @@ unsafe extern "C-unwind" fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval {
-    let ours = |live: &Live| if live.control.needs_looks() { &raw const LOOK } else { null() };
+    let ours = |live: &Live| if live.control.needs_polling() { &raw const POLL_INTERVAL } else { null() };
     // SAFETY: the caller guarantees it.
     unsafe { with_live(handle, null(), ours, || (system().pcap_get_required_select_timeout)(handle)) }
 }

@@ -17,7 +17,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::patience::look_again;
+use crate::timed_wait::poll_within;
 
 /// Instead of a holder: nobody has it.
 const FREE: usize = 0;
@@ -26,33 +26,33 @@ const FREE: usize = 0;
 const NONE: usize = 0;
 
 /// How long another thread may take for a step: it waits for nothing, but may not get a processor.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a call runs: its thread, and the lowest address of its [`Footing`].
+/// Where a call runs: its thread, and the lowest address of its [`StackMark`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct CallSite {
     thread: usize,
     address: usize,
 }
 
-impl Place {
+impl CallSite {
     /// Whether a call from there may still go on in this thread, of which the caller is a part: its callback,
     /// or a signal handler.
     pub(crate) fn is_within(self, outer: Self) -> bool {
-        self.thread == outer.thread && !self.shows_end_of(outer.address)
+        self.thread == outer.thread && !self.proves_end_of(outer.address)
     }
 
-    /// Whether this place proves that an earlier call of the same thread is over; `footing` is the lowest
-    /// address of that call's footing.
-    fn shows_end_of(self, footing: usize) -> bool {
-        if self.address + Footing::BYTES <= footing {
+    /// Whether this site proves that an earlier call of the same thread is over; `mark` is the lowest
+    /// address of that call's mark.
+    fn proves_end_of(self, mark: usize) -> bool {
+        if self.address + StackMark::BYTES <= mark {
             return false; // further down the same stack, or on another one
         }
-        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call
+        // Two marks that overlap, on any stack: the earlier call is over. On the thread's own stack a call
         // further up is enough, because that stack grows downward (on all processors that Linux supports XDP
         // on): code above a call runs only after that call is over.
-        self.address < footing + Footing::BYTES
-            || own_stack().is_some_and(|stack| stack.contains(&footing) && stack.contains(&self.address))
+        self.address < mark + StackMark::BYTES
+            || own_stack().is_some_and(|stack| stack.contains(&mark) && stack.contains(&self.address))
     }
 }
 
@@ -87,10 +87,10 @@ fn own_stack() -> Option<Range<usize>> {
 /// the block is larger than the stack frames between the program and any such call.
 #[derive(Debug)]
 #[repr(align(16))]
-pub(crate) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
+pub(crate) struct StackMark(MaybeUninit<[u8; Self::BYTES]>);
 
-impl Footing {
-    /// More than the stack frames between the program and any footing.
+impl StackMark {
+    /// More than the stack frames between the program and any mark.
     const BYTES: usize = 2048;
 
     /// Must stay in the local variable in which it is created, because its address is compared.
@@ -104,16 +104,16 @@ impl Footing {
     }
 
     #[inline]
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn site(&self) -> CallSite {
         // SAFETY: takes nothing, and always succeeds.
-        Place { thread: unsafe { libc::pthread_self() } as usize, address: self.lower_end() }
+        CallSite { thread: unsafe { libc::pthread_self() } as usize, address: self.lower_end() }
     }
 }
 
 /// Who has the right: one step at a time.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// [`FREE`], or the lowest address of the footing of the call whose step has it.
+    /// [`FREE`], or the lowest address of the mark of the call whose step has it.
     holder: AtomicUsize,
     /// The thread of that call, stored after it took the right and cleared before it returns it. So if a
     /// thread reads its own number here, one of its own calls took it and did not return it.
@@ -127,40 +127,40 @@ impl Claim {
 
     /// Takes it if nobody has it.
     #[inline]
-    pub(crate) fn try_take(&self, place: Place) -> bool {
-        self.take_from(FREE, place)
+    pub(crate) fn try_acquire(&self, site: CallSite) -> bool {
+        self.acquire_from(FREE, site)
     }
 
     /// Takes it, and waits for a step of another thread. False in a signal handler that interrupted a step,
     /// and if a step does not end.
-    pub(crate) fn take(&self, place: Place) -> bool {
-        let look = || {
+    pub(crate) fn acquire(&self, site: CallSite) -> bool {
+        let attempt = || {
             let found = self.holder.load(Ordering::Relaxed);
-            let is_own = found != FREE && self.thread.load(Ordering::Relaxed) == place.thread;
-            if is_own && !place.shows_end_of(found) {
+            let is_own = found != FREE && self.thread.load(Ordering::Relaxed) == site.thread;
+            if is_own && !site.proves_end_of(found) {
                 return Some(false);
             }
-            ((found == FREE || is_own) && self.take_from(found, place)).then_some(true)
+            ((found == FREE || is_own) && self.acquire_from(found, site)).then_some(true)
         };
-        look_again(PATIENCE, look).unwrap_or(false)
+        poll_within(STEP_TIMEOUT, attempt).unwrap_or(false)
     }
 
     #[inline]
-    fn take_from(&self, found: usize, place: Place) -> bool {
-        // Acquire: pairs with the release in `give_back`.
-        let taken =
-            self.holder.compare_exchange(found, place.address, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if taken {
-            self.thread.store(place.thread, Ordering::Relaxed);
+    fn acquire_from(&self, found: usize, site: CallSite) -> bool {
+        // Acquire: pairs with the release in `release`.
+        let acquired =
+            self.holder.compare_exchange(found, site.address, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if acquired {
+            self.thread.store(site.thread, Ordering::Relaxed);
         }
-        taken
+        acquired
     }
 
     /// Returns it; only for the step that has it.
     #[inline]
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn release(&self) {
         self.thread.store(NONE, Ordering::Relaxed);
-        // Release: pairs with the acquire in `take_from`.
+        // Release: pairs with the acquire in `acquire_from`.
         self.holder.store(FREE, Ordering::Release);
     }
 }
@@ -171,43 +171,43 @@ mod tests {
 
     /// Runs something further down the stack, as a function that a reading call calls.
     #[inline(never)]
-    fn below<R>(run: impl FnOnce(Place) -> R) -> R {
-        run(black_box(&Footing::new()).place())
+    fn below<R>(run: impl FnOnce(CallSite) -> R) -> R {
+        run(black_box(&StackMark::new()).site())
     }
 
     #[test]
-    fn one_step_at_a_time_has_the_claim() {
+    fn only_one_step_at_a_time_has_the_claim() {
         let claim = Claim::new();
-        let footing = Footing::new();
-        assert!(claim.try_take(footing.place()) && !claim.try_take(footing.place()));
+        let mark = StackMark::new();
+        assert!(claim.try_acquire(mark.site()) && !claim.try_acquire(mark.site()));
         assert!(
-            !below(|place| claim.take(place)),
+            !below(|site| claim.acquire(site)),
             "a signal handler does not wait for the step it interrupted"
         );
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| claim.take(Footing::new().place()));
-            claim.give_back();
+            let other = scope.spawn(|| claim.acquire(StackMark::new().site()));
+            claim.release();
             assert!(other.join().unwrap(), "another thread waits for the step");
         });
-        claim.give_back();
-        assert!(claim.try_take(footing.place()));
+        claim.release();
+        assert!(claim.try_acquire(mark.site()));
     }
 
     #[test]
     fn a_step_left_by_siglongjmp_does_not_block_its_thread() {
         let claim = Claim::new();
-        assert!(below(|place| claim.take(place)));
-        assert!(below(|place| claim.take(place)), "called from the same function again");
-        assert!(claim.take(Footing::new().place()), "called from further up the stack");
+        assert!(below(|site| claim.acquire(site)));
+        assert!(below(|site| claim.acquire(site)), "called from the same function again");
+        assert!(claim.acquire(StackMark::new().site()), "called from further up the stack");
     }
 
     #[test]
-    fn a_call_is_within_another_unless_its_place_shows_the_end() {
-        let footing = Footing::new();
-        let (outer, first) = (footing.place(), below(|place| place));
-        assert!(below(|place| place.is_within(outer)) && !outer.is_within(first));
-        assert!(!below(|place| place.is_within(first)), "the second call of one function");
-        let elsewhere = std::thread::scope(|scope| scope.spawn(|| Footing::new().place()).join().unwrap());
+    fn a_call_is_within_another_unless_its_site_proves_the_end() {
+        let mark = StackMark::new();
+        let (outer, first) = (mark.site(), below(|site| site));
+        assert!(below(|site| site.is_within(outer)) && !outer.is_within(first));
+        assert!(!below(|site| site.is_within(first)), "the second call of one function");
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| StackMark::new().site()).join().unwrap());
         assert!(!elsewhere.is_within(outer));
     }
 }

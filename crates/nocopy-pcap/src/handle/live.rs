@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::claim::Place;
-use super::sending::Sending;
+use super::claim::CallSite;
+use super::lazy_injector::LazyInjector;
 use crate::abi::{ERROR, PacketHeader, Pcap};
 use crate::capture::{Capture, Control, Direction, Filter, Settings, Stop};
-use crate::injection::{Sent, Single};
+use crate::injection::{SendResult, SingleSend};
 use crate::report::{self, FilterPlace};
 use crate::text;
 
@@ -25,7 +25,7 @@ pub(crate) struct Live {
     reader: UnsafeCell<Reader>,
     pub(crate) control: Control,
     pub(crate) stop: Stop,
-    sending: Sending,
+    injector: LazyInjector,
     /// Whether a call waits for a packet without a time limit.
     pub(super) waits_for_packets: bool,
     nonblocking: AtomicBool,
@@ -46,11 +46,11 @@ pub(crate) struct Reader {
     pub(super) nanoseconds: bool,
     pub(super) snap_bytes: u32,
     /// The call whose callback looks at a packet, or was left.
-    pub(super) lent: Option<Place>,
+    pub(super) delivering: Option<CallSite>,
     /// The header to which `pcap_next_ex` returns a pointer.
     pub(super) header: PacketHeader,
     /// A copied packet to which `pcap_next_ex` returns a pointer.
-    pub(super) kept: Vec<u8>,
+    pub(super) packet_copy: Vec<u8>,
 }
 
 impl Live {
@@ -74,9 +74,9 @@ impl Live {
             capture,
             nanoseconds: settings.nanoseconds,
             snap_bytes: snap_bytes.cast_unsigned(),
-            lent: None,
+            delivering: None,
             header: PacketHeader { time, captured_bytes: 0, original_bytes: 0 },
-            kept: Vec::new(),
+            packet_copy: Vec::new(),
         };
         Self {
             real,
@@ -85,7 +85,7 @@ impl Live {
             reader: UnsafeCell::new(reader),
             control,
             stop: Stop::new(),
-            sending: Sending::default(),
+            injector: LazyInjector::default(),
             waits_for_packets: settings.timeout_ms == 0 && !is_one_by_one,
             nonblocking: AtomicBool::new(settings.nonblocking),
             is_abandoned: AtomicBool::new(false),
@@ -125,20 +125,20 @@ impl Live {
     }
 
     /// Sends a packet: `Ok` with what `pcap_inject` returns, `Err` with how to send it alone.
-    pub(crate) fn inject(&self, packet: &[u8]) -> Result<c_int, Single> {
-        match self.sending.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
-            Ok(None) => Ok(injected(packet)),
+    pub(crate) fn inject(&self, packet: &[u8]) -> Result<c_int, SingleSend> {
+        match self.injector.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
+            Ok(None) => Ok(inject_result(packet)),
             Ok(Some(single)) => Err(single),
             Err(error) => Ok(self.fail(&text::of_errno("send", &error))),
         }
     }
 
     /// What `pcap_inject` returns for a packet that was sent alone.
-    pub(crate) fn end_inject(&self, packet: &[u8], sent: Sent) -> c_int {
+    pub(crate) fn end_inject(&self, packet: &[u8], sent: SendResult) -> c_int {
         match sent.result() {
             Ok(()) => {
-                self.sending.count_single();
-                injected(packet)
+                self.injector.count_single();
+                inject_result(packet)
             }
             Err(error) => self.fail(&text::of_errno("send", &error)),
         }
@@ -156,7 +156,7 @@ impl Live {
     /// Makes calls return at once, or wait. The descriptor's flag changes, too, as in libpcap. Errors are in
     /// libpcap's words.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
-        set_flag(self.control.descriptor(), on)?;
+        set_nonblocking_flag(self.control.descriptor(), on)?;
         self.nonblocking.store(on, Ordering::Relaxed);
         Ok(())
     }
@@ -172,41 +172,41 @@ impl Live {
 
     /// How many frames were sent, and how.
     pub(super) fn sent(&self) -> (u64, Option<String>) {
-        self.sending.account()
+        self.injector.totals()
     }
 
     /// Sends queued frames.
     pub(super) fn finish_sending(&self) {
-        self.sending.finish();
+        self.injector.finish();
     }
 
     /// Ends the calls that wait, as the program has closed the handle.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
-        self.stop.ask();
+        self.stop.request();
     }
 
     /// Closes the capture. `is_inherited`: this is a forked child, and its parent's capture must continue.
     pub(super) fn close(self, is_inherited: bool) {
-        let Self { reader, sending, .. } = self;
+        let Self { reader, injector, .. } = self;
         let capture = reader.into_inner().capture;
         if is_inherited {
-            sending.leave();
-            capture.leave();
+            injector.disown();
+            capture.disown();
         } else {
-            sending.close();
+            injector.close();
         }
     }
 }
 
 /// Makes calls on a descriptor wait, or not.
-pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
+pub(super) fn set_nonblocking_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
     let flags = fcntl_getfl(descriptor).map_err(|error| text::of_errno("F_GETFL", &error.into()))?;
     let flags = if nonblocking { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK };
     fcntl_setfl(descriptor, flags).map_err(|error| text::of_errno("F_SETFL", &error.into()))
 }
 
 /// The number of a packet's bytes, as `pcap_inject` returns it.
-fn injected(packet: &[u8]) -> c_int {
+fn inject_result(packet: &[u8]) -> c_int {
     c_int::try_from(packet.len()).unwrap_or(c_int::MAX)
 }

@@ -18,12 +18,12 @@ const FRAMES: u32 = 512;
 /// Longer frames are as fast by a packet socket (`docs/bench.md`).
 const BYTES_MAX: usize = 1536;
 
-pub(super) const NAP: Duration = Duration::from_micros(20);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 
-/// How often to check whether a frame was returned or sent, with a nap in between: 200 ms or more in all.
+/// How often to check whether a frame was returned or sent, with a sleep in between: 200 ms or more in all.
 /// After that the interface is stuck, and a packet socket would return an error. Checks are counted, not
 /// time, because the machine may stall.
-pub(super) const LOOKS: u32 = 3000;
+pub(super) const CHECKS_MAX: u32 = 3000;
 
 pub(super) struct Batches {
     pub(super) sender: Sender,
@@ -36,10 +36,10 @@ pub(super) struct Batches {
     dropped: u64,
     lengths: std::ops::RangeInclusive<usize>,
     /// The program pauses, so the next frame must not wait for others.
-    pub(super) is_lone: bool,
+    pub(super) flush_next: bool,
 }
 
-pub(super) enum Put {
+pub(super) enum PutResult {
     Queued,
     /// Queued, and it is time to flush.
     Full,
@@ -56,36 +56,36 @@ impl Batches {
             .open_sender()
             .map_err(|error| error.to_string())?;
         let (lengths, dropped) = (lengths_of(interface), sender.dropped());
-        Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, is_lone: false })
+        Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, flush_next: false })
     }
 
     /// Adapts to the interface's MTU, which may have changed.
-    pub(super) fn heed(&mut self, interface: &Interface) {
+    pub(super) fn set_mtu(&mut self, interface: &Interface) {
         self.lengths = lengths_of(interface);
     }
 
     /// Queues a frame. Errors: there was no room for some time, or there is none and the program does not
     /// wait.
     #[inline]
-    pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<Put> {
+    pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<PutResult> {
         if !self.lengths.contains(&packet.len()) {
-            return Ok(Put::Unfit);
+            return Ok(PutResult::Unfit);
         }
         let mut frame = match self.sender.buffer() {
             Some(frame) => frame,
             None => self.wait_for_frame(nonblocking)?,
         };
         if frame.fill(packet).is_none() || self.sender.send(frame).is_err() {
-            return Ok(Put::Unfit); // the interface's MTU was lower when this was opened
+            return Ok(PutResult::Unfit); // the interface's MTU was lower when this was opened
         }
         self.staged += 1;
         self.frames += 1;
-        Ok(if self.staged >= BATCH || self.is_lone { Put::Full } else { Put::Queued })
+        Ok(if self.staged >= BATCH || self.flush_next { PutResult::Full } else { PutResult::Queued })
     }
 
     #[cold]
     fn wait_for_frame(&mut self, nonblocking: bool) -> io::Result<nocopy::Frame> {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS_MAX {
             // What the kernel drops meanwhile is returned by the next flush.
             let flushed = self.sender.try_flush();
             if let Some(frame) = self.sender.buffer() {
@@ -95,7 +95,7 @@ impl Batches {
             if nonblocking {
                 return Err(io::Error::from_raw_os_error(libc::EAGAIN));
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         Err(io::Error::from_raw_os_error(libc::ENOBUFS))
     }
@@ -105,7 +105,7 @@ impl Batches {
     pub(super) fn flush(&mut self) -> io::Result<u64> {
         self.staged = 0;
         self.flushes += 1;
-        self.is_lone = false;
+        self.flush_next = false;
         self.sender.try_flush()?;
         let dropped = self.sender.dropped();
         // No underflow: the sender's count only grows.

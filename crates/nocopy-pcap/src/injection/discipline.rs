@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_answers() {
+    fn the_kernel_answers_for_an_unknown_interface() {
         assert_eq!(find(u32::MAX).expect("an answer"), None);
     }
 }

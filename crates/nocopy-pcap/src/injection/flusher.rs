@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Injector, LOOK_AGAIN, Way};
+use super::{Injector, RECHECK_INTERVAL, SendMethod};
 
 /// The interval of checks; a frame waits for two of them at most.
 const TICK: Duration = Duration::from_micros(500);
@@ -17,12 +17,12 @@ const QUIET_MAX: Duration = Duration::from_millis(250);
 const STACK_BYTES: usize = 256 << 10;
 
 /// The state at the last tick.
-struct Seen {
+struct LastTick {
     frames: u64,
     flushes: u64,
     /// When a frame was sent, and when the interface was looked at.
     active: Instant,
-    examined: Instant,
+    checked: Instant,
 }
 
 /// Starts a thread for the batches of that epoch; it ends with them.
@@ -36,68 +36,68 @@ pub(super) fn start(injector: &Arc<Injector>, epoch: u64) -> io::Result<()> {
 
 fn run(injector: &Weak<Injector>, epoch: u64) {
     let now = Instant::now();
-    let mut seen = Seen { frames: 0, flushes: 0, active: now, examined: now };
+    let mut last = LastTick { frames: 0, flushes: 0, active: now, checked: now };
     loop {
         std::thread::sleep(TICK);
         // Upgraded for one tick: the thread does not keep the batches of a closed handle.
         let Some(injector) = injector.upgrade() else { return };
         if injector.is_stuck.load(Relaxed) {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RECHECK_INTERVAL);
         }
-        if injector.tick(epoch, &mut seen).is_break() {
+        if injector.tick(epoch, &mut last).is_break() {
             return;
         }
     }
 }
 
 impl Injector {
-    fn tick(&self, epoch: u64, seen: &mut Seen) -> ControlFlow<()> {
+    fn tick(&self, epoch: u64, last: &mut LastTick) -> ControlFlow<()> {
         let now = Instant::now();
-        let examined = (now - seen.examined >= LOOK_AGAIN).then(|| self.examine());
-        if examined.is_some() {
-            seen.examined = now;
+        let checked = (now - last.checked >= RECHECK_INTERVAL).then(|| self.check_interface());
+        if checked.is_some() {
+            last.checked = now;
         }
         let Some(mut state) = self.state() else { return ControlFlow::Continue(()) };
         self.is_stuck.store(false, Relaxed); // it was slow, and is not left: a flag alone
         if state.epoch != epoch {
             return ControlFlow::Break(());
         }
-        let Way::Batches(batches) = &mut state.way else { return ControlFlow::Break(()) };
-        if batches.frames != seen.frames {
-            (seen.frames, seen.active) = (batches.frames, now);
+        let SendMethod::Batches(batches) = &mut state.method else { return ControlFlow::Break(()) };
+        if batches.frames != last.frames {
+            (last.frames, last.active) = (batches.frames, now);
         }
         let is_left = batches.queued() > 0;
-        let was_flushed = batches.flushes != seen.flushes;
-        batches.is_lone = !is_left && !was_flushed;
+        let was_flushed = batches.flushes != last.flushes;
+        batches.flush_next = !is_left && !was_flushed;
         let mut ended = None;
         if is_left && !was_flushed {
             ended = state.flush();
         }
-        match examined {
+        match checked {
             Some(Ok(interface)) => {
-                if let Way::Batches(batches) = &mut state.way {
-                    batches.heed(&interface);
+                if let SendMethod::Batches(batches) = &mut state.method {
+                    batches.set_mtu(&interface);
                 }
             }
-            Some(Err(objection)) => {
-                ended = ended.or(state.give_up(LOOK_AGAIN));
-                state.objection = Some(objection);
+            Some(Err(refusal)) => {
+                ended = ended.or(state.end_batches(RECHECK_INTERVAL));
+                state.refusal = Some(refusal);
             }
             None => {}
         }
-        if now - seen.active >= QUIET_MAX {
-            ended = ended.or(state.give_up(Duration::ZERO));
+        if now - last.active >= QUIET_MAX {
+            ended = ended.or(state.end_batches(Duration::ZERO));
         }
-        let goes_on = match &state.way {
-            Way::Batches(batches) => {
-                seen.flushes = batches.flushes;
+        let flow = match &state.method {
+            SendMethod::Batches(batches) => {
+                last.flushes = batches.flushes;
                 ControlFlow::Continue(())
             }
-            Way::Singly => ControlFlow::Break(()),
+            SendMethod::Singly => ControlFlow::Break(()),
         };
         drop(state);
         drop(ended); // may wait for frames to come back
-        goes_on
+        flow
     }
 }
 

@@ -45,7 +45,7 @@ impl Interface {
     }
 
     /// Why frames should be sent through a packet socket instead.
-    pub(super) fn objection(&self) -> Option<&'static str> {
+    pub(super) fn refusal(&self) -> Option<&'static str> {
         let has = |flag| self.flags & flag == flag;
         if self.hardware != ETHERNET {
             Some("the interface is not Ethernet")
@@ -74,7 +74,7 @@ fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) 
 
 /// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it
 /// (before 5.14).
-pub(super) fn is_at_home(socket: BorrowedFd<'_>) -> bool {
+pub(super) fn is_same_namespace(socket: BorrowedFd<'_>) -> bool {
     let here = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .ok()
         .and_then(|here| namespace_of(here.as_fd()));

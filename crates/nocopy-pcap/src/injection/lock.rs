@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::patience::look_again;
+use crate::timed_wait::poll_within;
 
 pub(super) struct Lock<T> {
     held: AtomicBool,
@@ -41,27 +41,27 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self, timeout: Duration) -> Option<Guard<'_, T>> {
-        look_again(timeout, || self.try_lock())
+        poll_within(timeout, || self.try_lock())
     }
 
-    /// Takes the lock until [`Lock::let_go`], if it becomes free in time.
-    pub(super) fn hold_within(&self, timeout: Duration) -> bool {
+    /// Takes the lock until [`Lock::release`], if it becomes free in time.
+    pub(super) fn acquire_within(&self, timeout: Duration) -> bool {
         self.lock_within(timeout).map(std::mem::forget).is_some()
     }
 
-    /// Ends [`Lock::hold_within`].
+    /// Ends [`Lock::acquire_within`].
     ///
     /// # Safety
     /// This thread, or the thread that it was before a fork, holds it, and has no guard of it.
-    pub(super) unsafe fn let_go(&self) {
+    pub(super) unsafe fn release(&self) {
         // Release: pairs with the acquire of the next holder.
         self.held.store(false, Ordering::Release);
     }
 
-    /// The value, held by [`Lock::hold_within`].
+    /// The value, held by [`Lock::acquire_within`].
     ///
     /// # Safety
-    /// As [`Lock::let_go`]; and the returned reference is not used after that call.
+    /// As [`Lock::release`]; and the returned reference is not used after that call.
     #[expect(clippy::mut_from_ref, reason = "what a guard does, for those who cannot keep one")]
     pub(super) unsafe fn held(&self) -> &mut T {
         // SAFETY: held by the caller alone.
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn only_one_thread_at_a_time_has_the_lock() {
         const ROUNDS: u64 = 20_000;
         let lock = Lock::new(0_u64);
         std::thread::scope(|scope| {
@@ -115,9 +115,9 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 3 * ROUNDS);
-        assert!(lock.hold_within(Duration::ZERO) && !lock.hold_within(Duration::ZERO));
+        assert!(lock.acquire_within(Duration::ZERO) && !lock.acquire_within(Duration::ZERO));
         // SAFETY: held above.
-        unsafe { lock.let_go() };
+        unsafe { lock.release() };
         assert!(lock.lock_within(Duration::ZERO).is_some());
     }
 }

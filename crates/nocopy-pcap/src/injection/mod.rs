@@ -5,12 +5,12 @@
 //! take the same path through the kernel. For a program that sends frames as fast as it can, they are sent in
 //! [`batches`]: by an AF_XDP socket in copy mode, 32 per system call. Batches bypass the queueing discipline
 //! ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local
-//! captures ([`onlookers`]); this is checked ten times a second.
+//! captures ([`local_captures`]); this is checked ten times a second.
 //!
-//! The kernel's error for a frame in a batch arrives too late for the call that sent it. The error is *owed*:
-//! for each frame that was reported as sent but failed, a later call fails with that error. That call's own
-//! frame is not sent, so that a repeated call sends it once. Errors that could not be reported are in
-//! [`Injector::summary`].
+//! The kernel's error for a frame in a batch arrives too late for the call that sent it. The error is
+//! *pending*: for each frame that was reported as sent but failed, a later call fails with that error. That
+//! call's own frame is not sent, so that a repeated call sends it once. Errors that could not be reported are
+//! in [`Injector::summary`].
 //!
 //! [`flusher`]: a thread that exists while there are batches, so that no frame waits for others longer than a
 //! millisecond. [`process`]: exits and forks of the program.
@@ -19,8 +19,8 @@ mod batches;
 mod discipline;
 mod flusher;
 mod interface;
+mod local_captures;
 mod lock;
-mod onlookers;
 mod process;
 mod single;
 
@@ -38,10 +38,10 @@ use nocopy::port::Sender;
 use rustix::fs::fstat;
 
 use crate::packet_socket;
-use batches::{Batches, Put};
+use batches::{Batches, PutResult};
 use interface::Interface;
 use lock::{Guard, Lock};
-pub(crate) use single::{Sent, Single};
+pub(crate) use single::{SendResult, SingleSend};
 
 /// A program sends fast if it sends this many frames within this time: 20,000 a second.
 const MANY: u32 = 64;
@@ -50,7 +50,7 @@ const MANY_WITHIN: Duration = Duration::from_micros(3200);
 /// How long to wait before an AF_XDP socket that was refused is tried again, and before an interface is
 /// checked again.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Injector {
     /// The interface, by its number in the namespace of `socket`.
@@ -60,14 +60,14 @@ pub(crate) struct Injector {
     inode: u64,
     /// Frames sent by `socket`, one by one.
     singly: AtomicU64,
-    state: Lock<State>,
+    state: Lock<InjectorState>,
     /// Whether the last wait for the state's lock failed. If a program left a call by siglongjmp(3), the lock
     /// is never released.
     is_stuck: AtomicBool,
 }
 
-struct State {
-    way: Way,
+struct InjectorState {
+    method: SendMethod,
     /// Distinguishes the flusher of these batches from earlier ones.
     epoch: u64,
     /// Frames since `window`.
@@ -76,14 +76,14 @@ struct State {
     /// No batches are begun before this time.
     not_before: Instant,
     /// Why batches are not used.
-    objection: Option<String>,
-    owed: Owed,
+    refusal: Option<String>,
+    pending_errors: PendingErrors,
     batched: u64,
     /// How often batches began.
-    begun: u64,
+    batch_starts: u64,
 }
 
-enum Way {
+enum SendMethod {
     /// Frames are sent by the packet socket.
     Singly,
     Batches(Box<Batches>),
@@ -91,12 +91,12 @@ enum Way {
 
 /// Frames reported as sent that were not, by the error to report.
 #[derive(Debug, Default)]
-struct Owed {
+struct PendingErrors {
     frames: Vec<(i32, u64)>,
     lost: u64,
 }
 
-impl Owed {
+impl PendingErrors {
     fn add(&mut self, errno: i32, frames: u64) {
         if frames == 0 {
             return;
@@ -110,13 +110,13 @@ impl Owed {
 
     /// Fails if there is an error to report.
     #[inline]
-    fn pay(&mut self) -> io::Result<()> {
-        if self.frames.is_empty() { Ok(()) } else { Err(self.pay_one()) }
+    fn check(&mut self) -> io::Result<()> {
+        if self.frames.is_empty() { Ok(()) } else { Err(self.take_first()) }
     }
 
     #[cold]
-    fn pay_one(&mut self) -> io::Error {
-        // `pay` has seen that there is one, and `add` adds no counts of 0.
+    fn take_first(&mut self) -> io::Error {
+        // `check` has seen that there is one, and `add` adds no counts of 0.
         let (errno, count) = &mut self.frames[0];
         let error = io::Error::from_raw_os_error(*errno);
         *count -= 1;
@@ -126,7 +126,7 @@ impl Owed {
         error
     }
 
-    fn untold(&self) -> u64 {
+    fn unreported(&self) -> u64 {
         self.frames.iter().map(|(_, count)| count).sum()
     }
 }
@@ -137,16 +137,16 @@ thread_local! {
     static SENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-struct Sending;
+struct SendingGuard;
 
-impl Sending {
+impl SendingGuard {
     #[inline]
     fn begin() -> Option<Self> {
         (!SENDING.replace(true)).then(|| Self)
     }
 }
 
-impl Drop for Sending {
+impl Drop for SendingGuard {
     #[inline]
     fn drop(&mut self) {
         SENDING.set(false);
@@ -164,16 +164,16 @@ impl Injector {
         let index = packet_socket::index_of(socket.as_fd())?.cast_unsigned();
         let inode = fstat(&socket)?.st_ino;
         let now = Instant::now();
-        let state = State {
-            way: Way::Singly,
+        let state = InjectorState {
+            method: SendMethod::Singly,
             epoch: 0,
             recent: 0,
             window: now,
             not_before: now,
-            objection: None,
-            owed: Owed::default(),
+            refusal: None,
+            pending_errors: PendingErrors::default(),
             batched: 0,
-            begun: 0,
+            batch_starts: 0,
         };
         let singly = AtomicU64::new(0);
         let (state, is_stuck) = (Lock::new(state), AtomicBool::new(false));
@@ -186,18 +186,22 @@ impl Injector {
     /// wait. Errors: the kernel's, for this frame, or for an earlier one that was reported as sent. On an
     /// error this frame is not sent.
     #[inline]
-    pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<Option<Single>> {
-        let single = Some(Single { socket: self.socket.as_raw_fd(), nonblocking });
+    pub(crate) fn inject(
+        self: &Arc<Self>,
+        frame: &[u8],
+        nonblocking: bool,
+    ) -> io::Result<Option<SingleSend>> {
+        let single = Some(SingleSend { socket: self.socket.as_raw_fd(), nonblocking });
         let Some((_sending, mut state)) = self.begin() else { return Ok(single) };
-        state.owed.pay()?;
-        if let Way::Batches(batches) = &mut state.way {
+        state.pending_errors.check()?;
+        if let SendMethod::Batches(batches) = &mut state.method {
             match batches.put(frame, nonblocking) {
-                Ok(Put::Queued) => return Ok(None),
-                Ok(Put::Full) => return self.flush_full(state).map(|()| None),
-                Ok(Put::Unfit) => {
-                    let given_up = state.settle();
+                Ok(PutResult::Queued) => return Ok(None),
+                Ok(PutResult::Full) => return self.flush_full(state).map(|()| None),
+                Ok(PutResult::Unfit) => {
+                    let ended = state.drain();
                     drop(state);
-                    drop(given_up);
+                    drop(ended);
                 }
                 Err(error) => return Err(error),
             }
@@ -214,21 +218,21 @@ impl Injector {
 
     /// Sends the queued frames, and reports an error for the frame that filled the batch.
     #[cold]
-    fn flush_full(&self, mut state: Guard<'_, State>) -> io::Result<()> {
-        let is_alone = matches!(&state.way, Way::Batches(batches) if batches.staged == 1);
-        let given_up = state.flush();
+    fn flush_full(&self, mut state: Guard<'_, InjectorState>) -> io::Result<()> {
+        let is_alone = matches!(&state.method, SendMethod::Batches(batches) if batches.staged == 1);
+        let ended = state.flush();
         // Otherwise the dropped frame may as well be another: the next call reports it, and does not send.
-        let told = if is_alone || given_up.is_some() { state.owed.pay() } else { Ok(()) };
+        let reported = if is_alone || ended.is_some() { state.pending_errors.check() } else { Ok(()) };
         drop(state);
-        drop(given_up);
-        told
+        drop(ended);
+        reported
     }
 
     /// Sends the queued frames, and ends the batches. If that is not possible, because another call is
     /// sending and does not end, the injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
         let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
-        let sender = state.give_up(Duration::MAX);
+        let sender = state.end_batches(Duration::MAX);
         drop(state);
         drop(sender); // may wait for frames to come back
         ControlFlow::Continue(())
@@ -237,28 +241,29 @@ impl Injector {
     /// The state, for calls of the program. `None` if the state is not available, and in a signal handler
     /// that interrupts a call, for which it would wait for ever.
     #[inline]
-    fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
+    fn begin(&self) -> Option<(SendingGuard, Guard<'_, InjectorState>)> {
         // First, so that a handler that interrupts this thread with the lock held does not wait for it.
-        let sending = Sending::begin()?;
+        let sending = SendingGuard::begin()?;
         Some((sending, self.state()?))
     }
 
     /// The locked state; `None` if another thread did not unlock it in time.
     #[inline]
-    fn state(&self) -> Option<Guard<'_, State>> {
+    fn state(&self) -> Option<Guard<'_, InjectorState>> {
         self.state.try_lock().or_else(|| self.wait_for_state())
     }
 
     #[cold]
-    fn wait_for_state(&self) -> Option<Guard<'_, State>> {
-        let timeout = if self.is_stuck.load(Relaxed) { Duration::ZERO } else { process::PATIENCE };
+    fn wait_for_state(&self) -> Option<Guard<'_, InjectorState>> {
+        let timeout = if self.is_stuck.load(Relaxed) { Duration::ZERO } else { process::LOCK_TIMEOUT };
         let state = self.state.lock_within(timeout);
         self.is_stuck.store(state.is_none(), Relaxed);
         state
     }
 
     pub(crate) fn sent(&self) -> u64 {
-        let batched = self.begin().map(|(_, state)| state.batched_so_far().saturating_sub(state.owed.lost));
+        let batched =
+            self.begin().map(|(_, state)| state.batched_so_far().saturating_sub(state.pending_errors.lost));
         self.singly.load(Relaxed) + batched.unwrap_or(0)
     }
 
@@ -270,37 +275,37 @@ impl Injector {
                 "{singly} frames by packet socket; closed in the midst of sending, others are not counted"
             ));
         };
-        let batched = state.batched_so_far().saturating_sub(state.owed.lost);
-        if singly + batched + state.owed.lost == 0 {
+        let batched = state.batched_so_far().saturating_sub(state.pending_errors.lost);
+        if singly + batched + state.pending_errors.lost == 0 {
             return None;
         }
         let mut words = format!("{singly} frames by packet socket");
-        if state.begun > 0 {
+        if state.batch_starts > 0 {
             let _ = write!(words, ", {batched} by AF_XDP in batches");
         }
-        if let Some(objection) = &state.objection {
-            let _ = write!(words, "; not in batches: {objection}");
+        if let Some(refusal) = &state.refusal {
+            let _ = write!(words, "; not in batches: {refusal}");
         }
-        if state.owed.lost > 0 {
-            let (lost, untold) = (state.owed.lost, state.owed.untold());
+        if state.pending_errors.lost > 0 {
+            let (lost, unreported) = (state.pending_errors.lost, state.pending_errors.unreported());
             let _ = write!(
                 words,
-                "; {lost} lost after the call had returned, of which {untold} were not reported"
+                "; {lost} lost after the call had returned, of which {unreported} were not reported"
             );
         }
         Some(words)
     }
 
     /// Whether batches may begin or continue: returns the interface, or the reason against it.
-    fn examine(&self) -> Result<Interface, String> {
+    fn check_interface(&self) -> Result<Interface, String> {
         let interface = Interface::of(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
-        if let Some(objection) = interface.objection() {
-            return Err(objection.into());
+        if let Some(refusal) = interface.refusal() {
+            return Err(refusal.into());
         }
-        if !interface::is_at_home(self.socket.as_fd()) {
+        if !interface::is_same_namespace(self.socket.as_fd()) {
             return Err("the thread is in another network namespace than the handle".into());
         }
-        match onlookers::find(self.index, self.inode) {
+        match local_captures::find(self.index, self.inode) {
             Ok(None) => Ok(interface),
             Ok(Some(inode)) => Err(format!("packet socket {inode} captures, and would not see the frames")),
             Err(error) => Err(format!("whether packet sockets capture is not known: {error}")),
@@ -311,22 +316,22 @@ impl Injector {
 impl Injector {
     /// Whether traffic control does nothing that frames would bypass.
     fn check_discipline(&self) -> Result<(), (String, Duration)> {
-        let objection = match discipline::find(self.index) {
+        let refusal = match discipline::find(self.index) {
             Ok(None) => return Ok(()),
             Ok(Some(kind)) => format!("the queueing discipline {kind} would not see them"),
             Err(error) => format!("what traffic control would do with them is not known: {error}"),
         };
-        Err((objection, LOOK_AGAIN))
+        Err((refusal, RECHECK_INTERVAL))
     }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
-        drop(self.state.get_mut().give_up(Duration::MAX));
+        drop(self.state.get_mut().end_batches(Duration::MAX));
     }
 }
 
-impl State {
+impl InjectorState {
     /// Notices a program that sends many frames.
     #[inline]
     fn count_recent(&mut self, injector: &Arc<Injector>) {
@@ -345,25 +350,26 @@ impl State {
         if !many || now < self.not_before || process::is_exiting() {
             return;
         }
-        let begun = injector.examine().map_err(|objection| (objection, LOOK_AGAIN)).and_then(|interface| {
-            injector.check_discipline()?;
-            let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
-            // The thread compares the epoch under the state's lock, which the caller holds until it is
-            // increased below.
-            let flusher = flusher::start(injector, self.epoch + 1);
-            flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;
-            Ok(batches)
-        });
+        let begun =
+            injector.check_interface().map_err(|refusal| (refusal, RECHECK_INTERVAL)).and_then(|interface| {
+                injector.check_discipline()?;
+                let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
+                // The thread compares the epoch under the state's lock, which the caller holds until it is
+                // increased below.
+                let flusher = flusher::start(injector, self.epoch + 1);
+                flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;
+                Ok(batches)
+            });
         self.window = Instant::now();
         match begun {
             Ok(batches) => {
                 self.epoch += 1;
-                self.begun += 1;
-                self.objection = None;
-                self.way = Way::Batches(Box::new(batches));
+                self.batch_starts += 1;
+                self.refusal = None;
+                self.method = SendMethod::Batches(Box::new(batches));
             }
-            Err((objection, pause)) => {
-                self.objection = Some(objection);
+            Err((refusal, pause)) => {
+                self.refusal = Some(refusal);
                 self.not_before = now + pause;
             }
         }
@@ -372,10 +378,10 @@ impl State {
     /// Makes the kernel send the queued frames. An error ends the batches: their sender is returned, to be
     /// dropped without the lock.
     fn flush(&mut self) -> Option<Sender> {
-        let Way::Batches(batches) = &mut self.way else { return None };
+        let SendMethod::Batches(batches) = &mut self.method else { return None };
         match batches.flush() {
             Ok(dropped) => {
-                self.owed.add(libc::ENOBUFS, dropped);
+                self.pending_errors.add(libc::ENOBUFS, dropped);
                 None
             }
             Err(error) => self.abandon(errno_of(&error), &error.to_string()),
@@ -383,53 +389,56 @@ impl State {
     }
 
     /// Ends the batches with frames still queued in them.
-    fn abandon(&mut self, errno: i32, objection: &str) -> Option<Sender> {
-        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
+    fn abandon(&mut self, errno: i32, refusal: &str) -> Option<Sender> {
+        let SendMethod::Batches(mut batches) = std::mem::replace(&mut self.method, SendMethod::Singly) else {
+            return None;
+        };
         self.batched += batches.frames;
-        self.owed.add(errno, batches.queued());
-        self.objection = Some(objection.into());
-        self.not_before = Instant::now() + LOOK_AGAIN;
+        self.pending_errors.add(errno, batches.queued());
+        self.refusal = Some(refusal.into());
+        self.not_before = Instant::now() + RECHECK_INTERVAL;
         Some(batches.sender)
     }
 
-    /// Waits for [`batches::LOOKS`] naps at most until the kernel has accepted the queued frames, so that
-    /// frames sent by a packet socket do not overtake them. Returns as [`State::flush`].
-    fn settle(&mut self) -> Option<Sender> {
-        for _ in 0..batches::LOOKS {
-            let given_up = self.flush();
-            let Way::Batches(batches) = &mut self.way else { return given_up };
+    /// Waits for [`batches::CHECKS_MAX`] sleeps at most until the kernel has accepted the queued frames, so
+    /// that frames sent by a packet socket do not overtake them. Returns as [`InjectorState::flush`].
+    fn drain(&mut self) -> Option<Sender> {
+        for _ in 0..batches::CHECKS_MAX {
+            let ended = self.flush();
+            let SendMethod::Batches(batches) = &mut self.method else { return ended };
             if batches.queued() == 0 {
                 break;
             }
-            std::thread::sleep(batches::NAP);
+            std::thread::sleep(batches::CHECK_INTERVAL);
         }
         None
     }
 
-    /// Ends the batches for some time, after their frames were sent if possible; returns as [`State::flush`].
-    fn give_up(&mut self, pause: Duration) -> Option<Sender> {
-        let given_up = self.settle();
-        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else {
-            return given_up;
+    /// Ends the batches for some time, after their frames were sent if possible; returns as
+    /// [`InjectorState::flush`].
+    fn end_batches(&mut self, pause: Duration) -> Option<Sender> {
+        let ended = self.drain();
+        let SendMethod::Batches(mut batches) = std::mem::replace(&mut self.method, SendMethod::Singly) else {
+            return ended;
         };
         self.batched += batches.frames;
-        self.owed.add(libc::ENOBUFS, batches.queued());
+        self.pending_errors.add(libc::ENOBUFS, batches.queued());
         let now = Instant::now();
         self.not_before = now.checked_add(pause).unwrap_or(now + REFUSED_FOR);
         Some(batches.sender)
     }
 
     /// Ends the batches in a forked child, which shares them with its parent; the parent sends queued frames.
-    fn leave(&mut self) {
-        if let Way::Batches(batches) = std::mem::replace(&mut self.way, Way::Singly) {
+    fn disown(&mut self) {
+        if let SendMethod::Batches(batches) = std::mem::replace(&mut self.method, SendMethod::Singly) {
             batches.sender.leave();
         }
     }
 
     fn batched_so_far(&self) -> u64 {
-        match &self.way {
-            Way::Batches(batches) => self.batched + batches.frames,
-            Way::Singly => self.batched,
+        match &self.method {
+            SendMethod::Batches(batches) => self.batched + batches.frames,
+            SendMethod::Singly => self.batched,
         }
     }
 }

@@ -13,22 +13,22 @@ use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use super::lock::Lock;
-use super::{Injector, SENDING, State};
-use crate::patience::look_again;
+use super::{Injector, InjectorState, SENDING};
+use crate::timed_wait::poll_within;
 
 /// How long to wait for a lock. The thread that holds it may never run again, because the program exits, or
 /// left the call by siglongjmp(3).
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-static INJECTORS: Lock<Vec<Registered>> = Lock::new(Vec::new());
+static INJECTORS: Lock<Vec<RegisteredInjector>> = Lock::new(Vec::new());
 
-struct Registered {
+struct RegisteredInjector {
     injector: Weak<Injector>,
     /// The injector whose lock is held during a fork.
     held: Option<Arc<Injector>>,
 }
 
-impl Registered {
+impl RegisteredInjector {
     /// Takes its lock for the fork and sends the queued frames, if not done yet. Returns false while another
     /// thread has the lock.
     fn hold(&mut self) -> bool {
@@ -60,9 +60,9 @@ pub(super) fn register(injector: &Arc<Injector>) -> io::Result<()> {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
         libc::atexit(at_exit);
     });
-    let mut injectors = INJECTORS.lock_within(patience()).ok_or(io::ErrorKind::ResourceBusy)?;
+    let mut injectors = INJECTORS.lock_within(lock_timeout()).ok_or(io::ErrorKind::ResourceBusy)?;
     injectors.retain(|registered| registered.injector.strong_count() > 0);
-    injectors.push(Registered { injector: Arc::downgrade(injector), held: None });
+    injectors.push(RegisteredInjector { injector: Arc::downgrade(injector), held: None });
     Ok(())
 }
 
@@ -74,14 +74,14 @@ pub(super) fn is_exiting() -> bool {
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::Relaxed);
     let started = Instant::now();
-    let Some(injectors) = INJECTORS.lock_within(patience()) else { return };
+    let Some(injectors) = INJECTORS.lock_within(lock_timeout()) else { return };
     // Never dropped: a program that exits inside of pcap_close must not close it here, too.
-    let upgrade = |registered: &Registered| registered.injector.upgrade().map(ManuallyDrop::new);
+    let upgrade = |registered: &RegisteredInjector| registered.injector.upgrade().map(ManuallyDrop::new);
     let mut waiting: Vec<_> = injectors.iter().filter_map(upgrade).collect();
-    look_again(patience().saturating_sub(started.elapsed()), || {
+    poll_within(lock_timeout().saturating_sub(started.elapsed()), || {
         waiting.retain(|injector| {
             let Some(mut state) = injector.state.try_lock() else { return true };
-            let sender = state.give_up(Duration::MAX);
+            let sender = state.end_batches(Duration::MAX);
             drop(state);
             std::mem::forget(sender); // the kernel has the frames, and the process ends
             false
@@ -92,22 +92,22 @@ extern "C" fn at_exit() {
 
 /// How long to wait for locks: not at all in a signal handler that interrupts a call of this thread, which
 /// may hold it.
-fn patience() -> Duration {
-    if SENDING.get() { Duration::ZERO } else { PATIENCE }
+fn lock_timeout() -> Duration {
+    if SENDING.get() { Duration::ZERO } else { LOCK_TIMEOUT }
 }
 
 /// Locks that do not become free in time stay as they are, in both processes.
 unsafe extern "C" fn before_fork() {
     let started = Instant::now();
-    if !INJECTORS.hold_within(patience()) {
+    if !INJECTORS.acquire_within(lock_timeout()) {
         return;
     }
     FORKING.set(true);
     // SAFETY: held above.
     let injectors = unsafe { INJECTORS.held() };
     // One time limit for all of them, however many of these locks are never released.
-    look_again(patience().saturating_sub(started.elapsed()), || {
-        let missing = injectors.iter_mut().map(Registered::hold).filter(|is_held| !is_held).count();
+    poll_within(lock_timeout().saturating_sub(started.elapsed()), || {
+        let missing = injectors.iter_mut().map(RegisteredInjector::hold).filter(|is_held| !is_held).count();
         (missing == 0).then_some(())
     });
 }
@@ -117,11 +117,11 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
-    end_fork(|state| state.leave());
+    end_fork(|state| state.disown());
 }
 
 /// Releases what `before_fork` holds, after a last look at each state.
-fn end_fork(look: impl Fn(&mut State)) {
+fn end_fork(visit: impl Fn(&mut InjectorState)) {
     if !FORKING.replace(false) {
         return;
     }
@@ -129,11 +129,11 @@ fn end_fork(look: impl Fn(&mut State)) {
     unsafe {
         for registered in INJECTORS.held() {
             if let Some(injector) = registered.held.take() {
-                look(injector.state.held());
-                injector.state.let_go();
+                visit(injector.state.held());
+                injector.state.release();
             }
         }
         // Last: a fork of another thread would take locks in `held` for its own.
-        INJECTORS.let_go();
+        INJECTORS.release();
     }
 }

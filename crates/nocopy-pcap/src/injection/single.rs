@@ -11,25 +11,25 @@ unsafe extern "C-unwind" {
 
 /// How to send a frame. Plain data: the thread may leave the call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Single {
+pub(crate) struct SingleSend {
     pub(super) socket: c_int,
     pub(super) nonblocking: bool,
 }
 
 /// How that ended: the kernel's error, if there was one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent(Option<c_int>);
+pub(crate) struct SendResult(Option<c_int>);
 
-impl Single {
+impl SingleSend {
     /// Sends; waits for room, unless the call must not wait.
-    pub(crate) fn run(self, frame: &[u8]) -> Sent {
+    pub(crate) fn run(self, frame: &[u8]) -> SendResult {
         let flags = if self.nonblocking { libc::MSG_DONTWAIT } else { 0 };
         loop {
             // SAFETY: the pointer and length are those of `frame`.
             if unsafe { send(self.socket, frame.as_ptr().cast(), frame.len(), flags) } >= 0 {
-                return Sent(None);
+                return SendResult(None);
             }
-            let error = Sent(Some(errno()));
+            let error = SendResult(Some(errno()));
             if self.nonblocking || error.0 != Some(libc::EAGAIN) {
                 return error;
             }
@@ -37,13 +37,13 @@ impl Single {
             let mut wait = libc::pollfd { fd: self.socket, events: libc::POLLOUT, revents: 0 };
             // SAFETY: one entry, which outlives the call.
             if unsafe { poll(&raw mut wait, 1, -1) } < 0 {
-                return Sent(Some(errno()));
+                return SendResult(Some(errno()));
             }
         }
     }
 }
 
-impl Sent {
+impl SendResult {
     pub(crate) fn result(self) -> io::Result<()> {
         self.0.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }

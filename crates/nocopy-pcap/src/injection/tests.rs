@@ -1,4 +1,4 @@
-//! An injector on a veth pair. As part of programs: `tests/library/old_programs.rs`.
+//! An injector on a veth pair. As part of programs: `tests/library/c_programs.rs`.
 
 use std::sync::mpsc;
 
@@ -70,7 +70,7 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
             assert_eq!(arrived.recv_timeout(PATIENCE), Ok(sent), "in order, and without a loss");
         }
         number += BURST;
-        more -= i32::from(injector.state.lock().begun > 0);
+        more -= i32::from(injector.state.lock().batch_starts > 0);
     }
     number
 }
@@ -78,7 +78,7 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
 /// Sends until the injector has begun to batch.
 fn begin_batches(injector: &Arc<Injector>) {
     let started = Instant::now();
-    while injector.state.lock().begun == 0 {
+    while injector.state.lock().batch_starts == 0 {
         injector.send(&frame(0, 60), false).unwrap();
         assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
     }
@@ -102,23 +102,23 @@ fn ends_well(child: libc::pid_t) -> bool {
 }
 
 /// Runs `run` on a thread, and panics if it hangs.
-fn in_time<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
+fn within_timeout<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(run()));
     result.recv_timeout(PATIENCE).expect("it waits for ever")
 }
 
 #[test]
-fn what_is_owed_is_told_once_for_each_frame_and_in_order() {
-    let mut owed = Owed::default();
-    owed.pay().expect("nothing owed");
-    owed.add(libc::ENOBUFS, 1);
-    owed.add(libc::ENOBUFS, 1);
-    owed.add(libc::ENETDOWN, 1);
-    owed.add(libc::ENETDOWN, 0);
-    let told: Vec<_> = std::iter::from_fn(|| owed.pay().err()?.raw_os_error()).collect();
-    assert_eq!(told, [libc::ENOBUFS, libc::ENOBUFS, libc::ENETDOWN]);
-    assert_eq!((owed.lost, owed.untold()), (3, 0));
+fn pending_errors_are_returned_once_per_frame_in_order() {
+    let mut pending_errors = PendingErrors::default();
+    pending_errors.check().expect("nothing pending");
+    pending_errors.add(libc::ENOBUFS, 1);
+    pending_errors.add(libc::ENOBUFS, 1);
+    pending_errors.add(libc::ENETDOWN, 1);
+    pending_errors.add(libc::ENETDOWN, 0);
+    let reported: Vec<_> = std::iter::from_fn(|| pending_errors.check().err()?.raw_os_error()).collect();
+    assert_eq!(reported, [libc::ENOBUFS, libc::ENOBUFS, libc::ENETDOWN]);
+    assert_eq!((pending_errors.lost, pending_errors.unreported()), (3, 0));
 }
 
 #[test]
@@ -146,20 +146,21 @@ fn frames_arrive_in_order_without_another_call() {
 }
 
 #[test]
-fn who_looks_on_sees_every_frame() {
+fn a_local_capture_receives_every_frame() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = lab.left();
     let injector = injector(left);
     left.namespace().run(|| {
-        let onlooker = onlooker(left);
+        let capture_socket = capture_socket(left);
         let started = Instant::now();
         for number in 0.. {
             injector.send(&frame(number, 60), false).unwrap();
             let mut seen = [0; 60];
             // SAFETY: the buffer is as long as the call is told.
-            let bytes = unsafe { libc::recv(onlooker.as_raw_fd(), seen.as_mut_ptr().cast(), seen.len(), 0) };
+            let bytes =
+                unsafe { libc::recv(capture_socket.as_raw_fd(), seen.as_mut_ptr().cast(), seen.len(), 0) };
             assert_eq!((bytes, &seen[14..18]), (60, &number.to_be_bytes()[..]));
-            if injector.state.lock().objection.is_some() {
+            if injector.state.lock().refusal.is_some() {
                 break;
             }
             assert!(started.elapsed() < PATIENCE, "it was never asked for many");
@@ -170,7 +171,7 @@ fn who_looks_on_sees_every_frame() {
 }
 
 /// A socket that sees what is sent on an interface; it gives up after a while.
-fn onlooker(end: &End) -> OwnedFd {
+fn capture_socket(end: &End) -> OwnedFd {
     let name = CString::new(end.interface()).unwrap();
     let socket = packet_socket::open(&name, libc::ETH_P_ALL as u16).unwrap();
     // SAFETY: the pointer and length describe `patience`, which outlives the call.
@@ -208,7 +209,7 @@ fn interface_down_is_an_error_for_each_unsent_frame() {
             assert!(started.elapsed() < PATIENCE, "{failed} errors");
         }
         let state = injector.state.lock();
-        assert_eq!(state.owed.untold(), 0);
+        assert_eq!(state.pending_errors.unreported(), 0);
         let taken = injector.singly.load(Relaxed) + state.batched_so_far();
         // The last of the lost ones may have been reported at once.
         assert!((0..=1).contains(&(taken - sent)), "{taken} were taken, {sent} calls succeeded");
@@ -247,7 +248,7 @@ fn a_forked_child_does_not_keep_the_queue() {
 fn a_signal_handler_does_not_wait_for_the_interrupted_call() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let injector = injector(lab.left());
-    in_time(move || {
+    within_timeout(move || {
         // `close` waits for the kernel, and a signal arrives.
         let closing = injector.begin().expect("nothing else has it");
         injector.send(&frame(0, 60), false).unwrap();
@@ -259,13 +260,13 @@ fn a_signal_handler_does_not_wait_for_the_interrupted_call() {
 }
 
 #[test]
-fn a_call_that_was_left_holds_nobody_up() {
+fn an_abandoned_call_blocks_no_other() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = injector(lab.left());
     let injector = Arc::clone(&left);
     // A call that sends, and that the program leaves by siglongjmp(3).
     std::thread::spawn(move || std::mem::forget(left.begin())).join().unwrap();
-    in_time(move || {
+    within_timeout(move || {
         let send = || injector.send(&frame(0, 60), false).is_ok();
         assert!(send());
         assert!(ends_well(fork(send)));
@@ -275,16 +276,16 @@ fn a_call_that_was_left_holds_nobody_up() {
 }
 
 #[test]
-fn a_fork_waits_once_for_all_calls_that_were_left() {
+fn a_fork_waits_once_for_all_abandoned_calls() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = [(); 3].map(|()| injector(lab.left()));
     for injector in left.clone() {
         std::thread::spawn(move || std::mem::forget(injector.begin())).join().unwrap();
     }
-    in_time(|| {
-        let before = crate::patience::TIMED_OUT.get();
+    within_timeout(|| {
+        let before = crate::timed_wait::TIMED_OUT.get();
         assert!(ends_well(fork(|| true)));
-        assert_eq!(crate::patience::TIMED_OUT.get() - before, 1);
+        assert_eq!(crate::timed_wait::TIMED_OUT.get() - before, 1);
     });
     drop(left);
 }

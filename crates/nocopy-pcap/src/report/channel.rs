@@ -17,18 +17,18 @@ use rustix::net::{
     SocketFlags, SocketType, recv, send, sendmsg, sendmsg_addr, shutdown, socket_with, socketpair,
 };
 
-use super::Refused;
+use super::FilterRefusal;
 use crate::environment::Runner;
-use crate::patience::lock_within;
+use crate::timed_wait::lock_within;
 
 /// How long `nocopy run` may take to answer, and the requests of other threads before this one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// More bytes than any reply has.
 const REPLY_BYTES: usize = 16 << 10;
 
 /// Without waiting, and without a signal if the socket is closed.
-const QUIETLY: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+const NO_WAIT: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -37,7 +37,7 @@ pub(super) struct Channel {
     pub(super) number: u64,
     requests: AtomicU64,
     /// Held from a request to its reply.
-    turn: Mutex<()>,
+    request_lock: Mutex<()>,
     /// Whether a request was not answered; then no more are made.
     is_silent: AtomicBool,
 }
@@ -57,8 +57,8 @@ impl Channel {
                 send_with(socket.as_fd(), Some(&address), &by_address(key, &datagram), theirs.as_fd())?;
             }
         }
-        let (requests, turn, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
-        Ok(Self { socket: Socket::new(ours)?, number, requests, turn, is_silent })
+        let (requests, request_lock, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
+        Ok(Self { socket: Socket::new(ours)?, number, requests, request_lock, is_silent })
     }
 
     /// Whether the program has left its socket open.
@@ -66,14 +66,14 @@ impl Channel {
         self.socket.get().is_some()
     }
 
-    pub(super) fn say(&self, message: &Message) {
+    pub(super) fn send_message(&self, message: &Message) {
         if let (Some(socket), Ok(datagram)) = (self.socket.get(), message.datagram()) {
-            let _ = retry_on_intr(|| send(socket, &datagram, QUIETLY));
+            let _ = retry_on_intr(|| send(socket, &datagram, NO_WAIT));
         }
     }
 
     /// Sends the handle and what `put` sends together, so that no other message comes between.
-    pub(super) fn hand_over(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
+    pub(super) fn send_control(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
         let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
         let Ok(datagram) = Message::Control { handle }.datagram() else { return };
         if put(ours.as_fd()) {
@@ -82,51 +82,56 @@ impl Channel {
     }
 
     /// Asks for a filter, and waits for the answer.
-    pub(super) fn request(&self, handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
-        self.request_of(handle, filter, PATIENCE)
+    pub(super) fn request(&self, handle: u64, filter: Option<&Program>) -> Result<(), FilterRefusal> {
+        self.request_of(handle, filter, REPLY_TIMEOUT)
     }
 
-    fn request_of(&self, handle: u64, filter: Option<&Program>, patience: Duration) -> Result<(), Refused> {
+    fn request_of(
+        &self,
+        handle: u64,
+        filter: Option<&Program>,
+        timeout: Duration,
+    ) -> Result<(), FilterRefusal> {
         // Its holder may have been left by siglongjmp(3).
-        let _turn = lock_within(&self.turn, patience).ok_or_else(gone)?;
+        let _request_lock = lock_within(&self.request_lock, timeout).ok_or_else(no_reply)?;
         let socket = self.socket.get().filter(|_| !self.is_silent.load(Ordering::Relaxed));
-        let socket = socket.ok_or_else(gone)?;
+        let socket = socket.ok_or_else(no_reply)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        let malformed = |malformed: Malformed| Refused::Unchanged(malformed.to_string());
+        let malformed = |malformed: Malformed| FilterRefusal::Unchanged(malformed.to_string());
         // Nothing is requested before the runner has answered once: nearly always one that answers now also
         // does so a moment later.
         let call = Message::Call { request }.datagram().map_err(malformed)?;
-        retry_on_intr(|| send(socket, &call, QUIETLY)).map_err(|_| gone())?;
-        if await_reply(socket, request, patience).is_none() {
+        retry_on_intr(|| send(socket, &call, NO_WAIT)).map_err(|_| no_reply())?;
+        if await_reply(socket, request, timeout).is_none() {
             self.is_silent.store(true, Ordering::Relaxed);
-            return Err(gone());
+            return Err(no_reply());
         }
         let instructions = filter.map(|filter| filter.instructions().to_vec());
         let message = Message::FilterRequest(FilterRequest { handle, request, instructions });
         let datagram = message.datagram().map_err(malformed)?;
-        retry_on_intr(|| send(socket, &datagram, QUIETLY)).map_err(|_| gone())?;
-        match await_reply(socket, request, patience) {
+        retry_on_intr(|| send(socket, &datagram, NO_WAIT)).map_err(|_| no_reply())?;
+        match await_reply(socket, request, timeout) {
             Some(Reply::Loaded { .. }) => Ok(()),
-            Some(Reply::Refused { why, .. }) => Err(Refused::Unchanged(why)),
+            Some(Reply::Refused { why, .. }) => Err(FilterRefusal::Unchanged(why)),
             Some(Reply::Here { .. }) | None => {
                 self.is_silent.store(true, Ordering::Relaxed);
                 // The runner removes a filter whose answer it cannot deliver.
                 let _ = shutdown(socket, Shutdown::Read);
-                Err(Refused::InDoubt)
+                Err(FilterRefusal::Uncertain)
             }
         }
     }
 }
 
-fn gone() -> Refused {
-    Refused::Unchanged(
+fn no_reply() -> FilterRefusal {
+    FilterRefusal::Unchanged(
         "loading it takes privileges that the program has given up, and 'nocopy run' does not answer".into(),
     )
 }
 
 /// The reply to a request; `None` if the socket is closed, or the reply does not arrive in time.
-fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Duration) -> Option<Reply> {
-    let deadline = Instant::now() + patience;
+fn await_reply(socket: BorrowedFd<'_>, request: u64, timeout: Duration) -> Option<Reply> {
+    let deadline = Instant::now() + timeout;
     let mut buffer = vec![0; REPLY_BYTES];
     loop {
         match retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)) {
@@ -166,8 +171,8 @@ fn send_with(
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "room for one");
     let parts = [IoSlice::new(datagram)];
     retry_on_intr(|| match to {
-        Some(to) => sendmsg_addr(socket, to, &parts, &mut control, QUIETLY),
-        None => sendmsg(socket, &parts, &mut control, QUIETLY),
+        Some(to) => sendmsg_addr(socket, to, &parts, &mut control, NO_WAIT),
+        None => sendmsg(socket, &parts, &mut control, NO_WAIT),
     })?;
     Ok(())
 }
@@ -216,7 +221,7 @@ mod tests {
     use super::*;
 
     /// A channel, and the end that `nocopy run` has.
-    fn joined() -> (Channel, OwnedFd) {
+    fn joined_channel() -> (Channel, OwnedFd) {
         let (theirs, shared) = pair().unwrap();
         let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
         // SAFETY: open until the end of this function, and not used afterwards.
@@ -241,7 +246,7 @@ mod tests {
         assert_eq!(bytes, by_address(8, &Message::Join(join).datagram().unwrap()));
         assert_eq!(descriptors.len(), 1);
         let closed = Message::Closed(Closed { handle: 1, counts: Counts::default(), sending: None });
-        channel.say(&closed);
+        channel.send_message(&closed);
         assert_eq!(receive(&descriptors[0]).0, closed);
     }
 
@@ -273,11 +278,11 @@ mod tests {
 
     #[test]
     fn a_request_is_answered_by_its_own_reply() {
-        let (channel, theirs) = joined();
+        let (channel, theirs) = joined_channel();
         let runner = thread::spawn(move || {
             for loads in [true, false] {
                 let (Message::Call { request }, _) = receive(&theirs) else { panic!("a call") };
-                send(&theirs, &Reply::Here { request }.datagram().unwrap(), QUIETLY).unwrap();
+                send(&theirs, &Reply::Here { request }.datagram().unwrap(), NO_WAIT).unwrap();
                 let (Message::FilterRequest(asked), _) = receive(&theirs) else { panic!("a request") };
                 assert_eq!((asked.handle, asked.program().unwrap()), (5, Some(filter())));
                 let request = asked.request;
@@ -288,66 +293,67 @@ mod tests {
                     Reply::Refused { request, why: clip("too long") }
                 };
                 for reply in [stale, reply] {
-                    send(&theirs, &reply.datagram().unwrap(), QUIETLY).unwrap();
+                    send(&theirs, &reply.datagram().unwrap(), NO_WAIT).unwrap();
                 }
             }
             theirs
         });
         assert_eq!(channel.request(5, Some(&filter())), Ok(()));
-        assert_eq!(channel.request(5, Some(&filter())), Err(Refused::Unchanged("too long".into())));
+        assert_eq!(channel.request(5, Some(&filter())), Err(FilterRefusal::Unchanged("too long".into())));
         runner.join().unwrap();
     }
 
     #[test]
-    fn who_is_not_there_any_more_is_not_waited_for() {
-        let (channel, theirs) = joined();
+    fn a_closed_channel_is_not_waited_for() {
+        let (channel, theirs) = joined_channel();
         drop(theirs);
         let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
-        channel.say(&Message::Closed(closed)); // without SIGPIPE, which would be seen only if it were not ignored: see run.rs
-        assert_eq!(channel.request(1, None), Err(gone()));
+        // Without SIGPIPE, which would be seen only if it were not ignored: see run.rs.
+        channel.send_message(&Message::Closed(closed));
+        assert_eq!(channel.request(1, None), Err(no_reply()));
     }
 
     /// Otherwise a filter could be installed later although the program was told that it is not.
     #[test]
-    fn who_does_not_answer_is_not_asked_for_anything() {
-        let (channel, theirs) = joined();
-        assert_eq!(channel.request_of(1, Some(&filter()), Duration::from_millis(1)), Err(gone()));
+    fn a_silent_runner_gets_no_filter_request() {
+        let (channel, theirs) = joined_channel();
+        assert_eq!(channel.request_of(1, Some(&filter()), Duration::from_millis(1)), Err(no_reply()));
         assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
-        assert_eq!(channel.request(1, None), Err(gone()));
+        assert_eq!(channel.request(1, None), Err(no_reply()));
         assert_eq!(recv(&theirs, &mut [0; 64][..], RecvFlags::DONTWAIT), Err(Errno::AGAIN));
     }
 
     /// As a runner that is stopped between its two answers.
     #[test]
-    fn a_filter_that_is_not_answered_is_in_doubt() {
-        let (channel, theirs) = joined();
-        send(&theirs, &Reply::Here { request: 0 }.datagram().unwrap(), QUIETLY).unwrap();
+    fn an_unanswered_filter_request_is_uncertain() {
+        let (channel, theirs) = joined_channel();
+        send(&theirs, &Reply::Here { request: 0 }.datagram().unwrap(), NO_WAIT).unwrap();
         let no_time = Duration::from_millis(1);
-        assert_eq!(channel.request_of(1, Some(&filter()), no_time), Err(Refused::InDoubt));
+        assert_eq!(channel.request_of(1, Some(&filter()), no_time), Err(FilterRefusal::Uncertain));
         assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
         assert!(matches!(receive(&theirs).0, Message::FilterRequest(_)));
         let late = Reply::Loaded { request: 0 }.datagram().unwrap();
-        assert_eq!(send(&theirs, &late, QUIETLY), Err(Errno::PIPE), "the runner would keep the filter");
-        assert_eq!(channel.request(1, None), Err(gone()));
-        channel.say(&Message::Control { handle: 3 });
+        assert_eq!(send(&theirs, &late, NO_WAIT), Err(Errno::PIPE), "the runner would keep the filter");
+        assert_eq!(channel.request(1, None), Err(no_reply()));
+        channel.send_message(&Message::Control { handle: 3 });
         assert_eq!(receive(&theirs).0, Message::Control { handle: 3 }, "reports still arrive");
     }
 
     #[test]
-    fn a_request_that_was_left_blocks_no_other() {
-        let (channel, _theirs) = joined();
-        std::mem::forget(channel.turn.lock());
-        assert_eq!(channel.request_of(1, None, Duration::from_millis(1)), Err(gone()));
+    fn an_abandoned_request_delays_the_next_only_briefly() {
+        let (channel, _theirs) = joined_channel();
+        std::mem::forget(channel.request_lock.lock());
+        assert_eq!(channel.request_of(1, None, Duration::from_millis(1)), Err(no_reply()));
     }
 
     #[test]
-    fn a_number_that_has_become_something_else_is_left_alone() {
-        let (channel, _theirs) = joined();
+    fn a_reused_descriptor_is_not_touched() {
+        let (channel, _theirs) = joined_channel();
         let (other, mut read) = io::pipe().map(|(read, write)| (write, read)).unwrap();
-        rustix::io::dup2(&other, &mut ManuallyDrop::new(number_of(&channel.socket))).unwrap();
-        channel.say(&Message::Control { handle: 3 });
-        assert_eq!(channel.request(3, None), Err(gone()));
-        let kept = number_of(&channel.socket);
+        rustix::io::dup2(&other, &mut ManuallyDrop::new(descriptor_of(&channel.socket))).unwrap();
+        channel.send_message(&Message::Control { handle: 3 });
+        assert_eq!(channel.request(3, None), Err(no_reply()));
+        let kept = descriptor_of(&channel.socket);
         drop(channel);
         // Still open, and nothing was written to it.
         io::Write::write_all(&mut io::PipeWriter::from(kept), b"x").unwrap();
@@ -358,7 +364,7 @@ mod tests {
     }
 
     /// The descriptor that the program has at the socket's number.
-    fn number_of(socket: &Socket) -> OwnedFd {
+    fn descriptor_of(socket: &Socket) -> OwnedFd {
         use std::os::fd::{AsRawFd, FromRawFd};
         // SAFETY: the test's own, which closes it once.
         unsafe { OwnedFd::from_raw_fd(socket.descriptor.as_raw_fd()) }

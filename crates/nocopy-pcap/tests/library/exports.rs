@@ -26,12 +26,12 @@ fn reviewed() -> (Vec<String>, String) {
 }
 
 #[test]
-fn the_library_exports_what_was_reviewed() {
+fn exports_are_those_of_the_reviewed_list() {
     assert_eq!(exported(&crate::common::our_library()), reviewed().0);
 }
 
 #[test]
-fn the_library_exports_what_the_systems_libpcap_does() {
+fn exports_are_those_of_the_systems_libpcap() {
     let libpcap = crate::common::system_library();
     let theirs = exported(&libpcap);
     let ours = exported(&crate::common::our_library()).into_iter().filter(|symbol| symbol != "T dlopen");
@@ -69,14 +69,14 @@ fn objects(library: &Path) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn programs_linked_with_the_systems_libpcap_find_its_name() {
+fn the_soname_is_that_of_the_systems_libpcap() {
     assert_eq!(soname(&crate::common::our_library()), soname(&crate::common::system_library()));
 }
 
 /// Programs that hold copies of objects were linked with the sizes that the system's have.
 #[test]
 #[cfg_attr(nocopy_sanitizer, ignore = "the address sanitizer puts room after each object")]
-fn objects_are_as_large_as_the_systems() {
+fn exported_objects_have_the_sizes_of_the_systems() {
     let theirs = objects(&crate::common::system_library());
     assert!(!theirs.is_empty(), "libpcap exports its version, at least");
     assert_eq!(objects(&crate::common::our_library()), theirs);

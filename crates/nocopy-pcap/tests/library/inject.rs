@@ -23,14 +23,14 @@ fn start(
     end: &End,
     program: &Path,
     mode: &str,
-    whose: Library,
+    library: Library,
 ) -> (Child, ChildStdin, impl Iterator<Item = String> + use<>) {
     let mut command = Command::new(program);
     command.args([end.interface(), mode]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if whose != Library::System {
+    if library != Library::System {
         command.env("LD_PRELOAD", preload(&our_library()));
     }
-    if whose == Library::Taking {
+    if library == Library::Take {
         command.env("NOCOPY_TAKE", "1");
     }
     let mut child = end.namespace().run(|| command.spawn()).unwrap();
@@ -73,66 +73,70 @@ fn is_flushed(child: &Child) -> bool {
 }
 
 /// Packet sockets of every protocol, in the network namespace of a program.
-fn hearing(child: &Child) -> usize {
+fn receiving_sockets(child: &Child) -> usize {
     let sockets = fs::read_to_string(format!("/proc/{}/net/packet", child.id())).unwrap();
     let protocol = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
     sockets.lines().filter_map(protocol).filter(|protocol| protocol == "0003").count()
 }
 
 /// Runs the program; every burst arrives while it does nothing but wait for the next.
-fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Library) {
+fn send_and_receive(lab: &Lab, program: &Path, mode: &str, library: Library) {
     let ((send, arrived), (end, over)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|scope| {
         scope.spawn(move || receive(lab.right(), &send, &over));
         arrived.recv_timeout(PATIENCE).unwrap();
-        let (mut child, mut stdin, mut said) = start(lab.left(), program, mode, whose);
-        assert_eq!(said.next().as_deref(), Some("ready"), "{mode} {whose:?}");
-        let hearing_expected = usize::from(whose != Library::Taking);
-        assert_eq!(hearing(&child), hearing_expected, "{mode} {whose:?}: something hears in vain");
-        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose != Library::Ours);
-        while bursts < BURSTS || !is_as_fast_as_can_be {
+        let (mut child, mut stdin, mut output) = start(lab.left(), program, mode, library);
+        assert_eq!(output.next().as_deref(), Some("ready"), "{mode} {library:?}");
+        let sockets_expected = usize::from(library != Library::Take);
+        assert_eq!(
+            receiving_sockets(&child),
+            sockets_expected,
+            "{mode} {library:?}: something hears in vain"
+        );
+        let (started, mut bursts, mut may_end) = (Instant::now(), 0, library != Library::Ours);
+        while bursts < BURSTS || !may_end {
             stdin.write_all(b"\n").unwrap();
             expect(&arrived, bursts * BURST..(bursts + 1) * BURST);
             bursts += 1;
-            is_as_fast_as_can_be |= is_flushed(&child);
+            may_end |= is_flushed(&child);
             assert!(started.elapsed() < PATIENCE, "{mode}: all frames went singly");
         }
         drop(stdin);
         expect(&arrived, bursts * BURST..bursts * BURST + LAST);
-        assert_eq!(said.next(), None, "{mode} {whose:?}");
-        assert!(child.wait().unwrap().success(), "{mode} {whose:?}");
+        assert_eq!(output.next(), None, "{mode} {library:?}");
+        assert!(child.wait().unwrap().success(), "{mode} {library:?}");
         drop(end);
     });
 }
 
 #[test]
-fn the_same_frames_arrive_however_the_program_ends() {
+fn all_frames_arrive_whichever_way_the_program_ends() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let scratch = Scratch::new("inject");
     let program = compile("inject", &scratch);
     for mode in ["close", "exit", "fork"] {
-        for whose in [Library::System, Library::Ours, Library::Taking] {
-            send_and_receive(&lab, &program, mode, whose);
+        for library in [Library::System, Library::Ours, Library::Take] {
+            send_and_receive(&lab, &program, mode, library);
         }
     }
 }
 
 #[test]
-fn the_same_is_said_of_what_cannot_be_sent() {
+fn send_errors_are_the_same() {
     let Some(_) = nocopy_lab::lab_or_skip() else { return };
     let scratch = Scratch::new("inject-errors");
     let program = compile("inject", &scratch);
-    let said = [Library::System, Library::Ours, Library::Taking].map(|whose| {
+    let runs = [Library::System, Library::Ours, Library::Take].map(|library| {
         let lab = nocopy_lab::lab_or_skip().unwrap();
-        let (mut child, mut stdin, mut said) = start(lab.left(), &program, "errors", whose);
-        let mut lines: Vec<_> = said.by_ref().take_while(|line| line != "set it down").collect();
+        let (mut child, mut stdin, mut output) = start(lab.left(), &program, "errors", library);
+        let mut lines: Vec<_> = output.by_ref().take_while(|line| line != "set it down").collect();
         lab.left().set_down().unwrap();
         stdin.write_all(b"\n").unwrap();
-        lines.extend(said);
+        lines.extend(output);
         assert!(child.wait().unwrap().success(), "{lines:#?}");
         lines
     });
-    assert!(said[0].len() >= 15, "{:#?}", said[0]);
-    assert_eq!(said[0], said[1]);
-    assert_eq!(said[0], said[2], "taking");
+    assert!(runs[0].len() >= 15, "{:#?}", runs[0]);
+    assert_eq!(runs[0], runs[1]);
+    assert_eq!(runs[0], runs[2], "taking");
 }

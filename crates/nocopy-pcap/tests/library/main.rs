@@ -1,14 +1,14 @@
 //! Programs that were linked with libpcap run with this library in its place.
 #![allow(missing_docs)]
 
-mod alone;
-mod capturing;
+mod c_programs;
 mod common;
+mod comparison;
+mod debian_programs;
+mod debian_take;
 mod exports;
 mod inject;
 mod names;
-mod old_programs;
-mod others;
+mod own_behaviour;
 mod take;
-mod taking;
 mod tcpdump;

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::alone::ONLY_OURS;
 use crate::common::{Library, Scratch, compile, compile_with, run, system_library, with_ours};
+use crate::own_behaviour::ONLY_OURS;
 
 /// The system's libpcap as Fedora, Arch, Alpine and openSUSE have it: under another name, also in its own
 /// header.
@@ -24,10 +24,10 @@ fn libpcap_of_others(scratch: &Scratch) -> PathBuf {
 fn programs_linked_with_another_name_of_libpcap_use_this_library() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let scratch = Scratch::new("renamed");
-    let program = compile_with("alone", &scratch, &libpcap_of_others(&scratch));
-    let told = run(&program, Library::Ours, &lab);
-    assert_eq!(told.lines[..ONLY_OURS.len()], ONLY_OURS, "{told:#?}");
-    assert!(told.status.success(), "{told:#?}");
+    let program = compile_with("own_behaviour", &scratch, &libpcap_of_others(&scratch));
+    let output = run(&program, Library::Ours, &lab);
+    assert_eq!(output.lines[..ONLY_OURS.len()], ONLY_OURS, "{output:#?}");
+    assert!(output.status.success(), "{output:#?}");
 }
 
 #[test]
@@ -45,21 +45,21 @@ fn programs_that_open_libpcap_by_any_name_get_this_library() {
         other.as_os_str(),
     ];
     let output = with_ours(&program).args(names).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     let expected =
         names.map(|name| format!("{}: libnocopy_pcap.so of libpcap version", Path::new(name).display()));
-    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A program that can do without libpcap is not given one that ends it at the first call.
 #[test]
-fn without_the_systems_libpcap_a_program_finds_what_there_is() {
+fn without_the_systems_libpcap_dlopen_finds_none() {
     let scratch = Scratch::new("absent");
     let program = compile_with("names", &scratch, Path::new("-ldl"));
     let absent = scratch.path().join("libpcap.so.2");
     let mut command = with_ours(&program);
     let output =
         command.arg(&absent).env("NOCOPY_SYSTEM_LIBPCAP", "/nonexistent/libpcap.so").output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("{}: none\n", absent.display()));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(stdout, format!("{}: none\n", absent.display()));
 }

@@ -4,62 +4,62 @@
 use crate::common::{Library, Scratch, Wire};
 
 #[test]
-fn what_comes_in_is_the_same() {
-    crate::common::compare_with("take", Library::Taking);
+fn incoming_packets_are_the_same() {
+    crate::common::compare_with("take", Library::Take);
 }
 
 #[test]
 fn forks_are_the_same() {
-    crate::common::compare_with("fork", Library::Taking);
+    crate::common::compare_with("fork", Library::Take);
 }
 
 #[test]
 fn errors_are_the_same() {
-    crate::common::compare_with("tolerance", Library::Taking);
+    crate::common::compare_with("errors", Library::Take);
 }
 
 #[test]
-fn a_call_that_is_left_by_longjmp_ends() {
-    crate::common::compare_with("left", Library::Taking);
-    crate::common::compare_with("left", Library::Ours);
+fn a_call_left_by_longjmp_leaves_the_handle_usable() {
+    crate::common::compare_with("longjmp", Library::Take);
+    crate::common::compare_with("longjmp", Library::Ours);
 }
 
 #[test]
-fn threads_may_leave_calls_in_every_way() {
-    crate::common::compare_with("leaving", Library::Ours);
-    crate::common::compare_with("leaving", Library::Taking);
+fn threads_that_end_in_a_call_leave_the_handle_usable() {
+    crate::common::compare_with("thread_ends", Library::Ours);
+    crate::common::compare_with("thread_ends", Library::Take);
 }
 
 #[test]
-fn exceptions_pass_the_library() {
+fn exceptions_pass_through_the_library() {
     crate::common::compare_with("exceptions", Library::Ours);
-    crate::common::compare_with("exceptions", Library::Taking);
+    crate::common::compare_with("exceptions", Library::Take);
 }
 
 #[test]
-fn who_sleeps_in_poll_is_told_of_an_interface_that_goes() {
-    crate::common::compare_with("polled", Library::Taking);
-    crate::common::compare_with("polled", Library::Ours);
+fn poll_wakes_up_when_the_interface_is_removed() {
+    crate::common::compare_with("interface_down", Library::Take);
+    crate::common::compare_with("interface_down", Library::Ours);
 }
 
 #[test]
-fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
-    let scratch = Scratch::new("rest");
-    let program = crate::common::compile("rest", &scratch);
+fn only_unmatched_packets_reach_the_host() {
+    let scratch = Scratch::new("unmatched");
+    let program = crate::common::compile("unmatched", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let host = Wire::open(lab.right());
-    let told = crate::common::run(&program, Library::Taking, &lab);
-    let said = |line: &str| told.lines.iter().filter(|said| said.starts_with(line)).count();
-    assert!(told.status.success(), "{told:#?}");
-    assert_eq!(said("matching: 10 packets, 900 bytes of 900"), 2, "{told:#?}");
+    let output = crate::common::run(&program, Library::Take, &lab);
+    let count_of = |line: &str| output.lines.iter().filter(|printed| printed.starts_with(line)).count();
+    assert!(output.status.success(), "{output:#?}");
+    assert_eq!(count_of("matching: 10 packets, 900 bytes of 900"), 2, "{output:#?}");
     assert_eq!(
-        (said("direction in: 0"), said("direction out: -1 direction: cannot be outgoing; ")),
+        (count_of("direction in: 0"), count_of("direction out: -1 direction: cannot be outgoing; ")),
         (1, 1),
-        "{told:#?}"
+        "{output:#?}"
     );
-    assert_eq!(said("setfilter: -1 filter: the one before cannot be removed; "), 1, "{told:#?}");
-    assert_eq!(said("a second one: 1"), 1, "{told:#?}");
-    assert_eq!((said("inject: 60"), said("arrived: 1 frames, 60 bytes")), (1, 1), "{told:#?}");
+    assert_eq!(count_of("setfilter: -1 filter: the one before cannot be removed; "), 1, "{output:#?}");
+    assert_eq!(count_of("a second one: 1"), 1, "{output:#?}");
+    assert_eq!((count_of("inject: 60"), count_of("arrived: 1 frames, 60 bytes")), (1, 1), "{output:#?}");
     // Nothing is attached to the interface any more: this reaches the host, after everything else.
     let last = crate::common::frame(lab.right(), 77, 60);
     Wire::open(lab.left()).send(&last);
@@ -78,16 +78,16 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
 
 #[test]
 fn returned_packets_are_not_received_and_undelivered_are_drops() {
-    let scratch = Scratch::new("handed");
-    let program = crate::common::compile("handed", &scratch);
+    let scratch = Scratch::new("returned");
+    let program = crate::common::compile("returned", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let told = crate::common::run(&program, Library::Taking, &lab);
-    assert!(told.status.success(), "{told:#?}");
-    let said: Vec<_> = told.lines.iter().filter(|line| line.contains(" wanted, ")).collect();
+    let output = crate::common::run(&program, Library::Take, &lab);
+    assert!(output.status.success(), "{output:#?}");
+    let lines: Vec<_> = output.lines.iter().filter(|line| line.contains(" wanted, ")).collect();
     let expected = [
         "handed back: 11 wanted, lost 0",
         "handed back from another root: 11 wanted, lost 0",
         "lost: 11 wanted, lost 1",
     ];
-    assert_eq!(said, expected, "{told:#?}");
+    assert_eq!(lines, expected, "{output:#?}");
 }

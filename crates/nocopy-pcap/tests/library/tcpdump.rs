@@ -7,10 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
-use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
-use crate::capturing::frames::{KINDS, Wire, send_kinds};
-use crate::capturing::{Case, Scene, scene};
 use crate::common::in_order;
+use crate::comparison::EndCondition::{Enough, Interrupted, Itself, Shown};
+use crate::comparison::frames::{KINDS, Wire, send_kinds};
+use crate::comparison::{Case, Fixture, fixture};
 
 const ROUNDS: u16 = 20;
 /// Frames in both directions.
@@ -19,13 +19,13 @@ const SENT: usize = 2 * (KINDS * ROUNDS as usize + 1);
 /// A user that may not capture.
 const NOBODY: u32 = 65_534;
 
-fn tcpdump_scene(name: &str) -> Option<Scene> {
-    scene(name, &["tcpdump"])
+fn tcpdump_fixture(name: &str) -> Option<Fixture> {
+    fixture(name, &["tcpdump"])
 }
 
 #[test]
-fn every_option_gives_the_same() {
-    let Some(scene) = tcpdump_scene("options") else { return };
+fn every_option_gives_the_same_output() {
+    let Some(fixture) = tcpdump_fixture("options") else { return };
     let cases = vec![
         Case::tcpdump("all", "-i nc1 -U -w file", Shown(2)),
         Case::tcpdump("interrupted", "-i nc1 -U -w file", Interrupted(2)),
@@ -44,19 +44,19 @@ fn every_option_gives_the_same() {
         Case::tcpdump("count", "-i nc1 -c 57 -w file", Enough),
         Case::tcpdump("count-text", "-i nc1 -c 3 -n -t udp port 7005", Enough),
     ];
-    let pairs = scene.start(cases);
-    send_kinds(&scene.wires(), ROUNDS);
+    let pairs = fixture.start(cases);
+    send_kinds(&fixture.wires(), ROUNDS);
     for pair in pairs {
         let name = pair.name();
-        let account = pair.compare();
-        let packets = account.packets();
+        let output = pair.compare();
+        let packets = output.packets();
         match name {
             "all" | "interrupted" | "root" | "nano" | "immediate" | "not-promiscuous" => {
-                assert_eq!(packets.len(), SENT, "{account}");
-                assert_eq!(account.counted("packets captured"), SENT as u64, "{account}");
+                assert_eq!(packets.len(), SENT, "{output}");
+                assert_eq!(output.counted("packets captured"), SENT as u64, "{output}");
             }
-            "in" | "out" => assert_eq!(packets.len(), SENT / 2, "{account}"),
-            "short" => assert!(packets.iter().all(|packet| packet.bytes.len() <= 68), "{account}"),
+            "in" | "out" => assert_eq!(packets.len(), SENT / 2, "{output}"),
+            "short" => assert!(packets.iter().all(|packet| packet.bytes.len() <= 68), "{output}"),
             _ => (),
         }
     }
@@ -64,14 +64,14 @@ fn every_option_gives_the_same() {
 
 /// Nanoseconds are given only if they were requested.
 #[test]
-fn nanoseconds_are_those_of_the_kernel() {
-    let Some(scene) = tcpdump_scene("nanoseconds") else { return };
+fn nanoseconds_are_given_only_on_request() {
+    let Some(fixture) = tcpdump_fixture("nanoseconds") else { return };
     let cases = vec![
         Case::tcpdump("nano", "-i nc1 -U --nano -w file", Shown(2)),
         Case::tcpdump("micro", "-i nc1 -U --micro -w file", Shown(2)),
     ];
-    let pairs = scene.start(cases);
-    send_kinds(&scene.wires(), ROUNDS);
+    let pairs = fixture.start(cases);
+    send_kinds(&fixture.wires(), ROUNDS);
     for pair in pairs {
         let is_nano = pair.name() == "nano";
         let ours = pair.compare();
@@ -85,8 +85,8 @@ fn nanoseconds_are_those_of_the_kernel() {
 
 /// The kernel's filter accepts the same packets, tags included, also if it is set after root is dropped.
 #[test]
-fn every_filter_lets_the_same_through() {
-    let Some(scene) = tcpdump_scene("filters") else { return };
+fn every_filter_matches_the_same_packets() {
+    let Some(fixture) = tcpdump_fixture("filters") else { return };
     let filters = [
         ("udp", "udp"),
         ("tcp", "tcp or port 9999"),
@@ -105,28 +105,28 @@ fn every_filter_lets_the_same_through() {
     ];
     let cases =
         filters.map(|(name, filter)| Case::tcpdump(name, &format!("-i nc1 -U -w file '{filter}'"), Shown(2)));
-    let pairs = scene.start(cases.into());
-    send_kinds(&scene.wires(), ROUNDS);
+    let pairs = fixture.start(cases.into());
+    send_kinds(&fixture.wires(), ROUNDS);
     for pair in pairs {
         let name = pair.name();
-        let account = pair.compare();
-        let count = account.packets().len();
-        assert!(count < SENT, "{account}");
-        assert!(count > 2 || name == "bytes", "the kernel has taken the tags out: {account}");
-        assert_eq!(account.counted("packets captured"), count as u64, "{account}");
+        let output = pair.compare();
+        let count = output.packets().len();
+        assert!(count < SENT, "{output}");
+        assert!(count > 2 || name == "bytes", "the kernel has taken the tags out: {output}");
+        assert_eq!(output.counted("packets captured"), count as u64, "{output}");
     }
 }
 
 /// Also when tcpdump has changed its user; files are full at the same packet.
 #[test]
-fn files_are_rotated_alike() {
-    let Some(scene) = tcpdump_scene("rotation") else { return };
+fn files_are_rotated_at_the_same_packet() {
+    let Some(fixture) = tcpdump_fixture("rotation") else { return };
     let cases = vec![
         Case::tcpdump("rotated", "-i nc1 -U -B 16384 -C 1 -w file", Shown(1)),
         Case::tcpdump("ring", "-i nc1 -U -B 16384 -C 1 -W 2 -w file -Z root", Shown(1)),
     ];
-    let pairs = scene.start(cases);
-    let [left, _] = scene.wires();
+    let pairs = fixture.start(cases);
+    let [left, _] = fixture.wires();
     in_order(|| {
         for number in 0..2_500_u16 {
             left.send(&left.udp(number, &[7; 1_000]));
@@ -135,20 +135,20 @@ fn files_are_rotated_alike() {
     });
     for pair in pairs {
         let is_ring = pair.name() == "ring";
-        let account = pair.compare();
-        let savefiles = account.files.len() - 2;
-        assert_eq!(savefiles, if is_ring { 2 } else { 3 }, "{account}");
-        assert_eq!(account.counted("packets captured"), 2_501, "{account}");
-        assert_eq!(account.counted("packets dropped by kernel"), 0, "{account}");
+        let output = pair.compare();
+        let savefiles = output.files.len() - 2;
+        assert_eq!(savefiles, if is_ring { 2 } else { 3 }, "{output}");
+        assert_eq!(output.counted("packets captured"), 2_501, "{output}");
+        assert_eq!(output.counted("packets dropped by kernel"), 0, "{output}");
     }
 }
 
 /// Proves that the counts asked for by a signal, while the program runs, are the same, and that it runs on.
 #[test]
-fn counts_are_told_meanwhile() {
-    let Some(scene) = tcpdump_scene("meanwhile") else { return };
-    let pairs = scene.start(vec![Case::tcpdump("asked", "-i nc1 -U -w file udp", Shown(4))]);
-    let wires = scene.wires();
+fn counts_on_a_signal_are_the_same() {
+    let Some(fixture) = tcpdump_fixture("meanwhile") else { return };
+    let pairs = fixture.start(vec![Case::tcpdump("asked", "-i nc1 -U -w file udp", Shown(4))]);
+    let wires = fixture.wires();
     send_kinds(&wires, ROUNDS);
     pairs.iter().for_each(|pair| pair.wait_for_last_frames(2));
     pairs.iter().for_each(|pair| pair.ask_for_counts());
@@ -159,28 +159,28 @@ fn counts_are_told_meanwhile() {
 }
 
 #[test]
-fn a_connection_is_seen_alike() {
-    let Some(scene) = tcpdump_scene("connection") else { return };
-    let pairs = scene.start(vec![
+fn a_tcp_connection_is_captured_the_same() {
+    let Some(fixture) = tcpdump_fixture("connection") else { return };
+    let pairs = fixture.start(vec![
         Case::tcpdump("connection", "-i nc1 -U -B 16384 -w file tcp or udp port 9999", Shown(2)),
         Case::tcpdump("connection-text", "-i nc1 -l -B 16384 -n -t -vv tcp or udp port 9999", Shown(2)),
     ]);
-    let wires = scene.wires();
+    let wires = fixture.wires();
     in_order(|| {
-        exchange(&scene);
+        exchange(&fixture);
         wires.iter().for_each(Wire::send_last);
     });
     for pair in pairs {
         let has_file = pair.name() == "connection";
-        let account = pair.compare();
-        let longest = account.packets().iter().map(|packet| packet.bytes.len()).max();
-        assert!(!has_file || longest.unwrap() > 1514, "{account}");
+        let output = pair.compare();
+        let longest = output.packets().iter().map(|packet| packet.bytes.len()).max();
+        assert!(!has_file || longest.unwrap() > 1514, "{output}");
     }
 }
 
 /// On one thread: everything fits into the receiver's buffer.
-fn exchange(scene: &Scene) {
-    let (left, right) = (scene.lab.left(), scene.lab.right());
+fn exchange(fixture: &Fixture) {
+    let (left, right) = (fixture.lab.left(), fixture.lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0))).unwrap();
     let to = listener.local_addr().unwrap();
     // On this thread, since one that is started for the namespace may be on another processor.
@@ -205,11 +205,11 @@ fn exchange(scene: &Scene) {
 
 /// A capture continues after its interface was down, and ends with the same error when it was removed.
 #[test]
-fn an_interface_that_goes_ends_it_alike() {
-    let Some(scene) = tcpdump_scene("down") else { return };
-    let (lab, wires) = (&scene.lab, scene.wires());
+fn a_removed_interface_ends_the_capture_the_same() {
+    let Some(fixture) = tcpdump_fixture("down") else { return };
+    let (lab, wires) = (&fixture.lab, fixture.wires());
     let send_last = || wires.iter().for_each(Wire::send_last);
-    let pairs = scene.start(vec![
+    let pairs = fixture.start(vec![
         Case::tcpdump("down", "-i nc1 -U -w file", Shown(6)),
         Case::tcpdump("gone", "-i nc1 -U -w file udp", Itself),
         Case::tcpdump("gone-text", "-i nc1 -l -n -t", Itself),
@@ -219,7 +219,7 @@ fn an_interface_that_goes_ends_it_alike() {
         pairs.iter().for_each(|pair| pair.wait_for_last_frames(count));
         end.set_down().unwrap();
         if count == 4 {
-            let refused = scene.start(vec![Case::refused("not-up", "-i nc1 -c 1 -w file")]);
+            let refused = fixture.start(vec![Case::refused("not-up", "-i nc1 -c 1 -w file")]);
             refused.into_iter().for_each(|pair| assert_eq!(pair.compare().code, Some(1)));
         }
         end.set_up().unwrap();
@@ -231,15 +231,15 @@ fn an_interface_that_goes_ends_it_alike() {
     goes.iter().for_each(|pair| pair.wait_for_last_frames(6));
     lab.delete_pair().unwrap();
     for pair in goes {
-        let account = pair.compare();
-        assert!(account.lines("stderr").iter().any(|line| line.contains("disappeared")), "{account}");
-        assert_eq!(account.last_frames(), 6, "{account}");
+        let output = pair.compare();
+        assert!(output.lines("stderr").iter().any(|line| line.contains("disappeared")), "{output}");
+        assert_eq!(output.last_frames(), 6, "{output}");
     }
 }
 
 #[test]
-fn what_is_refused_is_refused_alike() {
-    let Some(scene) = tcpdump_scene("refused") else { return };
+fn refusals_are_the_same() {
+    let Some(fixture) = tcpdump_fixture("refused") else { return };
     let mut cases = vec![
         Case::refused("no-interface", "-i nc9"),
         Case::refused("long-name", "-i an-interface-of-a-very-long-name"),
@@ -260,10 +260,10 @@ fn what_is_refused_is_refused_alike() {
     let mut nobody = Case::refused("not-permitted", "-i nc1 -w file");
     nobody.user = Some(NOBODY);
     cases.push(nobody);
-    for pair in scene.start(cases) {
+    for pair in fixture.start(cases) {
         let is_list = ["link-types", "time-stamp-types", "interfaces", "code", "code-vlan", "version"];
         let is_refused = !is_list.contains(&pair.name());
-        let account = pair.compare();
-        assert_eq!(account.code, Some(i32::from(is_refused)), "{account}");
+        let output = pair.compare();
+        assert_eq!(output.code, Some(i32::from(is_refused)), "{output}");
     }
 }

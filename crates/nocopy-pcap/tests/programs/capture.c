@@ -5,50 +5,50 @@ static void settings(const char *device) {
     char text[256] = "";
     pcap_t *p = pcap_create(device, text);
     printf("create: %s '%s'\n", p ? "a handle" : "none", text);
-    say(p, "snaplen", pcap_set_snaplen(p, 100));
-    say(p, "promisc", pcap_set_promisc(p, 1));
-    say(p, "timeout", pcap_set_timeout(p, 10));
-    say(p, "buffer", pcap_set_buffer_size(p, 1 << 20));
-    say(p, "no buffer", pcap_set_buffer_size(p, -1));
-    say(p, "precision 7", pcap_set_tstamp_precision(p, 7));
-    say(p, "precision", pcap_set_tstamp_precision(p, 1));
-    say(p, "time stamps 99", pcap_set_tstamp_type(p, 99));
-    say(p, "time stamps -1", pcap_set_tstamp_type(p, -1));
-    say(p, "monitor", pcap_can_set_rfmon(p));
-    say(p, "datalink before", pcap_datalink(p));
-    say(p, "activate", pcap_activate(p));
+    report(p, "snaplen", pcap_set_snaplen(p, 100));
+    report(p, "promisc", pcap_set_promisc(p, 1));
+    report(p, "timeout", pcap_set_timeout(p, 10));
+    report(p, "buffer", pcap_set_buffer_size(p, 1 << 20));
+    report(p, "no buffer", pcap_set_buffer_size(p, -1));
+    report(p, "precision 7", pcap_set_tstamp_precision(p, 7));
+    report(p, "precision", pcap_set_tstamp_precision(p, 1));
+    report(p, "time stamps 99", pcap_set_tstamp_type(p, 99));
+    report(p, "time stamps -1", pcap_set_tstamp_type(p, -1));
+    report(p, "monitor", pcap_can_set_rfmon(p));
+    report(p, "datalink before", pcap_datalink(p));
+    report(p, "activate", pcap_activate(p));
     check_library(p);
-    say(p, "activate again", pcap_activate(p));
-    say(p, "snaplen late", pcap_set_snaplen(p, 7));
-    say(p, "promisc late", pcap_set_promisc(p, 0));
-    say(p, "timeout late", pcap_set_timeout(p, 7));
-    say(p, "buffer late", pcap_set_buffer_size(p, 7));
-    say(p, "rfmon late", pcap_set_rfmon(p, 0));
-    say(p, "immediate late", pcap_set_immediate_mode(p, 0));
-    say(p, "precision late", pcap_set_tstamp_precision(p, 0));
-    say(p, "type late", pcap_set_tstamp_type(p, 0));
-    say(p, "protocol late", pcap_set_protocol_linux(p, 0));
+    report(p, "activate again", pcap_activate(p));
+    report(p, "snaplen late", pcap_set_snaplen(p, 7));
+    report(p, "promisc late", pcap_set_promisc(p, 0));
+    report(p, "timeout late", pcap_set_timeout(p, 7));
+    report(p, "buffer late", pcap_set_buffer_size(p, 7));
+    report(p, "rfmon late", pcap_set_rfmon(p, 0));
+    report(p, "immediate late", pcap_set_immediate_mode(p, 0));
+    report(p, "precision late", pcap_set_tstamp_precision(p, 0));
+    report(p, "type late", pcap_set_tstamp_type(p, 0));
+    report(p, "protocol late", pcap_set_protocol_linux(p, 0));
     printf("snapshot %d, bufsize %d, precision %d, swapped %d, version %d.%d, file %d, ext %d\n", pcap_snapshot(p),
            pcap_bufsize(p), pcap_get_tstamp_precision(p), pcap_is_swapped(p), pcap_major_version(p), pcap_minor_version(p),
            pcap_file(p) != NULL, pcap_datalink_ext(p));
     int *list, count = pcap_list_datalinks(p, &list);
     for (int i = 0; i < count; i++) printf("link type %d\n", list[i]);
     pcap_free_datalinks(list);
-    say(p, "datalink", pcap_datalink(p));
-    say(p, "datalink 12", pcap_set_datalink(p, 12));
-    say(p, "datalink 9999", pcap_set_datalink(p, 9999));
-    say(p, "datalink -1", pcap_set_datalink(p, -1));
-    say(p, "docsis", pcap_set_datalink(p, 143));
-    say(p, "datalink", pcap_datalink(p));
-    say(p, "ethernet", pcap_set_datalink(p, 1));
-    say(p, "nonblock", pcap_getnonblock(p, text));
-    say(p, "direction 9", pcap_setdirection(p, 9));
+    report(p, "datalink", pcap_datalink(p));
+    report(p, "datalink 12", pcap_set_datalink(p, 12));
+    report(p, "datalink 9999", pcap_set_datalink(p, 9999));
+    report(p, "datalink -1", pcap_set_datalink(p, -1));
+    report(p, "docsis", pcap_set_datalink(p, 143));
+    report(p, "datalink", pcap_datalink(p));
+    report(p, "ethernet", pcap_set_datalink(p, 1));
+    report(p, "nonblock", pcap_getnonblock(p, text));
+    report(p, "direction 9", pcap_setdirection(p, 9));
     printf("descriptors %d %d, select %d\n", pcap_fileno(p) >= 0, pcap_fileno(p) == pcap_get_selectable_fd(p),
            pcap_get_required_select_timeout(p) != NULL);
-    ask("send 20");
+    request("send 20");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
-    tell("cut", &seen);
+    report(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+    report_packets("cut", &seen);
     pcap_close(p);
 }
 
@@ -57,29 +57,29 @@ static void immediate(const char *device) {
     char text[256] = "";
     for (int timeout_ms = 200000; timeout_ms > 0; timeout_ms -= 199990) {
         pcap_t *p = pcap_create(device, text);
-        say(p, "immediate", pcap_set_immediate_mode(p, 1));
-        say(p, "timeout", pcap_set_timeout(p, timeout_ms));
+        report(p, "immediate", pcap_set_immediate_mode(p, 1));
+        report(p, "timeout", pcap_set_timeout(p, timeout_ms));
         pcap_set_promisc(p, 1);
-        say(p, "activate", pcap_activate(p));
+        report(p, "activate", pcap_activate(p));
         check_library(p);
         struct seen seen = {0};
         for (unsigned sent = 0; sent < 30; sent += 3) {
-            ask("send 3");
+            request("send 3");
             while (seen.packets < sent + 3 && pcap_dispatch(p, -1, on_packet, (unsigned char *)&seen) >= 0) {}
         }
-        tell("at once", &seen);
-        ask("vlan 4 7");
+        report_packets("at once", &seen);
+        request("vlan 4 7");
         struct seen tagged = {0};
-        say(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&tagged));
-        tell("tagged", &tagged);
+        report(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&tagged));
+        report_packets("tagged", &tagged);
         filter(p, "udp port 7");
-        ask("udp 10 9");
-        ask("udp 10 7");
+        request("udp 10 9");
+        request("udp 10 7");
         struct seen matching = {0};
-        say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&matching));
-        tell("matching", &matching);
+        report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&matching));
+        report_packets("matching", &matching);
         struct pcap_stat stat;
-        say(p, "stats", pcap_stats(p, &stat));
+        report(p, "stats", pcap_stats(p, &stat));
         printf("dropped %u\n", stat.ps_drop);
         pcap_close(p);
     }
@@ -88,58 +88,58 @@ static void immediate(const char *device) {
 static void counts(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {0};
-    ask("send 500");
+    request("send 500");
     for (int left = 500, got; left > 0; left -= got) {
         got = pcap_dispatch(p, left > 7 ? 7 : left, on_packet, (unsigned char *)&seen);
-        if (got < 0 || got > 7) { say(p, "dispatch", got); break; }
+        if (got < 0 || got > 7) { report(p, "dispatch", got); break; }
     }
-    tell("by sevens", &seen);
-    ask("send 300");
+    report_packets("by sevens", &seen);
+    request("send 300");
     struct seen all = {0};
     while (all.packets < 300 && pcap_dispatch(p, -1, on_packet, (unsigned char *)&all) >= 0) {}
-    tell("all there are", &all);
+    report_packets("all there are", &all);
     struct pcap_stat stat;
-    say(p, "stats", pcap_stats(p, &stat));
+    report(p, "stats", pcap_stats(p, &stat));
     printf("received %u, dropped %u, by the interface %u\n", stat.ps_recv, stat.ps_drop, stat.ps_ifdrop);
     char text[256] = "";
-    say(p, "set nonblock", pcap_setnonblock(p, 1, text));
-    say(p, "get nonblock", pcap_getnonblock(p, text));
+    report(p, "set nonblock", pcap_setnonblock(p, 1, text));
+    report(p, "get nonblock", pcap_getnonblock(p, text));
     printf("descriptor %d\n", (fcntl(pcap_fileno(p), F_GETFL) & O_NONBLOCK) != 0);
-    say(p, "nothing", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    report(p, "nothing", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
     struct pcap_pkthdr *header;
     const unsigned char *bytes;
-    say(p, "nothing next", pcap_next_ex(p, &header, &bytes));
+    report(p, "nothing next", pcap_next_ex(p, &header, &bytes));
     pcap_breakloop(p);
-    say(p, "nothing, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
-    ask("send 5");
+    report(p, "nothing, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    request("send 5");
     struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
     printf("poll %d\n", poll(&wait, 1, 60000));
-    say(p, "packets, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    report(p, "packets, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
     struct seen late = {0};
     while (late.packets < 5) pcap_dispatch(p, 1, on_packet, (unsigned char *)&late);
-    tell("one by one", &late);
+    report_packets("one by one", &late);
     printf("unreadable then: %d\n", poll(&wait, 1, 0));
-    say(p, "block", pcap_setnonblock(p, 0, text));
+    report(p, "block", pcap_setnonblock(p, 0, text));
     pcap_close(p);
 }
 
 static void one_by_one(const char *device) {
     pcap_t *p = opened(device);
-    ask("send 100");
+    request("send 100");
     struct seen seen = {0};
     struct pcap_pkthdr *header;
     const unsigned char *bytes;
     while (seen.packets < 50) {
         int result = pcap_next_ex(p, &header, &bytes);
-        if (result == 1) see(&seen, header, bytes);
-        else if (result) { say(p, "next_ex", result); break; }
+        if (result == 1) count_packet(&seen, header, bytes);
+        else if (result) { report(p, "next_ex", result); break; }
     }
     struct pcap_pkthdr mine;
     while (seen.packets < 100) {
         bytes = pcap_next(p, &mine);
-        if (bytes) see(&seen, &mine, bytes);
+        if (bytes) count_packet(&seen, &mine, bytes);
     }
-    tell("next", &seen);
+    report_packets("next", &seen);
     struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
     printf("readable after the last: %d\n", poll(&wait, 1, 0));
     pcap_close(p);
@@ -149,36 +149,36 @@ static void filters(const char *device) {
     pcap_t *p = opened(device);
     filter(p, "udp port 7");
     filter(p, "not a filter");
-    say(p, "no filter", pcap_setfilter(p, NULL));
+    report(p, "no filter", pcap_setfilter(p, NULL));
     struct bpf_insn unknown[] = {{0xfff, 0, 0, 0}};
     struct bpf_program none = {0, NULL}, bad = {1, unknown};
-    say(p, "empty", pcap_setfilter(p, &none));
-    say(p, "unknown", pcap_setfilter(p, &bad));
-    ask("udp 10 9");
-    ask("udp 10 7");
-    ask("vlan 10 7");
+    report(p, "empty", pcap_setfilter(p, &none));
+    report(p, "unknown", pcap_setfilter(p, &bad));
+    request("udp 10 9");
+    request("udp 10 7");
+    request("vlan 10 7");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
-    tell("port 7", &seen);
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    report_packets("port 7", &seen);
     // What waits is of the old filter: it is looked at by the new one.
-    ask("udp 10 7");
-    ask("udp 10 7");
+    request("udp 10 7");
+    request("udp 10 7");
     filter(p, "udp port 11");
-    ask("udp 5 11");
+    request("udp 5 11");
     struct seen after = {0};
-    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
-    tell("port 11", &after);
+    report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
+    report_packets("port 11", &after);
     filter(p, "vlan and udp port 7");
-    ask("vlan 5 7");
+    request("vlan 5 7");
     struct seen tagged = {0};
-    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
-    tell("tagged", &tagged);
+    report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
+    report_packets("tagged", &tagged);
     filter(p, "");
-    ask("vlan 5 9");
-    ask("send 5");
+    request("vlan 5 9");
+    request("send 5");
     struct seen all = {0};
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
-    tell("all", &all);
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
+    report_packets("all", &all);
     pcap_close(p);
 }
 
@@ -195,25 +195,25 @@ static void tags(const char *device) {
             sum = sum * 31 + program.bf_insns[j].code * 7 + program.bf_insns[j].k + program.bf_insns[j].jt * 3 + program.bf_insns[j].jf;
         printf("%s: %u instructions, sum %08x\n", expressions[i], program.bf_len, sum);
         filter(p, "udp port 7");
-        ask("vlan 5 7");
-        ask("udp 5 7");
-        ask("send 3");
-        say(p, expressions[i], pcap_setfilter(p, &program)); // for those that wait, and then for those that come
+        request("vlan 5 7");
+        request("udp 5 7");
+        request("send 3");
+        report(p, expressions[i], pcap_setfilter(p, &program)); // for those that wait, and then for those that come
         pcap_freecode(&program);
-        ask("vlan 5 7");
-        ask("udp 5 7");
+        request("vlan 5 7");
+        request("udp 5 7");
         filter(p, "udp port 11");
-        ask("udp 1 11");
+        request("udp 1 11");
         struct seen some = {0};
-        say(p, "loop", pcap_loop(p, 1, on_packet, (unsigned char *)&some));
-        tell("the last", &some);
+        report(p, "loop", pcap_loop(p, 1, on_packet, (unsigned char *)&some));
+        report_packets("the last", &some);
     }
     filter(p, "udp port 7");
-    ask("vlan 10 7");
-    ask("udp 10 7");
+    request("vlan 10 7");
+    request("udp 10 7");
     struct seen both = {0};
-    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&both));
-    tell("with tags and without", &both);
+    report(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&both));
+    report_packets("with tags and without", &both);
     pcap_close(p);
 }
 
@@ -224,10 +224,10 @@ static void waiting(const char *device) {
     const unsigned matching[] = {6, 2, 5, 11, 0, 6};
     for (int i = 0; i < 6; i++) {
         pcap_t *p = opened(device);
-        ask("vlan 4 7");
-        ask("udp 5 7");
-        ask("vlan 2 9");
-        ask("send 7");
+        request("vlan 4 7");
+        request("udp 5 7");
+        request("vlan 2 9");
+        request("send 7");
         filter(p, expressions[i]);
         struct seen seen = {0};
         char text[256];
@@ -238,7 +238,7 @@ static void waiting(const char *device) {
             quiet = got ? 0 : quiet + 1;
             poll(&wait, 1, 40);
         }
-        tell(expressions[i], &seen);
+        report_packets(expressions[i], &seen);
         pcap_close(p);
     }
 }
@@ -247,7 +247,7 @@ static void waiting(const char *device) {
 static void set_on_a_full_disk(pcap_t *p, struct bpf_program *program) {
     int before = dup(2), full = open("/dev/full", O_WRONLY);
     dup2(full, 2);
-    say(p, "long", pcap_setfilter(p, program));
+    report(p, "long", pcap_setfilter(p, program));
     dup2(before, 2);
     close(before);
     close(full);
@@ -266,17 +266,17 @@ static void long_filters(const char *device) {
     pcap_t *p = opened(device);
     filter(p, "udp port 9");
     set_on_a_full_disk(p, &program);
-    ask("udp 5 9");
-    ask("vlan 5 7");
-    ask("udp 5 7");
+    request("udp 5 9");
+    request("vlan 5 7");
+    request("udp 5 7");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
-    tell("by the library", &seen);
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    report_packets("by the library", &seen);
     filter(p, "udp port 9");
-    ask("udp 5 7");
-    ask("udp 5 9");
-    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&seen));
-    tell("by the kernel again", &seen);
+    request("udp 5 7");
+    request("udp 5 9");
+    report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&seen));
+    report_packets("by the kernel again", &seen);
     int yes = 1;
     setsockopt(pcap_fileno(p), SOL_SOCKET, SO_LOCK_FILTER, &yes, sizeof yes);
     filter(p, "udp port 7");
@@ -289,32 +289,32 @@ static void cut(const char *device) {
     pcap_t *p = pcap_create(device, text);
     pcap_set_snaplen(p, 96);
     pcap_set_timeout(p, 10);
-    say(p, "activate", pcap_activate(p));
+    report(p, "activate", pcap_activate(p));
     check_library(p);
-    ask("send 20");
-    ask("vlan 3 7");
+    request("send 20");
+    request("vlan 3 7");
     filter(p, "greater 500 and ether proto 0x88b5");
-    ask("send 20");
+    request("send 20");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
-    tell("greater", &seen);
+    report(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+    report_packets("greater", &seen);
     pcap_close(p);
 }
 
 // A packet changes the filter: those behind it are looked at by the new one, also those that wait.
 static void on_packet_set(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
-    see(seen, header, bytes);
+    count_packet(seen, header, bytes);
     if (seen->packets == 3) filter(seen->handle, "udp port 11");
 }
 
 static void changes(const char *device) {
     pcap_t *p = opened(device);
-    ask("udp 10 7");
-    ask("udp 4 11");
+    request("udp 10 7");
+    request("udp 4 11");
     struct seen seen = {.handle = p};
-    say(p, "loop", pcap_loop(p, 7, on_packet_set, (unsigned char *)&seen));
-    tell("three and four", &seen);
+    report(p, "loop", pcap_loop(p, 7, on_packet_set, (unsigned char *)&seen));
+    report_packets("three and four", &seen);
     pcap_close(p);
 }
 
@@ -322,19 +322,19 @@ static void directions(const char *device) {
     pcap_t *p = opened(device), *other = opened(device);
     unsigned char frame[80] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5, 1, 2, 3};
     for (int direction = 0; direction < 3; direction++) {
-        say(p, "direction", pcap_setdirection(p, direction));
-        ask("send 3");
-        for (int i = 0; i < 3; i++) say(other, "inject", pcap_inject(other, frame, sizeof frame));
-        ask("receive 3");
+        report(p, "direction", pcap_setdirection(p, direction));
+        request("send 3");
+        for (int i = 0; i < 3; i++) report(other, "inject", pcap_inject(other, frame, sizeof frame));
+        request("receive 3");
         struct seen seen = {0};
-        say(p, "loop", pcap_loop(p, direction ? 3 : 6, on_packet, (unsigned char *)&seen));
-        tell("seen", &seen);
+        report(p, "loop", pcap_loop(p, direction ? 3 : 6, on_packet, (unsigned char *)&seen));
+        report_packets("seen", &seen);
     }
     // What a handle sends does not come back to it.
     struct seen own = {0};
-    ask("send 1");
-    say(other, "loop", pcap_loop(other, 10, on_packet, (unsigned char *)&own));
-    tell("of the one that sent", &own);
+    request("send 1");
+    report(other, "loop", pcap_loop(other, 10, on_packet, (unsigned char *)&own));
+    report_packets("of the one that sent", &own);
     pcap_close(p);
     pcap_close(other);
 }
@@ -346,14 +346,14 @@ static void files(const char *device) {
     pcap_dumper_t *bad = pcap_dump_open(p, "/nonexistent/file");
     printf("bad file %d: %s\n", bad != NULL, pcap_geterr(p));
     pcap_dumper_t *dumper = pcap_dump_open(p, path);
-    ask("send 50");
-    say(p, "loop", pcap_loop(p, 50, pcap_dump, (unsigned char *)dumper));
+    request("send 50");
+    report(p, "loop", pcap_loop(p, 50, pcap_dump, (unsigned char *)dumper));
     pcap_dump_close(dumper);
     pcap_close(p);
     p = pcap_open_offline(path, text);
     struct seen seen = {0};
-    say(p, "offline", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
-    tell("file", &seen);
+    report(p, "offline", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    report_packets("file", &seen);
     printf("snapshot %d, link type %d\n", pcap_snapshot(p), pcap_datalink(p));
     pcap_close(p);
     unlink(path);

@@ -4,7 +4,7 @@
 
 static void on_packet_close(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
-    see(seen, header, bytes);
+    count_packet(seen, header, bytes);
     if (seen->packets == 3) pcap_close(seen->handle);
 }
 
@@ -12,23 +12,23 @@ static void by_callback(const char *device) {
     int before = descriptors();
     pcap_t *p = opened(device);
     struct seen seen = {.handle = p};
-    ask("send 5");
+    request("send 5");
     printf("loop: %d\n", pcap_loop(p, -1, on_packet_close, (unsigned char *)&seen));
-    tell("until closed", &seen);
+    report_packets("until closed", &seen);
     printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
 }
 
 static sem_t reads;
 
 static void on_packet_tell(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
-    see((struct seen *)user, header, bytes);
+    count_packet((struct seen *)user, header, bytes);
     sem_post(&reads);
 }
 
 // Not before the call has read, and sleeps for more: nobody may read from a handle that was closed before.
 static void *close_it(void *handle) {
     while (sem_wait(&reads)) {}
-    wait_for_sleeper();
+    wait_until_polling();
     pcap_close(handle);
     return NULL;
 }
@@ -38,7 +38,7 @@ static void by_thread(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {0};
     sem_init(&reads, 0, 0);
-    ask("send 1");
+    request("send 1");
     pthread_t closer;
     pthread_create(&closer, NULL, close_it, p);
     printf("loop: %d\n", pcap_loop(p, -1, on_packet_tell, (unsigned char *)&seen));
@@ -54,7 +54,7 @@ static void on_signal(int number) {
 }
 
 static void *signal_it(void *thread) {
-    wait_for_sleeper();
+    wait_until_polling();
     pthread_kill(*(pthread_t *)thread, SIGUSR1);
     return NULL;
 }

@@ -35,8 +35,8 @@ static void *catch_in_thread(void *handle) {
 }
 
 static void finish(pcap_t *p, int before) {
-    ask("send 5");
-    say(p, "read again", pcap_loop(p, -1, on_packet_last, (unsigned char *)p));
+    request("send 5");
+    report(p, "read again", pcap_loop(p, -1, on_packet_last, (unsigned char *)p));
     pcap_close(p);
     printf("nothing is left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
 }
@@ -47,13 +47,13 @@ int main(int argc, char **argv) {
     int before = descriptors();
     for (int is_loop = 0; is_loop < 2; is_loop++) {
         pcap_t *p = opened(argv[1]);
-        ask("send 5");
+        request("send 5");
         catch_it(p, is_loop);
         catch_it(p, is_loop);
         finish(p, before);
     }
     pcap_t *p = opened(argv[1]);
-    ask("send 5");
+    request("send 5");
     pthread_t thread;
     pthread_create(&thread, NULL, catch_in_thread, p);
     pthread_join(thread, NULL);

@@ -10,21 +10,21 @@ static int ends(pid_t child) {
 static void child_closes(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {0};
-    ask("send 30");
+    request("send 30");
     // In the middle of a block.
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
     pid_t child = fork();
     if (child == 0) {
         pcap_close(p);
         _exit(0);
     }
     printf("child: %d\n", ends(child));
-    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
-    ask("send 2000");
-    say(p, "loop", pcap_loop(p, 2000, on_packet, (unsigned char *)&seen));
-    tell("parent", &seen);
+    report(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+    request("send 2000");
+    report(p, "loop", pcap_loop(p, 2000, on_packet, (unsigned char *)&seen));
+    report_packets("parent", &seen);
     struct pcap_stat stat;
-    say(p, "stats", pcap_stats(p, &stat));
+    report(p, "stats", pcap_stats(p, &stat));
     printf("received %u, dropped %u\n", stat.ps_recv, stat.ps_drop);
     pcap_close(p);
 }
@@ -36,32 +36,32 @@ static void child_exits(const char *device) {
     pid_t child = fork();
     if (child == 0) exit(0);
     printf("child: %d\n", ends(child));
-    ask("send 10");
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
-    tell("parent", &seen);
+    request("send 10");
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    report_packets("parent", &seen);
     pcap_close(p);
 }
 
 static void child_reads(const char *device) {
     pcap_t *p = opened(device);
     filter(p, "udp port 7");
-    ask("udp 20 9");
-    ask("udp 20 7");
+    request("udp 20 9");
+    request("udp 20 7");
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         struct seen seen = {0};
-        say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
-        tell("child", &seen);
+        report(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+        report_packets("child", &seen);
         filter(p, "udp port 11");
         unsigned char frame[60] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5};
-        say(p, "inject", pcap_inject(p, frame, sizeof frame));
+        report(p, "inject", pcap_inject(p, frame, sizeof frame));
         pcap_close(p);
         fflush(stdout);
         _exit(3);
     }
     printf("child: %d\n", ends(child));
-    printf("sent: %s\n", ask("receive 1"));
+    printf("sent: %s\n", request("receive 1"));
     pcap_close(p);
 }
 
@@ -73,15 +73,15 @@ static void daemons(const char *device) {
     if (first == 0) {
         if (fork() > 0) _exit(0);
         struct seen seen = {0};
-        ask("send 600");
-        say(p, "loop", pcap_loop(p, 600, on_packet, (unsigned char *)&seen));
-        tell("daemon", &seen);
+        request("send 600");
+        report(p, "loop", pcap_loop(p, 600, on_packet, (unsigned char *)&seen));
+        report_packets("daemon", &seen);
         pcap_close(p);
         p = opened(device);
-        ask("send 5");
+        request("send 5");
         struct seen again = {0};
-        say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&again));
-        tell("daemon's own", &again);
+        report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&again));
+        report_packets("daemon's own", &again);
         pcap_close(p);
         exit(0);
     }
@@ -92,7 +92,7 @@ static void daemons(const char *device) {
 static pid_t from_callback;
 static void on_packet_fork(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
-    see(seen, header, bytes);
+    count_packet(seen, header, bytes);
     if (seen->packets == 3) {
         fflush(stdout);
         from_callback = fork();
@@ -106,10 +106,10 @@ static void on_packet_fork(unsigned char *user, const struct pcap_pkthdr *header
 static void in_callback(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {.handle = p};
-    ask("send 10");
-    say(p, "loop", pcap_loop(p, 10, on_packet_fork, (unsigned char *)&seen));
+    request("send 10");
+    report(p, "loop", pcap_loop(p, 10, on_packet_fork, (unsigned char *)&seen));
     printf("child: %d\n", ends(from_callback));
-    tell("with a fork in between", &seen);
+    report_packets("with a fork in between", &seen);
     pcap_close(p);
 }
 

@@ -1,4 +1,4 @@
-/* Sends frames with pcap_inject and pcap_sendpacket, as tests/inject.rs tells it to.
+/* Sends frames with pcap_inject and pcap_sendpacket, as tests/library/inject.rs tells it to.
  *
  * inject DEVICE END: for each line on standard input a burst; at its end close the handle, exit without that, or fork first.
  * inject DEVICE errors: what cannot be sent, and what is said of it. */
@@ -42,7 +42,7 @@ static pcap_t *activated(const char *device) {
     return handle;
 }
 
-static void told(pcap_t *handle, const char *what, int result) {
+static void report_error(pcap_t *handle, const char *what, int result) {
     printf("%s: %d: %s\n", what, result, pcap_geterr(handle));
     fflush(stdout);
 }
@@ -52,27 +52,27 @@ static int errors(const char *device) {
     char error[256], line[16];
     fill(frame, 60, 0);
     pcap_t *created = pcap_create(device, error);
-    told(created, "inject before activation", pcap_inject(created, frame, 60));
-    told(created, "sendpacket before activation", pcap_sendpacket(created, frame, 60));
+    report_error(created, "inject before activation", pcap_inject(created, frame, 60));
+    report_error(created, "sendpacket before activation", pcap_sendpacket(created, frame, 60));
     pcap_close(created);
     pcap_t *dead = pcap_open_dead(1, 65535);
-    told(dead, "inject, no capture", pcap_inject(dead, frame, 60));
+    report_error(dead, "inject, no capture", pcap_inject(dead, frame, 60));
     pcap_close(dead);
     pcap_t *handle = activated(device);
     errno = 0;
-    told(handle, "inject nothing", pcap_inject(handle, frame, 0));
+    report_error(handle, "inject nothing", pcap_inject(handle, frame, 0));
     errno = 0;
-    told(handle, "sendpacket nothing", pcap_sendpacket(handle, frame, 0));
+    report_error(handle, "sendpacket nothing", pcap_sendpacket(handle, frame, 0));
     errno = 0;
-    told(handle, "sendpacket less", pcap_sendpacket(handle, frame, -1));
+    report_error(handle, "sendpacket less", pcap_sendpacket(handle, frame, -1));
     errno = 0;
-    told(handle, "inject too much", pcap_inject(handle, frame, (size_t)1 << 32));
-    told(handle, "inject half a header", pcap_inject(handle, frame, 13));
-    told(handle, "inject more than the MTU", pcap_inject(handle, frame, 1519));
-    told(handle, "sendpacket more than the MTU", pcap_sendpacket(handle, frame, 1519));
-    told(handle, "inject very much", pcap_inject(handle, frame, sizeof frame));
+    report_error(handle, "inject too much", pcap_inject(handle, frame, (size_t)1 << 32));
+    report_error(handle, "inject half a header", pcap_inject(handle, frame, 13));
+    report_error(handle, "inject more than the MTU", pcap_inject(handle, frame, 1519));
+    report_error(handle, "sendpacket more than the MTU", pcap_sendpacket(handle, frame, 1519));
+    report_error(handle, "inject very much", pcap_inject(handle, frame, sizeof frame));
     fill(frame, 1518, 0);
-    told(handle, "inject four bytes more", pcap_inject(handle, frame, 1518));
+    report_error(handle, "inject four bytes more", pcap_inject(handle, frame, 1518));
     frame[12] = 0x81;
     frame[13] = 0;
     printf("inject a tagged frame: %d\n", pcap_inject(handle, frame, 1518));
@@ -82,8 +82,8 @@ static int errors(const char *device) {
     if (!fgets(line, sizeof line, stdin))
         return 1;
     /* The first call may be told that it went down, and those behind it that it is down. */
-    told(handle, "inject, and it is down", pcap_inject(handle, frame, 60));
-    told(handle, "sendpacket, and it is down", pcap_sendpacket(handle, frame, 60));
+    report_error(handle, "inject, and it is down", pcap_inject(handle, frame, 60));
+    report_error(handle, "sendpacket, and it is down", pcap_sendpacket(handle, frame, 60));
     pcap_close(handle);
     return 0;
 }

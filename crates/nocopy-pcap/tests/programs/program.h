@@ -84,9 +84,9 @@ extern char pcap_version[];
 
 // Asks the test for something, and waits until it is done: "send COUNT", "udp COUNT PORT", "vlan COUNT PORT", "receive COUNT",
 // "down", "up", "delete".
-static inline const char *ask(const char *wish) {
+static inline const char *request(const char *text) {
     static char answer[256];
-    printf("? %s\n", wish);
+    printf("? %s\n", text);
     fflush(stdout);
     if (!fgets(answer, sizeof answer, stdin)) exit(9);
     answer[strcspn(answer, "\n")] = 0;
@@ -119,41 +119,41 @@ static inline int is_polling(pid_t thread) {
 }
 
 // Waits until the first thread sleeps in a call of the library: what another one does then, it does to a sleeper.
-static inline void wait_for_sleeper(void) {
+static inline void wait_until_polling(void) {
     for (int tries = 0; !is_polling(getpid()); tries++) {
         if (tries == 60000) { printf("it never slept\n"); exit(4); }
         usleep(1000);
     }
 }
 
-// Says what a call returned; and the text that goes with it, if it is an error.
-static inline int say(pcap_t *p, const char *what, int result) {
+// Reports what a call returned; and the text that goes with it, if it is an error.
+static inline int report(pcap_t *p, const char *what, int result) {
     printf("%s: %d%s%s\n", what, result, result < 0 ? " " : "", result < 0 ? pcap_geterr(p) : "");
     fflush(stdout);
     return result;
 }
 
 // What was seen of packets: everything but their times.
-struct seen { unsigned packets, stop_after; unsigned long bytes, wire; uint32_t sum; int time_is_odd; pcap_t *handle; };
+struct seen { unsigned packets, stop_after; unsigned long bytes, wire; uint32_t sum; int has_odd_time; pcap_t *handle; };
 
-static inline void see(struct seen *seen, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+static inline void count_packet(struct seen *seen, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     seen->packets++;
     seen->bytes += header->caplen;
     seen->wire += header->len;
     for (uint32_t i = 0; i < header->caplen; i++) seen->sum = seen->sum * 31 + bytes[i];
     long age = time(NULL) - header->ts.tv_sec;
-    if (age < -5 || age > 300) seen->time_is_odd = 1;
+    if (age < -5 || age > 300) seen->has_odd_time = 1;
 }
 
 static inline void on_packet(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
-    see(seen, header, bytes);
+    count_packet(seen, header, bytes);
     if (seen->stop_after && seen->packets == seen->stop_after) pcap_breakloop(seen->handle);
 }
 
-static inline void tell(const char *what, const struct seen *seen) {
+static inline void report_packets(const char *what, const struct seen *seen) {
     printf("%s: %u packets, %lu bytes of %lu, sum %08x, times %s\n", what, seen->packets, seen->bytes, seen->wire, seen->sum,
-           seen->time_is_odd ? "odd" : "good");
+           seen->has_odd_time ? "odd" : "good");
     fflush(stdout);
 }
 
@@ -209,8 +209,8 @@ static inline pcap_t *opened(const char *device) {
 // Compiles and sets a filter.
 static inline void filter(pcap_t *p, const char *expression) {
     struct bpf_program program;
-    if (say(p, expression, pcap_compile(p, &program, expression, 1, 0xffffffff)) == 0) {
-        say(p, "setfilter", pcap_setfilter(p, &program));
+    if (report(p, expression, pcap_compile(p, &program, expression, 1, 0xffffffff)) == 0) {
+        report(p, "setfilter", pcap_setfilter(p, &program));
         pcap_freecode(&program);
     }
 }

@@ -16,23 +16,23 @@ static void of_all_lengths(const char *device) {
         if (i % 2 ? pcap_inject(p, frame, bytes) == (int)bytes : pcap_sendpacket(p, frame, (int)bytes) == 0) sent++;
         else printf("frame %d: %s\n", i, pcap_geterr(p));
     }
-    printf("sent %d: %s\n", sent, ask("receive 300"));
+    printf("sent %d: %s\n", sent, request("receive 300"));
     // A lone frame leaves without another call.
     fill(1000, 60);
-    say(p, "alone", pcap_inject(p, frame, 60));
-    printf("arrived: %s\n", ask("receive 1"));
+    report(p, "alone", pcap_inject(p, frame, 60));
+    printf("arrived: %s\n", request("receive 1"));
     // Short ones, and one with a tag.
-    say(p, "14 bytes", pcap_inject(p, frame, 14));
-    printf("arrived: %s\n", ask("receive 1"));
+    report(p, "14 bytes", pcap_inject(p, frame, 14));
+    printf("arrived: %s\n", request("receive 1"));
     unsigned char tagged[64] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x81, 0, 0, 7, 0x88, 0xb5, 1, 2, 3};
-    say(p, "tagged", pcap_inject(p, tagged, sizeof tagged));
-    printf("arrived: %s\n", ask("receive 1"));
-    say(p, "largest", pcap_inject(p, frame, 1514));
-    printf("arrived: %s\n", ask("receive 1"));
+    report(p, "tagged", pcap_inject(p, tagged, sizeof tagged));
+    printf("arrived: %s\n", request("receive 1"));
+    report(p, "largest", pcap_inject(p, frame, 1514));
+    printf("arrived: %s\n", request("receive 1"));
     // Closing sends what waits.
     for (int i = 0; i < 70; i++) { fill(i, 100); pcap_inject(p, frame, 100); }
     pcap_close(p);
-    printf("after closing: %s\n", ask("receive 70"));
+    printf("after closing: %s\n", request("receive 70"));
 }
 
 static void of_several(const char *device) {
@@ -41,25 +41,25 @@ static void of_several(const char *device) {
         fill(i, 200);
         pcap_inject(one, frame, 200);
     }
-    ask("receive 50");
+    request("receive 50");
     for (int i = 0; i < 50; i++) {
         fill(i + 50, 200);
         pcap_inject(other, frame, 200);
     }
-    printf("of two: %s\n", ask("receive 50"));
+    printf("of two: %s\n", request("receive 50"));
     // Sent and received by one handle.
     struct seen seen = {0};
     pcap_setdirection(one, 1);
-    ask("send 10");
+    request("send 10");
     pcap_inject(one, frame, 100);
-    say(one, "loop", pcap_loop(one, 10, on_packet, (unsigned char *)&seen));
-    tell("received meanwhile", &seen);
-    ask("receive 1");
+    report(one, "loop", pcap_loop(one, 10, on_packet, (unsigned char *)&seen));
+    report_packets("received meanwhile", &seen);
+    request("receive 1");
     char text[256];
     pcap_setnonblock(one, 1, text);
     int sent = 0;
     for (int i = 0; i < 20; i++) sent += pcap_inject(one, frame, 100) == 100;
-    printf("without blocking %d: %s\n", sent, ask("receive 20"));
+    printf("without blocking %d: %s\n", sent, request("receive 20"));
     pcap_close(one);
     pcap_close(other);
 }
@@ -74,7 +74,7 @@ static void at_the_end(const char *device) {
     }
     int status;
     waitpid(child, &status, 0);
-    printf("ended %d: %s\n", status, ask("receive 5"));
+    printf("ended %d: %s\n", status, request("receive 5"));
 }
 
 static pcap_t *sending;

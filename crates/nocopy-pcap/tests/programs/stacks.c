@@ -13,7 +13,7 @@ static struct seen seen;
 static void read_and_close(void) {
     struct pcap_pkthdr *header;
     const unsigned char *bytes;
-    say(read_handle, "read elsewhere", pcap_next_ex(read_handle, &header, &bytes));
+    report(read_handle, "read elsewhere", pcap_next_ex(read_handle, &header, &bytes));
     if (seen.packets == 2) pcap_close(read_handle);
 }
 
@@ -25,7 +25,7 @@ static void read_elsewhere(void) {
 }
 
 static void on_packet_switch(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
-    see((struct seen *)user, header, bytes);
+    count_packet((struct seen *)user, header, bytes);
     swapcontext(&reading, &other);
 }
 
@@ -35,7 +35,7 @@ static void on_signal(int number) {
 }
 
 static void on_packet_signal(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
-    see((struct seen *)user, header, bytes);
+    count_packet((struct seen *)user, header, bytes);
     raise(SIGUSR1);
 }
 
@@ -72,7 +72,7 @@ static void with_handle(const char *device, const char *what, void (*run)(void))
     printf("%s\n", what);
     read_handle = opened(device);
     seen = (struct seen){0};
-    ask("send 5");
+    request("send 5");
     run();
     printf("packets: %u; left open: %d descriptors, %d sockets\n", seen.packets, descriptors() - before, sockets());
 }

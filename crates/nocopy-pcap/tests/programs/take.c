@@ -2,8 +2,8 @@
 #define main capture_main
 #include "capture.c"
 #undef main
-#define main corners_main
-#include "corners.c"
+#define main waits_main
+#include "waits.c"
 #undef main
 
 // Filters that look for a tag, or see no tagged packets: this library looks at frames as they are on the wire, where libpcap passes tags
@@ -11,30 +11,30 @@
 static void filters_on_the_wire(const char *device) {
     pcap_t *p = opened(device);
     filter(p, "udp port 7");
-    ask("udp 10 9");
-    ask("udp 10 7");
+    request("udp 10 9");
+    request("udp 10 7");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
-    tell("port 7", &seen);
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    report_packets("port 7", &seen);
     // What waits is of the old filter: it is looked at by the new one.
-    ask("udp 200 7");
-    ask("udp 3 11");
+    request("udp 200 7");
+    request("udp 3 11");
     filter(p, "udp port 11");
-    ask("udp 5 11");
+    request("udp 5 11");
     struct seen after = {0};
-    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
-    tell("port 11", &after);
+    report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
+    report_packets("port 11", &after);
     filter(p, "vlan and udp port 7");
-    ask("vlan 5 7");
+    request("vlan 5 7");
     struct seen tagged = {0};
-    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
-    tell("tagged", &tagged);
+    report(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
+    report_packets("tagged", &tagged);
     filter(p, "");
-    ask("vlan 5 9");
-    ask("send 5");
+    request("vlan 5 9");
+    request("send 5");
     struct seen all = {0};
-    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
-    tell("all", &all);
+    report(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
+    report_packets("all", &all);
     pcap_close(p);
 }
 
@@ -42,37 +42,37 @@ static void filters_on_the_wire(const char *device) {
 static void breaks(const char *device) {
     pcap_t *p = broken = opened(device);
     struct seen seen = {.handle = p, .stop_after = 5};
-    ask("send 200");
-    say(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
-    tell("until broken", &seen);
+    request("send 200");
+    report(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    report_packets("until broken", &seen);
     seen.stop_after = 0;
-    say(p, "the rest", pcap_loop(p, 195, on_packet, (unsigned char *)&seen));
+    report(p, "the rest", pcap_loop(p, 195, on_packet, (unsigned char *)&seen));
     pcap_breakloop(p);
-    say(p, "broken before", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    report(p, "broken before", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGUSR1, &action, NULL);
     pthread_t self = pthread_self(), thread;
     pthread_create(&thread, NULL, signal_it, &self);
-    say(p, "by a signal", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    report(p, "by a signal", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
     pthread_create(&thread, NULL, break_it, NULL);
-    say(p, "by a thread", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    report(p, "by a thread", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
-    tell("all", &seen);
+    report_packets("all", &seen);
     pcap_close(p);
 }
 
 // Packets in hand keep the descriptor readable, whenever the program asked for it.
 static void in_hand(const char *device) {
     pcap_t *p = opened(device);
-    ask("send 10");
+    request("send 10");
     struct seen seen = {0};
-    say(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&seen));
+    report(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&seen));
     struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
     printf("readable: %d\n", poll(&wait, 1, 0));
-    say(p, "loop", pcap_loop(p, 6, on_packet, (unsigned char *)&seen));
+    report(p, "loop", pcap_loop(p, 6, on_packet, (unsigned char *)&seen));
     printf("readable then: %d\n", poll(&wait, 1, 0));
-    tell("all", &seen);
+    report_packets("all", &seen);
     pcap_close(p);
 }
 
@@ -80,15 +80,15 @@ static void in_hand(const char *device) {
 static void gone(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {0};
-    ask("send 3");
-    say(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
-    ask("down");
-    ask("up");
-    ask("send 3");
-    say(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
-    tell("across", &seen);
-    ask("delete");
-    say(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    request("send 3");
+    report(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
+    request("down");
+    request("up");
+    request("send 3");
+    report(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
+    report_packets("across", &seen);
+    request("delete");
+    report(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pcap_close(p);
 }
 

@@ -33,9 +33,9 @@ impl AsRef<[iovec]> for Parts<'_> {
 }
 
 /// Room for the parts of a datagram.
-pub(super) struct PartsRoom([MaybeUninit<iovec>; PARTS_MAX]);
+pub(super) struct PartsBuffer([MaybeUninit<iovec>; PARTS_MAX]);
 
-impl PartsRoom {
+impl PartsBuffer {
     #[inline]
     pub(super) const fn new() -> Self {
         Self([MaybeUninit::uninit(); PARTS_MAX])
@@ -51,11 +51,11 @@ impl PartsRoom {
             return None;
         }
         let mut bytes = 0_usize;
-        for (at, place) in self.0[..count].iter_mut().enumerate() {
+        for (at, slot) in self.0[..count].iter_mut().enumerate() {
             // SAFETY: by contract. Volatile: read once.
             let part = unsafe { first.add(at).read_volatile() };
             bytes = bytes.checked_add(part.iov_len)?;
-            place.write(part);
+            slot.write(part);
         }
         // SAFETY: so many were written.
         Some(Parts { all: unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }, bytes })

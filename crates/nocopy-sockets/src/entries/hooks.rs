@@ -99,7 +99,7 @@ pub(super) extern "C-unwind" fn close_from(first: i32) {
 /// have changed.
 pub(super) extern "C-unwind" fn settings(descriptor: i32) {
     flush_if_queued(Flush::Settings);
-    crate::outgoing::forget_findings(descriptor);
+    crate::outgoing::forget_eligibility(descriptor);
 }
 
 /// `fcntl(descriptor, command, …)`
@@ -110,24 +110,24 @@ pub(super) extern "C-unwind" fn control(_descriptor: i32) {
 /// `longjmp(environment, value)`: a signal handler may leave the call of this library that it interrupted.
 pub(super) unsafe extern "C-unwind" fn jump(environment: *const usize) {
     // SAFETY: the program's argument.
-    if SHARED.lock.is_left_by_jump(unsafe { jump::target(environment) }) {
-        leave();
+    if SHARED.lock.is_abandoned_by_jump(unsafe { jump::target(environment) }) {
+        abandon_call();
     }
 }
 
 /// `pthread_exit(result)`, perhaps in a signal handler that interrupted a call of this library.
 pub(super) extern "C-unwind" fn thread_ends() {
     if SHARED.lock.is_own() {
-        leave();
+        abandon_call();
     }
     flush_if_queued(Flush::Process);
 }
 
 /// Does what the interrupted call would have done that never continues.
-fn leave() {
+fn abandon_call() {
     flush(Flush::Wait);
-    ticker::holder_left();
-    SHARED.lock.release_left();
+    ticker::reset_after_abandon();
+    SHARED.lock.release_abandoned();
 }
 
 /// Before functions that change threads one by one, or require a process with one thread.

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use nocopy_proto::run::sockets::{Flush, Plain};
 
-use super::datagram::{PartsRoom, bytes_of, destination, part, to_peer};
+use super::datagram::{PartsBuffer, bytes_of, destination, part, to_peer};
 use super::trampoline::function;
 use crate::destination::Destination;
-use crate::outgoing::{self, Datagram, Verdict};
+use crate::outgoing::{self, Datagram, SendDecision};
 use crate::real::{call, call_at};
 use crate::run::Shape;
 use crate::shared::{is_off, is_queued};
-use crate::slots::{self, Kind, Slot};
+use crate::slots::{self, Slot, SocketKind};
 use crate::{by_hand, environment, sys};
 
 function!(SEND = send);
@@ -34,15 +34,17 @@ const MESSAGES_MAX: u32 = 1024;
 /// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the
 /// descriptor.
 #[inline(always)]
-fn is_left_alone(descriptor: i32) -> bool {
-    !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.passes())
+fn is_skipped(descriptor: i32) -> bool {
+    !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.try_skip())
 }
 
 /// Functions that send. Each has three parts, so that the fast paths need no registers and no stack for the
-/// slow one: sockets that are left alone; datagrams that join a burst (`joins`, if given); everything else
-/// (`rest`).
+/// slow one: sockets that are skipped; datagrams that join a burst (`join`, if given); everything else
+/// (`slow_path`).
 macro_rules! sends {
-    ($($name:ident = $place:ident else $joins:ident else $rest:ident($($argument:ident: $type:ty),*);)*) => { $(
+    ($(
+        $name:ident = $function:ident else $join:ident else $slow_path:ident($($argument:ident: $type:ty),*);
+    )*) => { $(
         #[doc = concat!("`", stringify!($name), "(2)`")]
         ///
         /// # Safety
@@ -50,34 +52,34 @@ macro_rules! sends {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C-unwind" fn $name(descriptor: i32, $($argument: $type),*) -> isize {
             #[inline(never)]
-            unsafe fn joins_or_not(descriptor: i32, $($argument: $type),*) -> isize {
+            unsafe fn join_or_send(descriptor: i32, $($argument: $type),*) -> isize {
                 // SAFETY: by contract.
-                match unsafe { $joins(descriptor, $($argument),*) } {
+                match unsafe { $join(descriptor, $($argument),*) } {
                     Some(bytes) => bytes as isize,
                     // SAFETY: by contract.
-                    None => unsafe { $rest(descriptor, $($argument),*) },
+                    None => unsafe { $slow_path(descriptor, $($argument),*) },
                 }
             }
-            match $place.known() {
+            match $function.resolved() {
                 // SAFETY: by contract.
-                Some(real) if is_left_alone(descriptor) => unsafe {
+                Some(real) if is_skipped(descriptor) => unsafe {
                     call_at!(real.as_ptr(), (i32, $($type),*) -> isize, descriptor, $($argument),*)
                 },
                 // SAFETY: by contract.
-                _ => unsafe { joins_or_not(descriptor, $($argument),*) },
+                _ => unsafe { join_or_send(descriptor, $($argument),*) },
             }
         }
     )* };
 }
 
 sends! {
-    send = SEND else join_send else rest_send(data: *const c_void, bytes: usize, flags: i32);
-    sendto = SENDTO else join_sendto else rest_sendto(
+    send = SEND else join_send else slow_send(data: *const c_void, bytes: usize, flags: i32);
+    sendto = SENDTO else join_sendto else slow_sendto(
         data: *const c_void, bytes: usize, flags: i32, address: *const sockaddr, address_bytes: socklen_t
     );
-    sendmsg = SENDMSG else join_sendmsg else rest_sendmsg(message: *const msghdr, flags: i32);
-    write = WRITE else join_write else rest_write(data: *const c_void, bytes: usize);
-    writev = WRITEV else join_writev else rest_writev(first: *const iovec, count: i32);
+    sendmsg = SENDMSG else join_sendmsg else slow_sendmsg(message: *const msghdr, flags: i32);
+    write = WRITE else join_write else slow_write(data: *const c_void, bytes: usize);
+    writev = WRITEV else join_writev else slow_writev(first: *const iovec, count: i32);
 }
 
 /// Puts a datagram into the current burst. `parts` returns them if they have the burst's shape; called only
@@ -99,7 +101,7 @@ fn join<P: AsRef<[iovec]>>(
 /// As [`send`].
 #[inline(always)]
 unsafe fn join_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> Option<usize> {
-    join(descriptor, flags, |of| of.is(bytes, None).then(|| part(data, bytes)))
+    join(descriptor, flags, |shape| shape.matches(bytes, None).then(|| part(data, bytes)))
 }
 
 /// # Safety
@@ -115,18 +117,18 @@ unsafe fn join_sendto(
 ) -> Option<usize> {
     // SAFETY: by contract.
     let to = || unsafe { bytes_of(address.cast(), address_bytes) };
-    join(descriptor, flags, |of| of.is(bytes, to()).then(|| part(data, bytes)))
+    join(descriptor, flags, |shape| shape.matches(bytes, to()).then(|| part(data, bytes)))
 }
 
 /// # Safety
 /// As [`sendmsg`].
 #[inline(always)]
 unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> Option<usize> {
-    let mut room = PartsRoom::new();
-    join(descriptor, flags, |of| {
+    let mut buffer = PartsBuffer::new();
+    join(descriptor, flags, |shape| {
         // SAFETY: by contract.
-        let (parts, address) = unsafe { room.read_message(message) }?;
-        of.is(parts.bytes, address).then_some(parts)
+        let (parts, address) = unsafe { buffer.read_message(message) }?;
+        shape.matches(parts.bytes, address).then_some(parts)
     })
 }
 
@@ -142,11 +144,11 @@ unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Opti
 /// As [`writev`].
 #[inline(always)]
 unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Option<usize> {
-    let mut room = PartsRoom::new();
-    join(descriptor, 0, |of| {
+    let mut buffer = PartsBuffer::new();
+    join(descriptor, 0, |shape| {
         // SAFETY: by contract.
-        let parts = unsafe { room.read_vector(first, count) }?;
-        of.is(parts.bytes, None).then_some(parts)
+        let parts = unsafe { buffer.read_vector(first, count) }?;
+        shape.matches(parts.bytes, None).then_some(parts)
     })
 }
 
@@ -159,38 +161,38 @@ fn send_by<P: AsRef<[iovec]>>(
     datagram: impl FnOnce() -> Option<(P, Shape)>,
     real: impl Fn() -> isize,
 ) -> isize {
-    match outgoing::identified(descriptor) {
-        Some((_, Kind::Active)) => {
-            joining(descriptor, flags, (flags & !HARMLESS == 0).then(datagram).flatten(), real)
+    match outgoing::lookup(descriptor) {
+        Some((_, SocketKind::Active)) => {
+            offer(descriptor, flags, (flags & !HARMLESS == 0).then(datagram).flatten(), real)
         }
-        Some((slot, Kind::Alone)) => {
-            before(Flush::Output);
-            alone(descriptor, slot, real)
+        Some((slot, SocketKind::Skipped)) => {
+            flush_if_queued(Flush::Output);
+            send_skipped(descriptor, slot, real)
         }
-        Some((_, Kind::Other)) | None => {
-            before(Flush::Output);
+        Some((_, SocketKind::Other)) | None => {
+            flush_if_queued(Flush::Output);
             real()
         }
     }
 }
 
-/// Sends a datagram of a socket that is left alone, and counts it.
+/// Sends a datagram of a socket that is skipped, and counts it.
 #[cold]
-fn alone(descriptor: i32, slot: &Slot, real: impl Fn() -> isize) -> isize {
-    slot.pass(1);
-    slot.record().alone(Plain::Alone);
-    slot.take_owed(descriptor).map_or_else(real, failed)
+fn send_skipped(descriptor: i32, slot: &Slot, real: impl Fn() -> isize) -> isize {
+    slot.count_skipped(1);
+    slot.record().count_single(Plain::Alone);
+    slot.take_pending_error(descriptor).map_or_else(real, fail)
 }
 
 #[inline]
-fn before(why: Flush) {
+fn flush_if_queued(why: Flush) {
     if is_queued() {
         outgoing::flush(why);
     }
 }
 
-/// A datagram of a UDP socket that is not left alone; `datagram` is `None` if it can join no burst.
-fn joining<P: AsRef<[iovec]>>(
+/// A datagram of a UDP socket that is not skipped; `datagram` is `None` if it can join no burst.
+fn offer<P: AsRef<[iovec]>>(
     descriptor: i32,
     flags: i32,
     datagram: Option<(P, Shape)>,
@@ -198,25 +200,25 @@ fn joining<P: AsRef<[iovec]>>(
 ) -> isize {
     let parts = datagram.as_ref().map_or(&[][..], |(parts, _)| parts.as_ref());
     let shape = datagram.as_ref().map(|(_, shape)| *shape);
-    if let Some(way) = environment::ways().by_hand
+    if let Some(mode) = environment::settings().by_hand
         && let Some(shape) = shape
-        && by_hand::send(descriptor, shape, parts, way)
+        && by_hand::send(descriptor, shape, parts, mode)
     {
         return shape.bytes as isize;
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
     loop {
         return match outgoing::offer(Datagram { descriptor, shape, parts, dont_wait }) {
-            Verdict::Joined => shape.map_or(0, |shape| shape.bytes as isize),
-            Verdict::Failed(errno) => failed(errno),
-            Verdict::NoRoom(to) => match wait_for_room(descriptor, &to) {
+            SendDecision::Joined => shape.map_or(0, |shape| shape.bytes as isize),
+            SendDecision::Failed(errno) => fail(errno),
+            SendDecision::NoRoom(to) => match wait_for_room(descriptor, &to) {
                 Ok(()) => continue,
-                Err(errno) => failed(errno),
+                Err(errno) => fail(errno),
             },
-            Verdict::Alone(None) => real(),
-            Verdict::Alone(Some(ticket)) => {
+            SendDecision::SendSingly(None) => real(),
+            SendDecision::SendSingly(Some(single)) => {
                 let result = real();
-                outgoing::sent(ticket, result >= 0);
+                outgoing::sent(single, result >= 0);
                 result
             }
         };
@@ -257,7 +259,7 @@ fn wait_for_room(descriptor: i32, to: &Destination) -> Result<(), i32> {
 }
 
 #[cold]
-fn failed(errno: i32) -> isize {
+fn fail(errno: i32) -> isize {
     set_errno(errno);
     -1
 }
@@ -275,7 +277,7 @@ fn set_errno(errno: i32) {
 /// # Safety
 /// As [`send`].
 #[inline(never)]
-unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
+unsafe fn slow_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
     // SAFETY: by contract.
     send_by(
         descriptor,
@@ -288,7 +290,7 @@ unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i
 /// # Safety
 /// As [`sendto`].
 #[inline(never)]
-unsafe fn rest_sendto(
+unsafe fn slow_sendto(
     descriptor: i32,
     data: *const c_void,
     bytes: usize,
@@ -312,13 +314,13 @@ unsafe fn rest_sendto(
 /// # Safety
 /// As [`sendmsg`].
 #[inline(never)]
-unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
-    let mut room = PartsRoom::new();
+unsafe fn slow_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
+    let mut buffer = PartsBuffer::new();
     // SAFETY: by contract.
     send_by(
         descriptor,
         flags,
-        || unsafe { room.read_datagram(message) },
+        || unsafe { buffer.read_datagram(message) },
         || unsafe { call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags) },
     )
 }
@@ -334,18 +336,18 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     count: u32,
     flags: i32,
 ) -> i32 {
-    let kind = outgoing::identified(descriptor);
-    if let Some((slot, Kind::Active)) = kind {
+    let kind = outgoing::lookup(descriptor);
+    if let Some((slot, SocketKind::Active)) = kind {
         // SAFETY: by contract.
-        if let Some(sent) = unsafe { many(descriptor, messages, count, flags) } {
+        if let Some(sent) = unsafe { send_many(descriptor, messages, count, flags) } {
             return sent;
         }
-        slot.record().alone_many(Plain::Unfit, count.into());
+        slot.record().count_singles(Plain::Unfit, count.into());
     }
-    before(Flush::Output);
-    if let Some((slot, Kind::Alone)) = kind {
-        slot.pass(count);
-        slot.record().alone_many(Plain::Alone, count.into());
+    flush_if_queued(Flush::Output);
+    if let Some((slot, SocketKind::Skipped)) = kind {
+        slot.count_skipped(count);
+        slot.record().count_singles(Plain::Alone, count.into());
     }
     // SAFETY: by contract.
     unsafe { call!(SENDMMSG, (i32, *mut mmsghdr, u32, i32) -> i32, descriptor, messages, count, flags) }
@@ -355,7 +357,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 ///
 /// # Safety
 /// As [`sendmmsg`].
-unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> Option<i32> {
+unsafe fn send_many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> Option<i32> {
     if messages.is_null() || count < 2 {
         return None;
     }
@@ -363,8 +365,8 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
     let message = |at: usize| unsafe { messages.add(at) };
     // SAFETY: by contract.
     let shape = |at| unsafe {
-        let mut room = PartsRoom::new();
-        room.read_datagram(&raw const (*message(at)).msg_hdr).map(|(_, shape)| shape)
+        let mut buffer = PartsBuffer::new();
+        buffer.read_datagram(&raw const (*message(at)).msg_hdr).map(|(_, shape)| shape)
     };
     let (first, count) = (shape(0)?, count.min(MESSAGES_MAX) as usize);
     if flags & !HARMLESS != 0 || !(1..count).all(|at| shape(at) == Some(first)) {
@@ -391,7 +393,7 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
 /// # Safety
 /// As [`write`].
 #[inline(never)]
-unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
+unsafe fn slow_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: by contract.
     send_by(
         descriptor,
@@ -404,14 +406,14 @@ unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isiz
 /// # Safety
 /// As [`writev`].
 #[inline(never)]
-unsafe fn rest_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
-    let mut room = PartsRoom::new();
+unsafe fn slow_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
+    let mut buffer = PartsBuffer::new();
     send_by(
         descriptor,
         0,
         || {
             // SAFETY: by contract.
-            let parts = unsafe { room.read_vector(first, count) }?;
+            let parts = unsafe { buffer.read_vector(first, count) }?;
             Some((parts, to_peer(parts.bytes)))
         },
         // SAFETY: by contract.

@@ -78,8 +78,8 @@ pub(super) unsafe extern "C" fn around() {
     ))
 }
 
-/// As the macros above, for a function whose address is not known yet: its `Real` is in `r11` or `x17`, where
-/// the address is returned.
+/// As the macros above, for a function whose address is not known yet: its `RealFunction` is in `r11` or
+/// `x17`, where the address is returned.
 ///
 /// # Safety
 /// Only the entry points below may call it.
@@ -110,18 +110,18 @@ pub(super) unsafe extern "C" fn find() {
 
 /// Declares a function of the C library by its name.
 macro_rules! function {
-    ($place:ident = $name:ident) => {
-        pub(in $crate::entries) static $place: $crate::real::Real = {
+    ($function:ident = $name:ident) => {
+        pub(in $crate::entries) static $function: $crate::real::RealFunction = {
             const NAME: &str = concat!(stringify!($name), "\0");
             match std::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                Ok(name) => $crate::real::Real::new(name),
+                Ok(name) => $crate::real::RealFunction::new(name),
                 Err(_) => panic!("a name without a zero"),
             }
         };
         const _: () = {
             #[used]
             #[unsafe(link_section = "nocopy_functions")]
-            static REFERENCE: &$crate::real::Real = &$place;
+            static REFERENCE: &$crate::real::RealFunction = &$function;
         };
     };
 }
@@ -135,9 +135,9 @@ macro_rules! before {
 }
 
 /// Jumps to a function of this library while a burst is under way, and to the C library's otherwise.
-macro_rules! instead {
+macro_rules! replaced {
     ($($name:ident => $ours:path;)*) => { $(
-        $crate::entries::trampoline::entry!($name, $ours, instead);
+        $crate::entries::trampoline::entry!($name, $ours, replaced);
     )* };
 }
 
@@ -172,9 +172,9 @@ macro_rules! unless_queued {
     };
 }
 
-/// Calls the hook, or jumps to the function that is used `instead` of the C library's.
+/// Calls the hook, or jumps to the function that is used instead of the C library's (`replaced`).
 macro_rules! call_hook {
-    (instead) => {
+    (replaced) => {
         $crate::sys::by_processor!(x86_64: "jmp {hook}", aarch64: "b {hook}",)
     };
     ($when:ident) => {
@@ -256,4 +256,4 @@ macro_rules! entry {
     };
 }
 
-pub(super) use {before, call_hook, entry, function, instead, jump_to_real, unless_queued};
+pub(super) use {before, call_hook, entry, function, jump_to_real, replaced, unless_queued};

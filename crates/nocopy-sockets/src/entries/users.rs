@@ -6,8 +6,8 @@ use crate::real::call;
 use crate::{process, shared};
 
 macro_rules! paused {
-    ($($name:ident = $place:ident($($argument:ident: $kind:ty),*);)*) => { $(
-        function!($place = $name);
+    ($($name:ident = $function:ident($($argument:ident: $kind:ty),*);)*) => { $(
+        function!($function = $name);
 
         /// # Safety
         /// As the C library's function.
@@ -15,7 +15,7 @@ macro_rules! paused {
         pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> i32 {
             process::pause();
             // SAFETY: the program's arguments.
-            let result = unsafe { call!($place, ($($kind),*) -> i32, $($argument),*) };
+            let result = unsafe { call!($function, ($($kind),*) -> i32, $($argument),*) };
             shared::end_pause();
             result
         }

@@ -10,11 +10,11 @@ use std::ptr;
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use nocopy_proto::run::sockets::Flush;
 
-use super::trampoline::instead;
+use super::trampoline::replaced;
 use crate::outgoing::flush;
 use crate::real::call;
 
-instead! {
+replaced! {
     poll => in_poll;
     __poll => in_inner_poll;
     __poll_chk => in_poll_chk;
@@ -24,12 +24,12 @@ instead! {
     epoll_pwait => in_epoll_pwait;
 }
 
-static AT_ONCE: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+static NO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Calls a function with a timeout of zero, and if it finds nothing, with the program's.
 #[inline]
-fn first_at_once<T>(at_once: T, timeout: T, real: impl Fn(T) -> i32) -> i32 {
-    match real(at_once) {
+fn poll_first<T>(no_timeout: T, timeout: T, real: impl Fn(T) -> i32) -> i32 {
+    match real(no_timeout) {
         0 => {
             flush(Flush::Wait);
             real(timeout)
@@ -38,11 +38,11 @@ fn first_at_once<T>(at_once: T, timeout: T, real: impl Fn(T) -> i32) -> i32 {
     }
 }
 
-/// As [`first_at_once`]; a timeout that the kernel refuses is left to it.
+/// As [`poll_first`]; a timeout that the kernel refuses is left to it.
 ///
 /// # Safety
 /// `timeout` is null, or valid for the C library, which reads it.
-unsafe fn first_at_once_or_invalid(timeout: *const timespec, real: impl Fn(*const timespec) -> i32) -> i32 {
+unsafe fn poll_first_if_valid(timeout: *const timespec, real: impl Fn(*const timespec) -> i32) -> i32 {
     // SAFETY: by contract.
     let is_valid = unsafe { timeout.as_ref() }
         .is_none_or(|time| time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec));
@@ -50,25 +50,25 @@ unsafe fn first_at_once_or_invalid(timeout: *const timespec, real: impl Fn(*cons
         flush(Flush::Wait);
         return real(timeout);
     }
-    first_at_once(ptr::from_ref(&AT_ONCE), timeout, real)
+    poll_first(ptr::from_ref(&NO_TIMEOUT), timeout, real)
 }
 
 unsafe extern "C-unwind" fn in_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
-    first_at_once(0, timeout, |timeout| {
+    poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe { call!(poll::REAL, (*mut pollfd, nfds_t, i32) -> i32, all, count, timeout) }
     })
 }
 
 unsafe extern "C-unwind" fn in_inner_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
-    first_at_once(0, timeout, |timeout| {
+    poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe { call!(__poll::REAL, (*mut pollfd, nfds_t, i32) -> i32, all, count, timeout) }
     })
 }
 
 unsafe extern "C-unwind" fn in_poll_chk(all: *mut pollfd, count: nfds_t, timeout: i32, room: usize) -> i32 {
-    first_at_once(0, timeout, |timeout| {
+    poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe {
             call!(__poll_chk::REAL, (*mut pollfd, nfds_t, i32, usize) -> i32, all, count, timeout, room)
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn in_ppoll(
 ) -> i32 {
     // SAFETY: the program's arguments.
     unsafe {
-        first_at_once_or_invalid(timeout, |timeout| {
+        poll_first_if_valid(timeout, |timeout| {
             call!(
                 ppoll::REAL,
                 (*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> i32,
@@ -103,7 +103,7 @@ unsafe extern "C-unwind" fn in_ppoll_chk(
 ) -> i32 {
     // SAFETY: the program's arguments.
     unsafe {
-        first_at_once_or_invalid(timeout, |timeout| {
+        poll_first_if_valid(timeout, |timeout| {
             call!(
                 __ppoll_chk::REAL,
                 (*mut pollfd, nfds_t, *const timespec, *const sigset_t, usize) -> i32,
@@ -119,7 +119,7 @@ unsafe extern "C-unwind" fn in_epoll_wait(
     room: i32,
     timeout: i32,
 ) -> i32 {
-    first_at_once(0, timeout, |timeout| {
+    poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe {
             call!(
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn in_epoll_pwait(
     timeout: i32,
     signals: *const sigset_t,
 ) -> i32 {
-    first_at_once(0, timeout, |timeout| {
+    poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe {
             call!(

@@ -8,10 +8,10 @@ struct Player {
     run: Run,
     queued: usize,
     now_ns: u64,
-    fit: Result<(), Alone>,
+    eligible: Result<(), Alone>,
     joined: u32,
-    alone: Vec<Plain>,
-    left: Option<u32>,
+    single: Vec<Plain>,
+    skipped: Option<u32>,
 }
 
 impl Player {
@@ -20,10 +20,10 @@ impl Player {
             run: Run::new(tuning),
             queued: 0,
             now_ns: 1,
-            fit: Ok(()),
+            eligible: Ok(()),
             joined: 0,
-            alone: Vec::new(),
-            left: None,
+            single: Vec::new(),
+            skipped: None,
         }
     }
 
@@ -33,31 +33,31 @@ impl Player {
         if self.queued > 0 && shape != self.run.shape {
             self.flush(Flush::Changed);
         }
-        if self.queued == 0 && self.run.is_due() {
-            self.left = self.run.turn(now_ns).1.or(self.left);
+        if self.queued == 0 && self.run.is_epoch_over() {
+            self.skipped = self.run.end_epoch(now_ns).1.or(self.skipped);
         }
-        let step = if self.queued > 0 { Step::Join } else { self.run.offer(shape, || now_ns) };
+        let step = if self.queued > 0 { RunStep::Join } else { self.run.offer(shape, || now_ns) };
         match step {
-            Step::Join => {
+            RunStep::Join => {
                 (self.queued, self.joined) = (self.queued + 1, self.joined + 1);
                 if self.queued == shape.segments_max() {
                     self.flush(Flush::Full);
                 }
             }
-            Step::Alone(plain) => {
-                self.alone.push(plain);
-                self.left = self.run.sent(shape, plain, true, || now_ns).or(self.left);
+            RunStep::SendSingly(plain) => {
+                self.single.push(plain);
+                self.skipped = self.run.record_send(shape, plain, true, || now_ns).or(self.skipped);
             }
-            Step::Examine => match self.run.examined(self.fit, now_ns) {
+            RunStep::CheckEligibility => match self.run.record_eligibility(self.eligible, now_ns) {
                 Ok(()) => self.send(shape, 0),
-                Err(count) => self.left = Some(count),
+                Err(count) => self.skipped = Some(count),
             },
         }
     }
 
     fn flush(&mut self, why: Flush) {
         if self.queued > 0 {
-            self.left = self.run.flushed(why, self.queued as u32).or(self.left);
+            self.skipped = self.run.record_burst(why, self.queued as u32).or(self.skipped);
             self.queued = 0;
         }
     }
@@ -68,98 +68,98 @@ impl Player {
 }
 
 #[test]
-fn eight_go_alone_and_then_bursts_each_after_one_more() {
-    let mut player = Player::new(Tuning { always: true, ..Tuning::USUAL });
+fn eight_are_sent_singly_then_bursts_after_one_more_each() {
+    let mut player = Player::new(Tuning { always: true, ..Tuning::DEFAULT });
     player.send_many(8 + 1 + 46 + 1 + 46, 1000);
     let mut expected = vec![Plain::NoRun; 8];
     expected.extend([Plain::First, Plain::First]);
-    assert_eq!((player.alone, player.joined), (expected, 92));
+    assert_eq!((player.single, player.joined), (expected, 92));
 }
 
 #[test]
-fn slow_datagrams_never_join_and_the_socket_is_left_alone() {
-    let mut player = Player::new(Tuning::USUAL);
-    player.send_many(PATIENCE - 1, 60_000);
-    assert_eq!((player.joined, player.left), (0, None));
+fn slow_datagrams_never_join_and_the_socket_is_skipped() {
+    let mut player = Player::new(Tuning::DEFAULT);
+    player.send_many(SENDS_WITHOUT_RUN_MAX - 1, 60_000);
+    assert_eq!((player.joined, player.skipped), (0, None));
     player.send_many(20, 60_000);
-    assert_eq!((player.joined, player.left), (0, Some(LEFT_ALONE)));
+    assert_eq!((player.joined, player.skipped), (0, Some(BACKOFF_MIN)));
 }
 
 #[test]
-fn another_size_or_destination_begins_anew() {
+fn another_size_or_destination_starts_a_new_run() {
     let other = Shape { bytes: 1000, ..SHAPE };
-    let mut player = Player::new(Tuning { always: true, ..Tuning::USUAL });
+    let mut player = Player::new(Tuning { always: true, ..Tuning::DEFAULT });
     player.send_many(12, 1000);
     assert_eq!((player.joined, player.queued), (3, 3));
     player.send(other, 1000);
-    assert_eq!((player.queued, player.alone.last()), (0, Some(&Plain::NoRun)));
+    assert_eq!((player.queued, player.single.last()), (0, Some(&Plain::NoRun)));
     (0..8).for_each(|_| player.send(other, 1000));
-    assert_eq!(player.alone.last(), Some(&Plain::First));
+    assert_eq!(player.single.last(), Some(&Plain::First));
 }
 
 #[test]
-fn datagrams_of_which_two_are_too_many_for_a_burst_go_alone() {
-    let mut player = Player::new(Tuning { always: true, ..Tuning::USUAL });
+fn datagrams_too_long_for_a_pair_are_sent_singly() {
+    let mut player = Player::new(Tuning { always: true, ..Tuning::DEFAULT });
     for bytes in [0, BURST_BYTES_MAX / 2 + 1, BURST_BYTES_MAX, 70_000] {
         (0..20).for_each(|_| player.send(Shape { bytes, ..SHAPE }, 100));
     }
-    assert!(player.joined == 0 && player.alone.iter().all(|&plain| plain == Plain::Unfit));
+    assert!(player.joined == 0 && player.single.iter().all(|&plain| plain == Plain::Unfit));
     (0..12).for_each(|_| player.send(Shape { bytes: BURST_BYTES_MAX / 2, ..SHAPE }, 100));
     assert_eq!(player.joined, 2);
 }
 
 #[test]
-fn a_socket_unfit_for_bursts_is_left_alone() {
-    let mut player = Player { fit: Err(Alone::Pacing), ..Player::new(Tuning::USUAL) };
+fn an_ineligible_socket_is_skipped() {
+    let mut player = Player { eligible: Err(Alone::Pacing), ..Player::new(Tuning::DEFAULT) };
     player.send_many(9, 100);
-    assert_eq!((player.joined, player.left), (0, Some(LEFT_ALONE)));
+    assert_eq!((player.joined, player.skipped), (0, Some(BACKOFF_MIN)));
     player.send_many(9, 100);
-    assert_eq!(player.left, Some(2 * LEFT_ALONE), "for longer the second time");
+    assert_eq!(player.skipped, Some(2 * BACKOFF_MIN), "for longer the second time");
 }
 
 #[test]
 fn a_failed_send_ends_the_run() {
     let mut run = Run::new(Tuning { entry: 2, always: true });
     for _ in 0..2 {
-        assert_eq!(run.offer(SHAPE, || 0), Step::Alone(Plain::NoRun));
-        run.sent(SHAPE, Plain::NoRun, true, || 0);
+        assert_eq!(run.offer(SHAPE, || 0), RunStep::SendSingly(Plain::NoRun));
+        run.record_send(SHAPE, Plain::NoRun, true, || 0);
     }
-    assert_eq!(run.offer(SHAPE, || 0), Step::Examine);
-    run.examined(Ok(()), 0).unwrap();
-    assert_eq!(run.offer(SHAPE, || 0), Step::Alone(Plain::First));
-    run.sent(SHAPE, Plain::First, false, || 0);
-    assert_eq!(run.offer(SHAPE, || 0), Step::Alone(Plain::NoRun));
+    assert_eq!(run.offer(SHAPE, || 0), RunStep::CheckEligibility);
+    run.record_eligibility(Ok(()), 0).unwrap();
+    assert_eq!(run.offer(SHAPE, || 0), RunStep::SendSingly(Plain::First));
+    run.record_send(SHAPE, Plain::First, false, || 0);
+    assert_eq!(run.offer(SHAPE, || 0), RunStep::SendSingly(Plain::NoRun));
 }
 
 #[test]
-fn bursts_that_the_deadline_ends_early_make_it_stop() {
-    let mut player = Player::new(Tuning::USUAL);
+fn short_bursts_by_the_deadline_stop_joining() {
+    let mut player = Player::new(Tuning::DEFAULT);
     player.send_many(9, 100);
     for _ in 0..SHORT_BURSTS_MAX {
-        assert_eq!(player.left, None);
+        assert_eq!(player.skipped, None);
         player.send_many(3, 100);
         player.flush(Flush::Deadline);
     }
-    assert_eq!(player.left, Some(LEFT_ALONE));
+    assert_eq!(player.skipped, Some(BACKOFF_MIN));
 }
 
 #[test]
-fn a_refused_size_stays_plain_and_smaller_ones_do_not() {
+fn refused_sizes_are_sent_singly_and_smaller_ones_join() {
     let mut run = Run::new(Tuning { entry: 1, always: true });
-    run.refused(1400, false);
+    run.record_refusal(1400, false);
     for shape in [SHAPE, Shape { bytes: 1000, ..SHAPE }] {
         let _ = run.offer(shape, || 0);
-        run.sent(shape, Plain::NoRun, true, || 0);
+        run.record_send(shape, Plain::NoRun, true, || 0);
         let step = run.offer(shape, || 0);
-        assert_eq!(step == Step::Alone(Plain::NoRun), shape.bytes == 1400);
+        assert_eq!(step == RunStep::SendSingly(Plain::NoRun), shape.bytes == 1400);
     }
-    run.refused(1400, true);
-    run.sent(SHAPE, Plain::NoRun, true, || 0);
-    assert_eq!(run.offer(Shape { bytes: 1, ..SHAPE }, || 0), Step::Alone(Plain::NoRun));
+    run.record_refusal(1400, true);
+    run.record_send(SHAPE, Plain::NoRun, true, || 0);
+    assert_eq!(run.offer(Shape { bytes: 1, ..SHAPE }, || 0), RunStep::SendSingly(Plain::NoRun));
     run.forget();
     let _ = run.offer(SHAPE, || 0);
-    run.sent(SHAPE, Plain::NoRun, true, || 0);
-    assert_eq!(run.offer(SHAPE, || 0), Step::Examine);
+    run.record_send(SHAPE, Plain::NoRun, true, || 0);
+    assert_eq!(run.offer(SHAPE, || 0), RunStep::CheckEligibility);
 }
 
 /// Whatever a program sends: only equal datagrams share a burst, none is in two places, and the first of each
@@ -175,17 +175,17 @@ fn random_programs_lose_and_reorder_nothing() {
             let bytes = *random.choice([100, 100, 100, 1400, 40_000].iter()).unwrap();
             let shape = Shape { bytes, ..SHAPE };
             for _ in 0..random.u32(1..40) {
-                let before = (player.joined, player.alone.len(), player.queued, player.left);
+                let before = (player.joined, player.single.len(), player.queued, player.skipped);
                 player.send(shape, random.u64(0..3000));
-                if player.left.is_some() && player.left != before.3 {
-                    player.left = None;
+                if player.skipped.is_some() && player.skipped != before.3 {
+                    player.skipped = None;
                     player = Player { queued: 0, ..player };
-                    let unsent = player.joined + player.alone.len() as u32 == before.0 + before.1 as u32;
+                    let unsent = player.joined + player.single.len() as u32 == before.0 + before.1 as u32;
                     sent += u32::from(!unsent);
                     continue;
                 }
                 sent += 1;
-                assert_eq!(player.joined + player.alone.len() as u32, sent, "seed {seed}");
+                assert_eq!(player.joined + player.single.len() as u32, sent, "seed {seed}");
                 assert!(player.queued <= shape.segments_max());
                 let begins = before.2 == 0 && player.joined > before.0;
                 let is_after_one_alone = player.run.equal >= tuning.entry;

@@ -60,22 +60,26 @@ impl Drop for Program {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum How<'a> {
+pub(crate) enum RunMode<'a> {
     /// Without the library.
-    Plainly,
+    Plain,
     /// With the library, tuned by this value of `NOCOPY_BATCH_TUNING`.
     Preloaded(&'a str),
 }
 
 /// Runs a command to its end; returns its output and the library's counts.
-pub(crate) fn run(command: Command, how: How<'_>) -> (Output, Sockets) {
-    run_counted(command, how, SealFlags::SHRINK)
+pub(crate) fn run(command: Command, run_mode: RunMode<'_>) -> (Output, Sockets) {
+    run_counted(command, run_mode, SealFlags::SHRINK)
 }
 
 /// As [`run`]; the file for the counts has these seals.
-pub(crate) fn run_counted(mut command: Command, how: How<'_>, seals: SealFlags) -> (Output, Sockets) {
+pub(crate) fn run_counted(
+    mut command: Command,
+    run_mode: RunMode<'_>,
+    seals: SealFlags,
+) -> (Output, Sockets) {
     let file = report_file(seals);
-    if let How::Preloaded(tuning) = how {
+    if let RunMode::Preloaded(tuning) = run_mode {
         let library = nocopy_lab::preloadable(&our_library()).unwrap();
         command.env("LD_PRELOAD", library).env("NOCOPY_BATCH_TUNING", tuning);
         let inode = fstat(&file).unwrap().st_ino;

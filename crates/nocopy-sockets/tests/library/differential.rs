@@ -1,7 +1,7 @@
 //! Random programs, with the library and without: the same bytes in the same order, the same results and
 //! errors, the same end.
 
-use crate::common::{How, Program, arrived, receiver_at, run, text};
+use crate::common::{Program, RunMode, arrived, receiver_at, run, text};
 
 /// Programs: one run of each for every tuning, and one without.
 const PROGRAMS: u64 = 12;
@@ -12,37 +12,37 @@ const TUNINGS: [&str; 4] =
     ["entry=1,always,deadline=0", "entry=1,always,deadline=5", "entry=2,always,deadline=100", ""];
 
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct ProgramResult {
     datagrams: Vec<Vec<u8>>,
-    said: String,
+    stdout: String,
     status: std::process::ExitStatus,
 }
 
-fn seen(program: &Program, seed: u64, how: How<'_>) -> (Seen, u64) {
+fn run_program(program: &Program, seed: u64, run_mode: RunMode<'_>) -> (ProgramResult, u64) {
     // An IPv6 socket takes what is sent by IPv4, too. Without IPv6, the program's IPv6 calls fail in the same
     // way each time.
     let all_addresses = if nocopy_lab::has_ipv6_sockets() { "[::]:0" } else { "0.0.0.0:0" };
     let (socket, address) = receiver_at(all_addresses);
     let mut command = program.command();
     command.args([address.port().to_string(), seed.to_string()]);
-    let (output, sockets) = run(command, how);
-    let said = text(&output.stdout) + &text(&output.stderr);
+    let (output, sockets) = run(command, run_mode);
+    let stdout = text(&output.stdout) + &text(&output.stderr);
     let joined = sockets.sockets.iter().map(|socket| socket.joined).sum();
-    (Seen { datagrams: arrived(&socket), said, status: output.status }, joined)
+    (ProgramResult { datagrams: arrived(&socket), stdout, status: output.status }, joined)
 }
 
 #[test]
-fn random_programs_do_the_same_with_the_library() {
+fn random_programs_behave_the_same_with_the_library() {
     let first = std::env::var("NOCOPY_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let program = Program::compile("random");
     for seed in (0..PROGRAMS).map(|at| u64::wrapping_add(first, at)) {
-        let (plain, _) = seen(&program, seed, How::Plainly);
+        let (plain, _) = run_program(&program, seed, RunMode::Plain);
         assert!(!plain.datagrams.is_empty());
         for tuning in TUNINGS {
-            let (ours, joined) = seen(&program, seed, How::Preloaded(tuning));
+            let (ours, joined) = run_program(&program, seed, RunMode::Preloaded(tuning));
             let what = format!("seed {seed}, '{tuning}'");
             assert!(joined > 0 || tuning.is_empty(), "{what}: nothing joined");
-            assert_eq!((&ours.said, ours.status), (&plain.said, plain.status), "{what}");
+            assert_eq!((&ours.stdout, ours.status), (&plain.stdout, plain.status), "{what}");
             let differs = ours.datagrams.iter().zip(&plain.datagrams).position(|(one, other)| one != other);
             let lengths = (ours.datagrams.len(), plain.datagrams.len());
             assert!(

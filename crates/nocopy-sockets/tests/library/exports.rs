@@ -20,13 +20,13 @@ fn reviewed() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_library_exports_what_was_reviewed() {
+fn exports_are_those_of_the_reviewed_list() {
     assert_eq!(exported(&crate::common::our_library()), reviewed());
 }
 
 /// A name that the C library does not have would be a function without anything behind it.
 #[test]
-fn the_c_library_has_every_function() {
+fn every_export_exists_in_the_c_library() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps
         .lines()

@@ -1,6 +1,6 @@
 /* Calls that the library of 'run --batch-udp' stands before and does not batch. Each is made while a burst is under way, and everything that it
- * returns and writes is printed: PROGRAM PORT here|beside. With `here` the calling thread queues datagrams before each call, with `beside` another
- * thread sends all the time. */
+ * returns and writes is printed: PROGRAM PORT same-thread|other-thread. With `same-thread` the calling thread queues datagrams before each
+ * call, with `other-thread` another thread sends all the time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ enum { UNTOUCHED = 4711, AREA_BYTES = 4096, LATE_US = 1500, SHORT_US = 1500, FOR
 static void *volatile BAD = (void *)8;
 static volatile int NEGATIVE = -1;
 
-static int burst_socket, is_beside;
+static int burst_socket, is_other_thread;
 static long sent;
 static struct sockaddr_in burst_to;
 static volatile int is_over;
@@ -75,7 +75,7 @@ static long write_unseen(int fd, const void *data, long bytes) {
     return result;
 }
 
-static void *send_all_the_time(void *nothing) {
+static void *send_continuously(void *nothing) {
     while (!is_over) {
         send_some(50);
         pause_us(150);
@@ -124,7 +124,7 @@ UNUSED static void end_late(void) {
 /* The last step before each call. */
 static void queue(void) {
     memset(area, 0xaa, sizeof area);
-    if (!is_beside) send_some(3);
+    if (!is_other_thread) send_some(3);
     errno = UNTOUCHED;
 }
 
@@ -135,7 +135,7 @@ static unsigned hash(const void *data, size_t bytes) {
 }
 
 /* What a call has returned, `errno`, and the area. */
-static void say(const char *object, const char *call, long detail, long result) {
+static void report(const char *object, const char *call, long detail, long result) {
     int error = errno;
     printf("%s %s %lx: %ld, errno %d, area %x\n", object, call, detail, result, error, hash(area, sizeof area));
 }
@@ -143,7 +143,7 @@ static void say(const char *object, const char *call, long detail, long result) 
 static void begin(int count, char **words) {
     if (count != 3) _exit(98);
     setvbuf(stdout, NULL, _IOFBF, 1 << 22);
-    is_beside = !strcmp(words[2], "beside");
+    is_other_thread = !strcmp(words[2], "other-thread");
     /* Descriptors have the same numbers each time. */
     close_range(STDERR_FILENO + 1, ~0U, 0);
     burst_to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
@@ -156,7 +156,7 @@ static void begin(int count, char **words) {
     sigaddset(&alarm, SIGCONT);
     pthread_sigmask(SIG_BLOCK, &alarm, &before);
     pthread_t thread;
-    if (is_beside && pthread_create(&thread, NULL, send_all_the_time, NULL)) fail("pthread_create");
+    if (is_other_thread && pthread_create(&thread, NULL, send_continuously, NULL)) fail("pthread_create");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     handle(SIGALRM, 0);
     signal(SIGPIPE, SIG_IGN);

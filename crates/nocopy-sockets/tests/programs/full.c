@@ -61,7 +61,7 @@ int main(int count, char **words) {
     struct pollfd room = {s, POLLOUT, 0};
     if (poll(&room, 1, 0) != 0) fail("poll finds room");
     for (int i = 0; i < 100; i++) do_else(other, to);
-    tell_address(other, to.sin_addr);
+    add_neighbour(other, to.sin_addr);
     for (int looks = 0; taken_next < sent && looks < 60000; looks++) {
         take(tap, 1000);
         usleep(1000);

@@ -29,7 +29,7 @@ static unsigned draw(unsigned below) {
     return (unsigned)(state >> 33) % below;
 }
 
-static void say(const char *what, long result) {
+static void report(const char *what, long result) {
     printf("%s %ld %d\n", what, result, result < 0 ? errno : 0);
 }
 
@@ -130,19 +130,19 @@ static void echo(void) {
     getsockname(own, (void *)&address, &bytes);
     int count = 1 + (int)draw(40), got = 0;
     for (int i = 0; i < count; i++) got += sendto(own, data, 50, 0, (void *)&address, sizeof address) == 50;
-    say("echo sent", got);
+    report("echo sent", got);
     char buffer[100];
     for (got = 0; got < count; got++)
         if ((draw(2) ? recv(own, buffer, sizeof buffer, 0) : read(own, buffer, sizeof buffer)) != 50) break;
-    say("echo received", got);
-    say("echo nothing", recv(own, buffer, sizeof buffer, MSG_DONTWAIT));
+    report("echo received", got);
+    report("echo nothing", recv(own, buffer, sizeof buffer, MSG_DONTWAIT));
     close(own);
 }
 
 static void child_is_seen(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
-    say("child", status);
+    report("child", status);
     number += 1000;
 }
 
@@ -166,12 +166,12 @@ static void pass(int s) {
         *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof s), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(control), &s, sizeof s);
         send_run(s);
-        say("passed", sendmsg(pair[0], &message, 0));
+        report("passed", sendmsg(pair[0], &message, 0));
     }
     if (child <= 0) {
         alarm(60);
         int got = -1;
-        say("got", recvmsg(pair[1], &message, 0));
+        report("got", recvmsg(pair[1], &message, 0));
         struct cmsghdr *control = CMSG_FIRSTHDR(&message);
         if (control) memcpy(&got, CMSG_DATA(control), sizeof got);
         send_run(got);
@@ -199,7 +199,7 @@ static void wait_for_signal(void) {
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
     int signal = 0;
-    say("sigwait", sigwait(&set, &signal) * 1000 + signal);
+    report("sigwait", sigwait(&set, &signal) * 1000 + signal);
 }
 
 static void *after_signal(void *s) {
@@ -225,7 +225,7 @@ static void kills(int s) {
             end_child();
         }
         send_run(s);
-        say("kill", kill(child, SIGUSR1));
+        report("kill", kill(child, SIGUSR1));
         child_is_seen(child);
         break;
     }
@@ -235,14 +235,14 @@ static void kills(int s) {
         send_run(s);
         int killed = pthread_kill(thread, SIGUSR1);
         pthread_join(thread, NULL);
-        say("pthread_kill", killed);
+        report("pthread_kill", killed);
         break;
     }
     default:
         for_handler = s;
         signal(SIGUSR2, on_signal);
         send_run(s);
-        say("own", draw(2) ? kill(getpid(), SIGUSR2) : raise(SIGUSR2));
+        report("own", draw(2) ? kill(getpid(), SIGUSR2) : raise(SIGUSR2));
         send_run(s);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
@@ -277,12 +277,12 @@ static void moves(int s) {
     if (draw(2)) {
         int here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
         long moved = unshare(CLONE_NEWNET);
-        say("unshare", moved);
+        report("unshare", moved);
         send_run(s);
         int other = open_socket();
         send_run(other);
         close(other);
-        if (!moved) say("setns", setns(here, CLONE_NEWNET));
+        if (!moved) report("setns", setns(here, CLONE_NEWNET));
         close(here);
         send_run(s);
         return;
@@ -291,7 +291,7 @@ static void moves(int s) {
     pid_t child = fork();
     if (!child) {
         send_run(s);
-        say("unshare", unshare(CLONE_NEWUSER));
+        report("unshare", unshare(CLONE_NEWUSER));
         send_run(s);
         end_child();
     }
@@ -304,12 +304,12 @@ static void step(void) {
     case 0: {
         struct pollfd entry = {*s, POLLIN | POLLOUT, 0};
         long found = poll(&entry, 1, 0);
-        say("poll", found * 1000 + entry.revents);
+        report("poll", found * 1000 + entry.revents);
         break;
     }
     case 1: {
         char buffer[10];
-        say("recv", recv(*s, buffer, sizeof buffer, MSG_DONTWAIT));
+        report("recv", recv(*s, buffer, sizeof buffer, MSG_DONTWAIT));
         break;
     }
     case 2: {
@@ -317,7 +317,7 @@ static void step(void) {
         *s = open_socket();
         break;
     }
-    case 3: say("dup2", dup2(sockets[draw(SOCKETS)], *s) == *s); break;
+    case 3: report("dup2", dup2(sockets[draw(SOCKETS)], *s) == *s); break;
     case 4: {
         fflush(stdout);
         pid_t child = fork();
@@ -338,12 +338,12 @@ static void step(void) {
     case 7: {
         int error = 1;
         socklen_t bytes = sizeof error;
-        say("getsockopt", getsockopt(*s, SOL_SOCKET, SO_ERROR, &error, &bytes) * 1000 + error);
+        report("getsockopt", getsockopt(*s, SOL_SOCKET, SO_ERROR, &error, &bytes) * 1000 + error);
         break;
     }
     case 8: {
         struct target to = target_of(*s);
-        say("connect", connect(*s, &to.address.any, to.bytes));
+        report("connect", connect(*s, &to.address.any, to.bytes));
         break;
     }
     case 9:
@@ -351,14 +351,14 @@ static void step(void) {
     case 11: {
         struct target to = four();
         switch (draw(4)) {
-        case 0: say("bad", sendto(-1, data, 10, 0, &to.address.any, to.bytes)); break;
-        case 1: say("flag", sendto(*s, data, 10, MSG_OOB, &to.address.any, to.bytes)); break;
-        case 2: say("address", sendto(*s, data, 10, 0, &to.address.any, 4)); break;
+        case 0: report("bad", sendto(-1, data, 10, 0, &to.address.any, to.bytes)); break;
+        case 1: report("flag", sendto(*s, data, 10, MSG_OOB, &to.address.any, to.bytes)); break;
+        case 2: report("address", sendto(*s, data, 10, 0, &to.address.any, 4)); break;
         default: {
             struct target own = target_of(*s);
             struct target *named = is_connected(*s) ? NULL : &own;
-            say("more", sendto(*s, data, 10, MSG_MORE, named ? &own.address.any : NULL, named ? own.bytes : 0));
-            say("rest", send_one(*s, named, 100, 0));
+            report("more", sendto(*s, data, 10, MSG_MORE, named ? &own.address.any : NULL, named ? own.bytes : 0));
+            report("rest", send_one(*s, named, 100, 0));
         }
         }
         break;
@@ -366,7 +366,7 @@ static void step(void) {
     case 12: echo(); break;
     case 13: {
         int size = 200000 + (int)draw(100000);
-        say("setsockopt", setsockopt(*s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
+        report("setsockopt", setsockopt(*s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
         break;
     }
     case 14: pass(*s); break;
@@ -375,7 +375,7 @@ static void step(void) {
     case 17: moves(*s); break;
     case 18:
         fflush(stdout);
-        say("system", system("exit 3"));
+        report("system", system("exit 3"));
         break;
     default: send_run(*s);
     }

@@ -201,7 +201,7 @@ static long readv_by(int fd, int by) {
 static struct msghdr header;
 
 /* What a call has returned beside its result. */
-static char beside[100];
+static char details[100];
 
 /* How often the process went on after a stop: calls that wait end then, with EINTR or with what they have (signal(7)). */
 static volatile int stops;
@@ -218,7 +218,7 @@ static long recvmsg_by(int fd, int flags) {
     header = (struct msghdr){ADDRESS, 128, parts, 2, CONTROL, 512, 0};
     long result = recvmsg(fd, &header, flags);
     int error = errno;
-    snprintf(beside, sizeof beside, "name %u, control %zu, flags %x: ", header.msg_namelen, header.msg_controllen, header.msg_flags);
+    snprintf(details, sizeof details, "name %u, control %zu, flags %x: ", header.msg_namelen, header.msg_controllen, header.msg_flags);
     errno = error;
     return result;
 }
@@ -229,7 +229,7 @@ static long recvmmsg_by(int fd, unsigned count, int flags) {
     struct timespec time = {0, 500000000};
     long result = recvmmsg(fd, all, count, flags, flags & MSG_WAITFORONE ? &time : NULL);
     int error = errno;
-    snprintf(beside, sizeof beside, "lengths %u %u: ", all[0].msg_len, all[1].msg_len);
+    snprintf(details, sizeof details, "lengths %u %u: ", all[0].msg_len, all[1].msg_len);
     errno = error;
     return result;
 }
@@ -299,7 +299,7 @@ int main(int count, char **words) {
                 close_peer();
                 before = stops;
                 fd = make(OBJECTS[object]);
-                *beside = 0;
+                *details = 0;
                 queue();
                 result = call(fd, number);
                 error = errno;
@@ -307,20 +307,20 @@ int main(int count, char **words) {
                 end_late();
             } while (stops != before);
             forget_ports();
-            fputs(beside, stdout);
+            fputs(details, stdout);
             errno = error;
-            say(OBJECTS[object], "call", number, result);
+            report(OBJECTS[object], "call", number, result);
             printf("position %ld, ", (long)lseek(fd, 0, SEEK_CUR));
             /* What the call has left there, and whether it has taken an error. */
             if (fd >= 0) nonblocking(fd);
             queue();
             result = read(fd, DATA, 100);
-            say("then", "read", 0, result);
+            report("then", "read", 0, result);
             int left = UNTOUCHED;
             socklen_t bytes = sizeof left;
             queue();
             result = getsockopt(fd, SOL_SOCKET, SO_ERROR, &left, &bytes);
-            say("then", "SO_ERROR", left, result);
+            report("then", "SO_ERROR", left, result);
             if (fd >= 0) close(fd);
             close_peer();
             handle(SIGALRM, 0);

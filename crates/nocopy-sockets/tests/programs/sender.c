@@ -83,7 +83,7 @@ static void *sender_thread(void *nothing) {
 static volatile int is_child_ready, is_burst_queued;
 
 /* Queues a burst while the other thread's child, which shares this memory, has closed its own descriptor of the socket. */
-static void *sending_beside_child(void *count) {
+static void *send_during_vfork(void *count) {
     while (!is_child_ready);
     send_many((long)count);
     is_burst_queued = 1;
@@ -92,7 +92,7 @@ static void *sending_beside_child(void *count) {
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
-static void *taking_turns(void *count) {
+static void *send_in_turns(void *count) {
     for (long i = 0; i < (long)count; i++) {
         pthread_mutex_lock(&turn);
         send_many(3);
@@ -173,7 +173,7 @@ int main(int count, char **words) {
     }
     if (!strcmp(what, "turns")) {
         pthread_t threads[3];
-        for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, taking_turns, (void *)number);
+        for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, send_in_turns, (void *)number);
         for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
         return 0;
     }
@@ -281,9 +281,9 @@ int main(int count, char **words) {
         s = first;
         send_many(number);
     }
-    if (!strcmp(what, "vfork-beside")) {
+    if (!strcmp(what, "vfork-and-thread")) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, sending_beside_child, (void *)number)) fail("pthread_create");
+        if (pthread_create(&thread, NULL, send_during_vfork, (void *)number)) fail("pthread_create");
         pid_t child = vfork();
         if (!child) {
             raw(SYS_close, s, 0, 0);

@@ -45,7 +45,7 @@ static int open_tap(void) {
 }
 
 /* From now on the peer's address is known, and what the kernel has kept leaves. */
-static void tell_address(int s, struct in_addr peer) {
+static void add_neighbour(int s, struct in_addr peer) {
     struct arpreq request = {.arp_flags = ATF_PERM | ATF_COM};
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = peer};
     memcpy(&request.arp_pa, &address, sizeof address);

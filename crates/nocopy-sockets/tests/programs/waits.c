@@ -86,13 +86,13 @@ static void polls(void) {
                 queue();
                 int count = fill(SETS[set], EVENTS[events]);
                 errno = UNTOUCHED;
-                say("set", "poll", by << 16 | set << 8 | events, poll_by(by, count, 0));
+                report("set", "poll", by << 16 | set << 8 | events, poll_by(by, count, 0));
             }
         for (int set = 0; set < WAITING_COUNT; set++) {
             queue();
             int count = fill(WAITING[set], POLLIN);
             errno = UNTOUCHED;
-            say("waiting", "poll", by << 16 | set, poll_by(by, count, SHORT_US));
+            report("waiting", "poll", by << 16 | set, poll_by(by, count, SHORT_US));
         }
     }
 }
@@ -106,7 +106,7 @@ static void polls_that_end(void) {
         int found = poll_by(by, count, -1), error = errno;
         end_late();
         errno = error;
-        say("late", "poll", by, found);
+        report("late", "poll", by, found);
         char bytes[5];
         if (read(fds[1], bytes, 5) != 5) fail("read");
         queue();
@@ -116,14 +116,14 @@ static void polls_that_end(void) {
         found = poll_by(by, count, -1), error = errno;
         interrupt_often(0);
         errno = error;
-        say("interrupted", "poll", by, found);
+        report("interrupted", "poll", by, found);
         queue();
         fill(0x1, POLLIN);
         errno = UNTOUCHED;
-        say("many", "poll", by, poll_by(by == 2 ? 0 : by == 4 ? 3 : by, FDS_MAX + 1, 0));
+        report("many", "poll", by, poll_by(by == 2 ? 0 : by == 4 ? 3 : by, FDS_MAX + 1, 0));
         queue();
         entries = BAD;
-        say("bad", "poll", by, poll_by(by == 2 ? 0 : by == 4 ? 3 : by, 2, 0));
+        report("bad", "poll", by, poll_by(by == 2 ? 0 : by == 4 ? 3 : by, 2, 0));
         entries = (struct pollfd *)area;
     }
     static const struct timespec TIMES[] = {{-1, 0}, {0, -1}, {0, 1000000000}, {0, 999999}, {0, 0}};
@@ -132,12 +132,12 @@ static void polls_that_end(void) {
             queue();
             int count = fill(set, POLLIN);
             errno = UNTOUCHED;
-            say("time", "ppoll", i << 8 | set, ppoll(entries, count, &TIMES[i], NULL));
+            report("time", "ppoll", i << 8 | set, ppoll(entries, count, &TIMES[i], NULL));
             queue();
             fd_set *sets = (fd_set *)area;
             FD_ZERO(sets);
             FD_SET(fds[set - 1], sets);
-            say("time", "pselect", i << 8 | set, pselect(FDS_MAX, sets, NULL, NULL, &TIMES[i], NULL));
+            report("time", "pselect", i << 8 | set, pselect(FDS_MAX, sets, NULL, NULL, &TIMES[i], NULL));
         }
 }
 
@@ -176,7 +176,7 @@ static void epolls(void) {
             static const int ROOMS[] = {2, 16, 16, 0, -1};
             for (int turn = 0; turn < 5; turn++) {
                 queue();
-                say("set", "epoll", by << 16 | kind << 8 | turn, epoll_again(by, ROOMS[turn], turn % 2));
+                report("set", "epoll", by << 16 | kind << 8 | turn, epoll_again(by, ROOMS[turn], turn % 2));
             }
             close(epoll);
         }
@@ -188,9 +188,9 @@ static void epolls(void) {
         int found = epoll_again(by, 4, -1), error = errno;
         end_late();
         errno = error;
-        say("late", "epoll", by, found);
+        report("late", "epoll", by, found);
         queue();
-        say("edge", "epoll", by, epoll_again(by, 4, 1));
+        report("edge", "epoll", by, epoll_again(by, 4, 1));
         char bytes[5];
         if (read(fds[1], bytes, 5) != 5) fail("read");
         queue();
@@ -198,21 +198,21 @@ static void epolls(void) {
         found = epoll_by(by, 4, -1, NULL), error = errno;
         interrupt_often(0);
         errno = error;
-        say("interrupted", "epoll", by, found);
+        report("interrupted", "epoll", by, found);
         queue();
-        say("bad", "epoll_wait", 0, epoll_wait(epoll, BAD, 4, 0));
+        report("bad", "epoll_wait", 0, epoll_wait(epoll, BAD, 4, 0));
         static const struct timespec TIMES[] = {{-1, 0}, {0, -1}, {0, 1000000000}, {0, 999999}};
         for (unsigned i = 0; i < sizeof TIMES / sizeof *TIMES; i++) {
             queue();
-            say("time", "epoll_pwait2", i, epoll_pwait2(epoll, (void *)area, 4, &TIMES[i], NULL));
+            report("time", "epoll_pwait2", i, epoll_pwait2(epoll, (void *)area, 4, &TIMES[i], NULL));
         }
         queue();
-        say("time", "epoll_pwait2", 9, epoll_pwait2(epoll, (void *)area, 4, BAD, NULL));
+        report("time", "epoll_pwait2", 9, epoll_pwait2(epoll, (void *)area, 4, BAD, NULL));
         int last = epoll;
         epoll = by == 0 ? fds[0] : by == 1 ? -1 : 100000;
         for (int other = 0; other < 3; other++) {
             queue();
-            say("other", "epoll", by << 8 | other, epoll_by(other, 4, 0, NULL));
+            report("other", "epoll", by << 8 | other, epoll_by(other, 4, 0, NULL));
         }
         close(last);
     }
@@ -237,7 +237,7 @@ static void selects(void) {
                 fd_set *read = which & 1 ? &sets[0] : NULL, *write = which & 2 ? &sets[1] : NULL, *except = which & 4 ? &sets[2] : NULL;
                 errno = UNTOUCHED;
                 int found = by ? pselect(end, read, write, except, &none, NULL) : select(end, read, write, except, time);
-                say("set", "select", by << 16 | set << 8 | which, found);
+                report("set", "select", by << 16 | set << 8 | which, found);
             }
     /* What is left of a timeout that has passed, and calls that the kernel refuses. */
     for (int i = 0; i < 5; i++) {
@@ -247,7 +247,7 @@ static void selects(void) {
         /* Where the kernel refuses, it writes what is left of the time, which is not the same each time. */
         *time = (struct timeval){i == 3 ? -1 : 0, i == 0 || i == 3 ? SHORT_US : 0};
         errno = UNTOUCHED;
-        say("one", "select", i, select(i == 1 ? NEGATIVE : FDS_MAX, i == 4 ? BAD : sets, NULL, NULL, time));
+        report("one", "select", i, select(i == 1 ? NEGATIVE : FDS_MAX, i == 4 ? BAD : sets, NULL, NULL, time));
     }
     queue();
     FD_ZERO(sets);
@@ -257,7 +257,7 @@ static void selects(void) {
     int found = select(FDS_MAX, sets, NULL, NULL, NULL), error = errno;
     interrupt_often(0);
     errno = error;
-    say("interrupted", "select", 0, found);
+    report("interrupted", "select", 0, found);
 }
 
 /* A signal is pending, and only the call lets it in. */
@@ -293,10 +293,10 @@ static void masks(void) {
                 case 2: found = pselect(FDS_MAX, sets, NULL, NULL, &time, mask); break;
                 default: found = epoll_by(by - 2, 4, 1, mask);
                 }
-                say("mask", handled ? "handled" : "pending", by << 8 | at << 4 | blocked, found);
+                report("mask", handled ? "handled" : "pending", by << 8 | at << 4 | blocked, found);
                 queue();
                 struct timespec at_once = {0, 0};
-                say("mask", "sigtimedwait", 0, sigtimedwait(&block, NULL, &at_once));
+                report("mask", "sigtimedwait", 0, sigtimedwait(&block, NULL, &at_once));
                 close(epoll);
             }
 }

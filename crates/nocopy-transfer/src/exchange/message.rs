@@ -54,14 +54,14 @@ pub struct Message {
     /// `None` until one has connected.
     peer: Option<Peer>,
     is_ended: bool,
-    publishes: Publishes,
+    publish_mode: PublishMode,
     /// Long messages are received into posted buffers.
     is_posting: bool,
 }
 
 /// Whether prepared bytes are published before they are sent, and the published ones.
 #[derive(Debug)]
-enum Publishes {
+enum PublishMode {
     No,
     Yes(Option<Published>),
 }
@@ -96,12 +96,12 @@ impl Message {
     }
 
     fn new(endpoint: Endpoint, peer: Option<Peer>) -> Self {
-        Self { endpoint, peer, is_ended: false, publishes: Publishes::No, is_posting: false }
+        Self { endpoint, peer, is_ended: false, publish_mode: PublishMode::No, is_posting: false }
     }
 
     /// Publishes the prepared bytes of messages; they are expected to be the same each time.
     pub fn published(self) -> Self {
-        Self { publishes: Publishes::Yes(None), ..self }
+        Self { publish_mode: PublishMode::Yes(None), ..self }
     }
 
     /// Receives messages of up to so many bytes into buffers that it posts; each is posted again when its
@@ -118,7 +118,7 @@ impl Message {
         self.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn note_events(&mut self) -> io::Result<()> {
+    fn handle_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Accepted(peer, _) => self.peer = Some(peer),
@@ -143,7 +143,7 @@ impl Message {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             unless_down(self.endpoint.wait(PATIENCE))?;
-            self.note_events()?;
+            self.handle_events()?;
         }
     }
 }
@@ -168,10 +168,10 @@ impl Exchange for Message {
     /// Sends `ready` by reference: the endpoint keeps it until the other end has received it.
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
-        let ready = match &mut self.publishes {
-            Publishes::No => Buffer::from_owner(Arc::clone(ready)),
-            Publishes::Yes(Some(published)) => Buffer::from_owner(published.clone()),
-            Publishes::Yes(none) => {
+        let ready = match &mut self.publish_mode {
+            PublishMode::No => Buffer::from_owner(Arc::clone(ready)),
+            PublishMode::Yes(Some(published)) => Buffer::from_owner(published.clone()),
+            PublishMode::Yes(none) => {
                 let published = Published::written(ready.len(), |bytes| bytes.copy_from_slice(ready));
                 Buffer::from_owner(none.insert(published.map_err(io::Error::other)?).clone())
             }
@@ -199,7 +199,7 @@ impl Exchange for Message {
             self.peer = from;
             return Ok(true);
         }
-        self.note_events()?;
+        self.handle_events()?;
         match self.is_ended {
             true => Err(io::ErrorKind::UnexpectedEof.into()),
             false => Ok(false),
@@ -233,7 +233,7 @@ impl Exchange for Message {
 
     fn idle(&mut self) -> io::Result<()> {
         unless_down(self.endpoint.wait(Duration::ZERO))?;
-        self.note_events()
+        self.handle_events()
     }
 
     fn finish(&mut self, patience: Duration) -> io::Result<()> {
@@ -246,7 +246,7 @@ impl Exchange for Message {
                 break;
             }
             self.endpoint.wait(PATIENCE)?;
-            self.note_events()?;
+            self.handle_events()?;
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_go_there_and_back_and_the_end_is_known() {
+    fn messages_return_and_the_end_is_reported() {
         for waiting in Waiting::ALL {
             let setting = Setting {
                 at: "127.0.0.1:0".parse().unwrap(),

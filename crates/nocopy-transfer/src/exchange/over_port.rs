@@ -9,7 +9,7 @@ use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Port, Reason};
 
 use super::{Exchange, PATIENCE, Waiting, unless_down};
-use crate::in_turn::any;
+use crate::attempts::any;
 use crate::source::await_address;
 
 #[derive(Debug)]

@@ -23,9 +23,9 @@ const JOINED_BYTES_MAX: usize = 4096;
 const PIECES_MAX: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Several {
+enum SendMode {
     /// Each message by its own call.
-    Alone,
+    Single,
     /// In place, by one `writev`.
     Batched,
     /// Copied into one buffer, with their lengths in front, and sent by one `write`.
@@ -36,7 +36,7 @@ enum Several {
 pub struct Tcp {
     stream: TcpStream,
     waiting: Waiting,
-    several: Several,
+    mode: SendMode,
     reader: Reader,
     joined: Vec<u8>,
 }
@@ -50,16 +50,16 @@ impl Tcp {
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
         }
-        Ok(Self { stream, waiting, several: Several::Alone, reader: Reader::new(), joined: Vec::new() })
+        Ok(Self { stream, waiting, mode: SendMode::Single, reader: Reader::new(), joined: Vec::new() })
     }
 
     pub fn batched(self) -> Self {
-        Self { several: Several::Batched, ..self }
+        Self { mode: SendMode::Batched, ..self }
     }
 
     /// Sends several messages by one `write`, copied into one buffer.
     pub fn gathered(self) -> Self {
-        Self { several: Several::Gathered, ..self }
+        Self { mode: SendMode::Gathered, ..self }
     }
 
     fn send_batched(&self, messages: &[&[u8]]) -> io::Result<()> {
@@ -103,16 +103,16 @@ impl Exchange for Tcp {
     }
 
     fn send_all<'m>(&mut self, mut messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
-        match self.several {
-            Several::Alone => messages.try_for_each(|message| self.send(message)),
-            Several::Batched => self.send_batched(&messages.collect::<Vec<_>>()),
-            Several::Gathered => self.send_gathered(messages),
+        match self.mode {
+            SendMode::Single => messages.try_for_each(|message| self.send(message)),
+            SendMode::Batched => self.send_batched(&messages.collect::<Vec<_>>()),
+            SendMode::Gathered => self.send_gathered(messages),
         }
     }
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         loop {
-            if self.reader.take_message(&mut take) {
+            if self.reader.pass_message(&mut take) {
                 return Ok(true);
             }
             let Self { stream, waiting, reader, .. } = self;
@@ -184,7 +184,7 @@ impl Reader {
     }
 
     /// Passes on the received bytes of the current message; returns true at its end.
-    fn take_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
+    fn pass_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
         let missing = match self.missing {
             Some(missing) => missing,
             None => match self.buffer[self.start..self.end].first_chunk() {
@@ -226,11 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_every_length_arrive_whole_and_in_order() {
+    fn messages_of_every_length_arrive_complete_in_order() {
         for waiting in Waiting::ALL {
-            for several in [Several::Alone, Several::Batched, Several::Gathered] {
+            for mode in [SendMode::Single, SendMode::Batched, SendMode::Gathered] {
                 let (mut from, mut to) = pair(waiting);
-                from.several = several;
+                from.mode = mode;
                 let lengths = [0, 1, 3, 64, 4096, 4097, BUFFER_BYTES - 4, BUFFER_BYTES, 1_000_003, 5];
                 let messages: Vec<Vec<u8>> =
                     lengths.iter().enumerate().map(|(number, &bytes)| vec![number as u8; bytes]).collect();
@@ -240,7 +240,7 @@ mod tests {
                     from.finish(PATIENCE).unwrap();
                 });
                 for message in &messages {
-                    assert!(next(&mut to) == *message, "{waiting:?} {several:?} {}", message.len());
+                    assert!(next(&mut to) == *message, "{waiting:?} {mode:?} {}", message.len());
                 }
                 sender.join().unwrap();
                 let end = loop {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_message() {
+    fn a_timeout_yields_no_message() {
         for waiting in Waiting::ALL {
             let (mut one, _other) = pair(waiting);
             assert!(!one.receive(|_| unreachable!()).unwrap());

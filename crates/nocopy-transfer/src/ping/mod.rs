@@ -12,6 +12,7 @@ use nocopy::message::{self, Endpoint as MessageEndpoint};
 
 use crate::Failure;
 use crate::arguments::{LOOPBACK, PingArguments};
+use crate::attempts::{any, cause, cause_of_message, check_port, try_in_turn};
 use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::{CONNECT_MAX, Message, Setting};
 use crate::exchange::over_port::{OverPort, source_address};
@@ -19,7 +20,6 @@ use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
 use crate::exchange::{Exchange, Waiting};
 use crate::failure::CommandError;
-use crate::in_turn::{any, cause, cause_of_message, check_port, in_turn};
 use crate::source::await_address;
 use nocopy_report::address::{self, Attempts, Family};
 use nocopy_report::{Interrupt, Outcome, capability, print};
@@ -134,7 +134,7 @@ fn answering<E: Exchange>(
     if let [to] = addresses {
         return Ok((open(*to)?, *to));
     }
-    let found = in_turn(addresses, CONNECT_MAX, |to, share| {
+    let found = try_in_turn(addresses, CONNECT_MAX, |to, share| {
         let mut exchange = open(to).map_err(cause)?;
         probe(&mut exchange, share, interrupt)?;
         Ok((exchange, to))
@@ -194,7 +194,7 @@ fn messages(arguments: &PingArguments, addresses: &[SocketAddr]) -> Result<(Mess
         return Ok((Message::connect(endpoint, *to, CONNECT_MAX).map_err(Error::Message)?, *to));
     }
     capability::drop_all_but(needed(arguments.interface.as_deref()))?;
-    let found = in_turn(addresses, CONNECT_MAX, |to, share| {
+    let found = try_in_turn(addresses, CONNECT_MAX, |to, share| {
         check_port(to)?;
         let endpoint = open(to).map_err(cause)?;
         Ok((Message::connect(endpoint, to, share).map_err(cause_of_message)?, to))

@@ -32,8 +32,8 @@ pub(super) struct Rounds<'a> {
     message: Vec<u8>,
     start: Instant,
     pub elapsed: Duration,
-    processor: processor::Start,
-    pub used: Option<processor::Use>,
+    processor: processor::StartTime,
+    pub used: Option<processor::ProcessorUse>,
     /// Times from sending to the answer, and from the due time, in ns.
     pub round_trips: Histogram<u64>,
     pub since_due: Histogram<u64>,
@@ -64,7 +64,7 @@ impl<'a> Rounds<'a> {
             message: (0..arguments.size).map(|place| place as u8).collect(),
             start: Instant::now(),
             elapsed: Duration::ZERO,
-            processor: processor::Start::now(),
+            processor: processor::StartTime::now(),
             used: None,
             round_trips: histogram(),
             since_due: histogram(),
@@ -100,7 +100,7 @@ impl<'a> Rounds<'a> {
             if self.is_over() || !self.pause(exchange, due)? {
                 return Ok(());
             }
-            self.ask(exchange, number, due)?;
+            self.send_next(exchange, number, due)?;
             let now = Instant::now();
             due = match self.arguments.interval {
                 Some(interval) => due + interval,
@@ -141,23 +141,23 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    fn ask(&mut self, exchange: &mut impl Exchange, number: u64, due: Instant) -> io::Result<()> {
+    fn send_next(&mut self, exchange: &mut impl Exchange, number: u64, due: Instant) -> io::Result<()> {
         self.message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
         let start = Instant::now();
         self.sent += 1;
         let mut error = exchange.send(&self.message).err();
         match self.await_answer(exchange, start, &mut error)? {
-            Awaited::Came(at) => {
+            WaitResult::Answered(at) => {
                 self.answered += 1;
                 self.round_trips.saturating_record((at - start).as_nanos() as u64);
                 self.since_due.saturating_record((at - due).as_nanos() as u64);
             }
-            Awaited::Lost => {
+            WaitResult::Lost => {
                 self.lost += 1;
                 error.iter().for_each(|error| self.lost_by.add(error, 1));
             }
             // The wait for it ended before.
-            Awaited::Interrupted => self.sent -= 1,
+            WaitResult::Interrupted => self.sent -= 1,
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl<'a> Rounds<'a> {
         exchange: &mut impl Exchange,
         start: Instant,
         error: &mut Option<io::Error>,
-    ) -> io::Result<Awaited> {
+    ) -> io::Result<WaitResult> {
         let is_spinning = self.arguments.wait == Waiting::Spinning;
         let mut answer = Answer::default();
         // The first answer shows that there is a way to the other end.
@@ -176,7 +176,7 @@ impl<'a> Rounds<'a> {
         error.take_if(|error| !self.is_marked || !may_be_lost(self.answered, error)).map_or(Ok(()), Err)?;
         for look in 1_u32.. {
             let Self { message, is_marked, .. } = &*self;
-            let received = exchange.receive(|piece| answer.take(piece, message, *is_marked));
+            let received = exchange.receive(|piece| answer.add(piece, message, *is_marked));
             let is_answer = match received {
                 Err(refused) if *is_marked && may_be_lost(self.answered, &refused) => {
                     *error = Some(refused);
@@ -186,27 +186,27 @@ impl<'a> Rounds<'a> {
             };
             if is_answer {
                 let at = Instant::now();
-                match std::mem::take(&mut answer).judge(message) {
-                    Judgement::Answer => return Ok(Awaited::Came(at)),
-                    Judgement::Late => self.late += 1,
-                    Judgement::Changed => self.changed += 1,
+                match std::mem::take(&mut answer).classify(message) {
+                    AnswerKind::Current => return Ok(WaitResult::Answered(at)),
+                    AnswerKind::Late => self.late += 1,
+                    AnswerKind::Changed => self.changed += 1,
                 }
             }
             if !is_spinning || look.is_multiple_of(LOOKS_A_CLOCK) {
                 if start.elapsed() > self.arguments.timeout {
-                    return Ok(Awaited::Lost);
+                    return Ok(WaitResult::Lost);
                 }
                 if self.interrupt.came() {
-                    return Ok(Awaited::Interrupted);
+                    return Ok(WaitResult::Interrupted);
                 }
             }
         }
-        Ok(Awaited::Lost)
+        Ok(WaitResult::Lost)
     }
 }
 
-enum Awaited {
-    Came(Instant),
+enum WaitResult {
+    Answered(Instant),
     Lost,
     Interrupted,
 }
@@ -221,16 +221,16 @@ struct Answer {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Judgement {
+enum AnswerKind {
     /// To the message that was sent last.
-    Answer,
+    Current,
     /// An answer to an earlier message.
     Late,
     Changed,
 }
 
 impl Answer {
-    fn take(&mut self, piece: &[u8], message: &[u8], is_marked: bool) {
+    fn add(&mut self, piece: &[u8], message: &[u8], is_marked: bool) {
         let mut piece = piece;
         if self.bytes < NUMBER_BYTES {
             let (head, rest) = piece.split_at(piece.len().min(NUMBER_BYTES - self.bytes));
@@ -247,14 +247,14 @@ impl Answer {
         self.bytes += piece.len();
     }
 
-    fn judge(self, message: &[u8]) -> Judgement {
+    fn classify(self, message: &[u8]) -> AnswerKind {
         let is_whole = self.bytes == message.len() && !self.is_changed;
         match message.first_chunk() {
-            Some(head) if is_whole && self.head == *head => Judgement::Answer,
+            Some(head) if is_whole && self.head == *head => AnswerKind::Current,
             Some(head) if is_whole && u64::from_be_bytes(self.head) < u64::from_be_bytes(*head) => {
-                Judgement::Late
+                AnswerKind::Late
             }
-            _ => Judgement::Changed,
+            _ => AnswerKind::Changed,
         }
     }
 }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_idled_through_however_it_is_waited() {
+    fn pauses_use_no_processor_time_in_any_wait_mode() {
         for wait in ["spin", "block", "adaptive"] {
             let words = ["ping", "message://127.0.0.1:9", "--interval", "20ms", "--count", "2"];
             let words = words.into_iter().chain(["--wait", wait]);
@@ -309,27 +309,27 @@ mod tests {
         }
     }
 
-    fn judged(pieces: &[&[u8]], is_marked: bool) -> Judgement {
+    fn classified(pieces: &[&[u8]], is_marked: bool) -> AnswerKind {
         let message = [&7_u64.to_be_bytes()[..], b"behind"].concat();
         let mut answer = Answer::default();
-        pieces.iter().for_each(|piece| answer.take(piece, &message, is_marked));
-        answer.judge(&message)
+        pieces.iter().for_each(|piece| answer.add(piece, &message, is_marked));
+        answer.classify(&message)
     }
 
     #[test]
-    fn an_answer_is_what_was_sent() {
-        assert_eq!(judged(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false), Judgement::Answer);
-        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), Judgement::Late);
-        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), Judgement::Changed);
-        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), Judgement::Changed);
-        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), Judgement::Changed);
-        assert_eq!(judged(&[&[0, 0, 0, 0]], false), Judgement::Changed);
+    fn answers_equal_to_the_message_are_current() {
+        assert_eq!(classified(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false), AnswerKind::Current);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), AnswerKind::Late);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0, 0, 0, 0]], false), AnswerKind::Changed);
     }
 
     #[test]
-    fn where_answers_are_marked_others_are_none() {
-        assert_eq!(judged(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), Judgement::Answer);
-        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), Judgement::Changed);
-        assert_eq!(judged(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), Judgement::Changed);
+    fn unmarked_answers_are_refused_where_marks_are_expected() {
+        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Current);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), AnswerKind::Changed);
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::rounds::Rounds;
 use crate::arguments::PingArguments;
 use crate::exchange::Waiting;
-use crate::processor::Use;
+use crate::processor::ProcessorUse;
 use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -51,9 +51,9 @@ pub(super) struct Summary {
     /// Time from the due time; only with an interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     since_due: Option<Times>,
-    histogram: Vec<Bar>,
+    histogram: Vec<HistogramBar>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    processor: Option<Use>,
+    processor: Option<ProcessorUse>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -69,7 +69,7 @@ struct Times {
 
 /// Number of round trips of at least `from_us` and less than `to_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Bar {
+struct HistogramBar {
     from_us: f64,
     to_us: f64,
     count: u64,
@@ -99,7 +99,7 @@ impl Times {
 }
 
 /// Rows whose bounds have a fixed ratio, the smallest with which all fit.
-fn bars(times: &Histogram<u64>) -> Vec<Bar> {
+fn bars(times: &Histogram<u64>) -> Vec<HistogramBar> {
     if times.is_empty() {
         return Vec::new();
     }
@@ -107,7 +107,7 @@ fn bars(times: &Histogram<u64>) -> Vec<Bar> {
     let rows = |ratio: f64| ((high / low).ln() / ratio.ln()).floor() as usize + 1;
     let ratio = RATIOS.into_iter().find(|ratio| rows(*ratio) <= ROWS_MAX).unwrap_or(RATIOS[RATIOS.len() - 1]);
     let us = |ns: u64| ns as f64 / 1e3;
-    let mut bars: Vec<Bar> = Vec::new();
+    let mut bars: Vec<HistogramBar> = Vec::new();
     let mut to = 0;
     for step in times.iter_recorded() {
         // The histogram reports the highest of the values that it does not distinguish.
@@ -115,7 +115,7 @@ fn bars(times: &Histogram<u64>) -> Vec<Bar> {
         while bars.is_empty() || value >= to {
             let from = if bars.is_empty() { times.min() } else { to };
             to = ((from as f64 * ratio).ceil() as u64).max(from + 1);
-            bars.push(Bar { from_us: us(from), to_us: us(to), count: 0 });
+            bars.push(HistogramBar { from_us: us(from), to_us: us(to), count: 0 });
         }
         if let Some(bar) = bars.last_mut() {
             bar.count += step.count_at_value();
@@ -200,10 +200,10 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-fn picture(bars: &[Bar]) -> String {
+fn picture(bars: &[HistogramBar]) -> String {
     let most = bars.iter().map(|bar| bar.count).max().unwrap_or(0).max(1);
     let mut text = String::new();
-    for Bar { from_us, to_us, count } in bars {
+    for HistogramBar { from_us, to_us, count } in bars {
         // A count above 0 is visible, even if small.
         let length = (count * BAR_CHARACTERS).div_ceil(most) as usize;
         let line = format!("{from_us:>12.1} to {to_us:>10.1} us {count:>9} {}", "█".repeat(length));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_trip_is_in_one_bar() {
+    fn every_round_trip_is_in_exactly_one_bar() {
         for values in [vec![1], vec![0, 1, 2], (1000..3000).collect(), vec![5, 4_000_000_000, 7_000, 7_001]] {
             let times = times(values);
             let bars = bars(&times);
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_seen() {
-        let bar = |from_us, to_us, count| Bar { from_us, to_us, count };
+    fn every_bar_with_a_count_is_drawn() {
+        let bar = |from_us, to_us, count| HistogramBar { from_us, to_us, count };
         let drawn = picture(&[bar(1.0, 2.0, 10_000), bar(2.0, 4.0, 0), bar(4.0, 8.0, 1)]);
         let lengths: Vec<_> = drawn.lines().map(|line| line.matches('█').count()).collect();
         assert_eq!(lengths, [40, 0, 1], "{drawn}");

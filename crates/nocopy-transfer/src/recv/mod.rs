@@ -29,11 +29,11 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     let own = arguments.address();
     print::say(format_args!("nocopy: receiving at {}://{address}", own.scheme().name()));
-    let left_out = left_out(&own.local_addrs().unwrap_or_default(), address);
-    if !left_out.is_empty() {
-        let left_out = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let others = other_addresses(&own.local_addrs().unwrap_or_default(), address);
+    if !others.is_empty() {
+        let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print::say(format_args!(
-            "nocopy: only there; {own} is {left_out}, too; leave the host out to receive at all addresses of this host"
+            "nocopy: only there; {own} is {others}, too; leave the host out to receive at all addresses of this host"
         ));
     }
     if arguments.from.is_empty() {
@@ -42,7 +42,7 @@ fn announce(arguments: &RecvArguments, address: SocketAddr) {
 }
 
 /// A name's other addresses of this host: a socket has one.
-fn left_out(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
+fn other_addresses(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
     let others = addresses.iter().map(SocketAddr::ip).filter(|ip| *ip != bound.ip() && !ip.is_multicast());
     others.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect()
 }
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_a_name_that_are_left_out_are_those_of_this_host() {
+    fn other_local_addresses_of_a_name_are_listed() {
         let name = [[127, 0, 0, 2], [192, 0, 2, 1], [224, 0, 0, 1], [127, 0, 0, 1]].map(|ip| (ip, 9).into());
-        assert_eq!(left_out(&name, name[0]), [name[3].ip()]);
-        assert_eq!(left_out(&name[..2], name[0]), [] as [IpAddr; 0]);
+        assert_eq!(other_addresses(&name, name[0]), [name[3].ip()]);
+        assert_eq!(other_addresses(&name[..2], name[0]), [] as [IpAddr; 0]);
     }
 }

@@ -13,11 +13,11 @@ use nocopy_report::output_file::{OutputFile, PrivateFile};
 use nocopy_report::{Failure, Interrupt};
 
 /// How long to wait for the reader of a pipe before checking for an interrupt.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Written at a time to an output that may wait for its reader: a pipe that can be written to has room for so
 /// much.
-pub(super) const WAITING_BYTES: usize = 4096;
+pub(super) const PIPE_WRITE_BYTES: usize = 4096;
 
 pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
     OutputFile::open(path, making, File::options().write(true), interrupt)
@@ -38,19 +38,19 @@ pub(super) fn sync(path: &Path, file: &File) -> Result<(), Failure> {
 
 /// Waits until a pipe has room, but not for long; returns whether it may have.
 pub(super) fn wait_for_room(file: &File) -> io::Result<bool> {
-    Ok(poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(LOOK_INTERVAL))? == Wakeup::Ready)
+    Ok(poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(POLL_INTERVAL))? == Wakeup::Ready)
 }
 
 /// An output that is written in order. The user may interrupt it while its reader does not read.
 #[derive(Debug)]
-pub(super) struct InOrder {
+pub(super) struct InterruptibleWriter {
     file: File,
     /// Whether writing may wait for the reader.
     may_wait: bool,
     interrupt: Interrupt,
 }
 
-impl InOrder {
+impl InterruptibleWriter {
     pub(super) fn new(file: File, may_wait: bool, interrupt: Interrupt) -> Self {
         Self { file, may_wait, interrupt }
     }
@@ -60,9 +60,9 @@ impl InOrder {
     }
 }
 
-impl Write for InOrder {
+impl Write for InterruptibleWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let most = if self.may_wait { WAITING_BYTES } else { usize::MAX };
+        let most = if self.may_wait { PIPE_WRITE_BYTES } else { usize::MAX };
         let mut has_room = !self.may_wait || wait_for_room(&self.file)?;
         loop {
             if !has_room && self.interrupt.came() {

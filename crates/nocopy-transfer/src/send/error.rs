@@ -71,7 +71,7 @@ mod tests {
 
     /// The command checks these before.
     #[test]
-    fn errors_behind_other_checks_have_the_one_form() {
+    fn rare_errors_have_the_usual_form() {
         for (error, expected) in [
             (
                 Error::from(UdpFrameError::ChecksumOmittedOnIpv6),

@@ -14,7 +14,7 @@ const IPV6: [Ipv6Addr; 2] =
 
 /// An address that no host has, so that packets sent by mistake burden no host. Locally administered,
 /// unicast.
-pub(super) const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
+pub(super) const UNUSED_MAC: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
 
 const HOP_LIMIT: u8 = 64;
 
@@ -28,7 +28,7 @@ pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame
     };
     Ok(UdpFrame {
         source_mac: arguments.frames.source_mac.unwrap_or(MacAddress(own_mac)),
-        destination_mac: arguments.frames.destination_mac.unwrap_or(NOBODY),
+        destination_mac: arguments.frames.destination_mac.unwrap_or(UNUSED_MAC),
         vlan: arguments.frames.vlan,
         addresses,
         traffic_class: 0,

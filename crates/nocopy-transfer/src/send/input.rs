@@ -13,31 +13,31 @@ use nocopy_report::Interrupt;
 use nocopy_report::input_file::{self, Kind, became_shorter};
 
 /// How long to wait for a pipe before checking for an interrupt; a signal ends the wait.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(in crate::send) struct Input {
     file: File,
     /// If it is a file with a length: that, and where it is read. Of everything else more may follow later.
-    stored: Option<Stored>,
+    position: Option<FilePosition>,
     /// What ends a wait for input; `None` if reading does not wait.
-    patience: Option<Interrupt>,
+    interrupt: Option<Interrupt>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Stored {
+struct FilePosition {
     bytes: u64,
     at: u64,
 }
 
 impl Input {
     pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
-        let input = Self::open_at_once(path)?;
-        Ok(Self { patience: Some(interrupt.clone()), ..input })
+        let input = Self::open_without_waiting(path)?;
+        Ok(Self { interrupt: Some(interrupt.clone()), ..input })
     }
 
-    /// Opens a file, or standard input for `-`, to be read without waiting, as after [`Self::wait_no_more`].
-    pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
+    /// Opens a file, or standard input for `-`, to be read without waiting, as after [`Self::stop_waiting`].
+    pub(in crate::send) fn open_without_waiting(path: &Path) -> io::Result<Self> {
         let mut file = match input_file::is_standard(path) {
             // Other processes share it, so it must not be made non-blocking; it is only read when it is
             // readable.
@@ -45,35 +45,35 @@ impl Input {
             // A named pipe can be opened at once, even if no program writes to it.
             false => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?,
         };
-        let stored = match input_file::kind(&file)? {
-            Kind::Stored { bytes } => Some(Stored { bytes, at: file.stream_position()? }),
+        let position = match input_file::kind(&file)? {
+            Kind::Stored { bytes } => Some(FilePosition { bytes, at: file.stream_position()? }),
             Kind::Stream => None,
         };
-        Ok(Self { stored, file, patience: None })
+        Ok(Self { position, file, interrupt: None })
     }
 
     /// The file and its length, or the input itself if it has none.
     pub(in crate::send) fn into_file(self) -> Result<(File, u64), Self> {
-        match self.stored {
-            Some(Stored { bytes, .. }) => Ok((self.file, bytes)),
+        match self.position {
+            Some(FilePosition { bytes, .. }) => Ok((self.file, bytes)),
             None => Err(self),
         }
     }
 
     /// From now on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender
     /// can do other work.
-    pub(in crate::send) fn wait_no_more(&mut self) {
-        self.patience = None;
+    pub(in crate::send) fn stop_waiting(&mut self) {
+        self.interrupt = None;
     }
 
     /// Whether there is data to read, or the end, possibly after waiting.
     fn is_ready(&self) -> io::Result<bool> {
         loop {
-            let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { Duration::ZERO };
+            let timeout = if self.interrupt.is_some() { POLL_INTERVAL } else { Duration::ZERO };
             if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(timeout))? == Wakeup::Ready {
                 return Ok(true);
             }
-            if self.patience.as_ref().is_none_or(Interrupt::came) {
+            if self.interrupt.as_ref().is_none_or(Interrupt::came) {
                 return Ok(false);
             }
         }
@@ -86,15 +86,15 @@ impl Read for Input {
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.stored.is_none() && !self.is_ready()? {
+        if self.position.is_none() && !self.is_ready()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = self.file.read_vectored(buffers)?;
-        match &mut self.stored {
+        match &mut self.position {
             // A longer one is read to its end.
-            Some(stored) if count == 0 && stored.at < stored.bytes => Err(became_shorter()),
-            Some(stored) => {
-                stored.at += count as u64;
+            Some(position) if count == 0 && position.at < position.bytes => Err(became_shorter()),
+            Some(position) => {
+                position.at += count as u64;
                 Ok(count)
             }
             None => Ok(count),
@@ -105,7 +105,7 @@ impl Read for Input {
 impl Seek for Input {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
-        self.stored = self.stored.map(|stored| Stored { at, ..stored });
+        self.position = self.position.map(|stored| FilePosition { at, ..stored });
         Ok(at)
     }
 }
@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_grow_while_it_is_read_and_must_not_shrink() {
+    fn a_file_may_grow_but_not_shrink_while_it_is_read() {
         let path = std::env::temp_dir().join(format!("nocopy-send-input-{}", std::process::id()));
         let read_after = |change: fn(&File)| {
             fs::write(&path, [7; 1000]).unwrap();
             let file = OpenOptions::new().append(true).open(&path).unwrap();
-            let mut input = Input::open_at_once(&path).unwrap();
+            let mut input = Input::open_without_waiting(&path).unwrap();
             input.read_exact(&mut [0; 500]).unwrap();
             change(&file);
             let mut rest = Vec::new();
@@ -140,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_length_is_not_that_of_its_content_is_read_to_its_end() {
+    fn a_file_with_a_wrong_length_is_read_to_its_end() {
         let path = Path::new("/sys/class/net/lo/address"); // reported with 4096 bytes
-        let input = Input::open_at_once(path).unwrap();
+        let input = Input::open_without_waiting(path).unwrap();
         let mut text = String::new();
         let mut input = input.into_file().unwrap_err();
         input.read_to_string(&mut text).unwrap();

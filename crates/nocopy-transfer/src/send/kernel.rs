@@ -3,7 +3,7 @@
 use nocopy::integration::xdp::Generator;
 
 use super::error::Error;
-use super::queue::{Next, Queue, Step, Tally};
+use super::queue::{NextAction, Queue, SendStep, Tally};
 use super::source::Source;
 use super::template::{Payload, Template};
 use super::transmitter::Transmitter;
@@ -54,14 +54,14 @@ impl KernelTransmitter {
 }
 
 impl Transmitter for KernelTransmitter {
-    fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
+    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
         let before = self.queue.schedule.tally;
-        let (mut count, mut step) = (0, Step::Sent);
+        let (mut count, mut step) = (0, SendStep::Sent);
         while count < BURST {
             match self.queue.next(now_ns)? {
-                Next::Send(bytes) => self.queue.sent(bytes, 1),
-                Next::Skip => continue,
-                Next::Stop(stop) => {
+                NextAction::Send(bytes) => self.queue.sent(bytes, 1),
+                NextAction::Skip => continue,
+                NextAction::Stop(stop) => {
                     step = stop;
                     break;
                 }

@@ -48,7 +48,7 @@ use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, input_file, print};
 use pacer::Pace;
 use queue::{Goal, Queue, Schedule, longest_frame};
-use replay::{Playing, Replay, Stations};
+use replay::{MacAddresses, PlaybackSettings, Replay};
 use run::Run;
 use source::Source;
 use summary::Summary;
@@ -100,17 +100,17 @@ fn run_on(
     match (&arguments.frames.replay, arguments.frames.generator) {
         (Some(path), _) => {
             let input = replay::open(path, &interrupt)?;
-            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
-            sending.replay(Replay::new(path, input, sending.playing(), &sending.interrupt)?)
+            let command = SendCommand::prepare(interface, arguments, pace, interrupt)?;
+            command.replay(Replay::new(path, input, command.playback_settings(), &command.interrupt)?)
         }
         (None, generator) => {
             if generator == GeneratorName::Kernel {
                 kernel::check(arguments)?;
             }
-            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
+            let command = SendCommand::prepare(interface, arguments, pace, interrupt)?;
             match generator {
-                GeneratorName::Program => sending.generate(payload),
-                GeneratorName::Kernel => sending.resend(payload),
+                GeneratorName::Program => command.generate(payload),
+                GeneratorName::Kernel => command.resend(payload),
             }
         }
     }
@@ -146,14 +146,14 @@ fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
     })
 }
 
-struct Sending<'a> {
+struct SendCommand<'a> {
     arguments: &'a SendArguments,
     interface: Interface,
     pace: Pace,
     interrupt: Interrupt,
 }
 
-impl<'a> Sending<'a> {
+impl<'a> SendCommand<'a> {
     fn prepare(
         interface: &str,
         arguments: &'a SendArguments,
@@ -172,16 +172,16 @@ impl<'a> Sending<'a> {
         self.send(transmitter, |summary, replay| summary.add_replay(replay, is_timed))
     }
 
-    fn playing(&self) -> Playing {
+    fn playback_settings(&self) -> PlaybackSettings {
         let SendArguments { frames, replay, .. } = self.arguments;
-        Playing {
+        PlaybackSettings {
             rounds: frames.rounds.unwrap_or(Rounds::Times(1)),
             gap_max: replay.max_gap.unwrap_or(replay::GAP_MAX),
-            stations: Stations {
+            addresses: MacAddresses {
                 source: frames.source_mac,
                 destination: frames.destination_mac,
                 own: MacAddress(self.interface.mac),
-                absent: flow::NOBODY,
+                absent: flow::UNUSED_MAC,
             },
             fix_checksums: replay.fix_checksums,
         }
@@ -189,7 +189,7 @@ impl<'a> Sending<'a> {
 
     fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
         let template = self.template(payload)?;
-        let (frame_bytes, checksum) = (template.frame_bytes(), template.left_checksum());
+        let (frame_bytes, checksum) = (template.frame_bytes(), template.offloaded_checksum());
         let port = self.open(checksum.is_some())?;
         if checksum.is_some()
             && let Err(source) = port.explain().checksum
@@ -208,7 +208,7 @@ impl<'a> Sending<'a> {
         capability::drop_all_but(CapabilitySet::BPF)?;
         let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;
-        let run = undisturbed(|| run::run(&mut transmitter, &self.interrupt));
+        let run = without_signals(|| run::run(&mut transmitter, &self.interrupt));
         let mut summary = Summary::of_kernel(name, &transmitter, self.pace, &run);
         summary.add_missing(counted_since(name, &before, summary.packets));
         self.finish(summary, &before, run)
@@ -243,7 +243,7 @@ impl<'a> Sending<'a> {
     }
 
     /// A port that only sends: arriving packets stay with the host.
-    fn open(&self, leaves_checksum: bool) -> Result<Port, Failure> {
+    fn open(&self, offloads_checksum: bool) -> Result<Port, Failure> {
         let FrameArguments { queue, mode, .. } = &self.arguments.frames;
         let builder = Port::builder(&self.interface.name)
             .queue(*queue)
@@ -251,7 +251,7 @@ impl<'a> Sending<'a> {
             .frame_count(0, FRAMES)
             .ring_sizes(FRAMES, FRAMES)
             .multi_buffer(self.interface.mtu_bytes > ONE_FRAME_MTU_BYTES)
-            .send_metadata(leaves_checksum);
+            .send_metadata(offloads_checksum);
         let port = match mode {
             Some(mode) => builder.mode((*mode).into()).open()?,
             None => builder.open()?,
@@ -285,12 +285,12 @@ impl<'a> Sending<'a> {
 
 /// Runs `act` on a thread that receives no signals; they go to the main thread. A signal would make the
 /// kernel end a call of its generator without reporting how many frames it had sent.
-fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
-    let without_signals = || {
+fn without_signals<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let blocked = || {
         SigSet::all().thread_block().expect("a thread has a mask of signals");
         act()
     };
-    thread::scope(|scope| scope.spawn(without_signals).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    thread::scope(|scope| scope.spawn(blocked).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Packets that the interface has counted as sent since `before`; waits for some time until there are

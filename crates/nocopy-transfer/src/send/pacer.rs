@@ -34,7 +34,7 @@ pub(super) struct Pacer {
     /// Packets or bits sent in total; `last_units` of them by the last packet.
     units: u64,
     last_units: u64,
-    given_up_ns: u64,
+    skipped_ns: u64,
 }
 
 impl Pacer {
@@ -43,7 +43,7 @@ impl Pacer {
             Pace::Rate(Rate::Packets(per_second) | Rate::Bits(per_second)) => 1e9 / per_second,
             Pace::FlatOut | Pace::Recorded { .. } => 0.0,
         };
-        Self { pace, ns_per_unit, units: 0, last_units: 0, given_up_ns: 0 }
+        Self { pace, ns_per_unit, units: 0, last_units: 0, skipped_ns: 0 }
     }
 
     /// When the next packet is due, recorded `recorded_ns` after the first; both times are nanoseconds since
@@ -55,10 +55,10 @@ impl Pacer {
             Pace::Rate(_) => (self.units as f64 * self.ns_per_unit) as u64,
             Pace::Recorded { speed } => (recorded_ns as f64 / speed) as u64,
         };
-        let due_ns = planned_ns.saturating_add(self.given_up_ns);
+        let due_ns = planned_ns.saturating_add(self.skipped_ns);
         let earliest_ns = now_ns.saturating_sub(CATCH_UP_NS_MAX);
         if due_ns < earliest_ns {
-            self.given_up_ns += earliest_ns - due_ns;
+            self.skipped_ns += earliest_ns - due_ns;
         }
         due_ns.max(earliest_ns)
     }
@@ -79,8 +79,8 @@ impl Pacer {
     }
 
     /// By how much the schedule was shifted because sending was too slow.
-    pub(super) fn given_up_ns(&self) -> u64 {
-        self.given_up_ns
+    pub(super) fn skipped_ns(&self) -> u64 {
+        self.skipped_ns
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
             let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(rate)));
             let times = run(&mut pacer, 1000, 64, |_| 0);
             let expected: Vec<_> = (0..1000).map(|number| number * gap_ns).collect();
-            assert_eq!((times, pacer.given_up_ns()), (expected, 0), "{rate}");
+            assert_eq!((times, pacer.skipped_ns()), (expected, 0), "{rate}");
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_bunched_where_neither_they_nor_their_rate_suffer() {
+    fn packets_are_bunched_without_harm_to_their_rate() {
         let bunches = |rate, bytes, now_ns| {
             let mut pacer = Pacer::new(Pace::Rate(rate));
             pacer.sent(bytes);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_up_late_does_not_add_up() {
+    fn late_wakeups_do_not_accumulate() {
         // A rate whose gap is not a whole number of nanoseconds, and waits that end up to 90 ms late.
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(300_007.0)));
         let mut turn = 0;
@@ -160,18 +160,18 @@ mod tests {
         let expected_ns = (999_999.0_f64 / 300_007.0 * 1e9) as u64;
         let last_ns = times[999_999];
         assert!((expected_ns..expected_ns + 90_000_000).contains(&last_ns), "{last_ns} {expected_ns}");
-        assert_eq!(pacer.given_up_ns(), 0);
+        assert_eq!(pacer.skipped_ns(), 0);
     }
 
     #[test]
-    fn after_a_billion_packets_the_time_is_right_to_the_nanosecond() {
+    fn times_are_exact_after_a_billion_packets() {
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(1e6)));
         pacer.units = 1_000_000_000_003;
         assert_eq!(pacer.due_ns(0, 0), 1_000_000_000_003_000);
     }
 
     #[test]
-    fn a_bounded_burst_follows_a_pause_and_the_rest_is_dropped() {
+    fn a_pause_is_followed_by_a_bounded_burst() {
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(1000.0)));
         let mut pause = Some(3 * SECOND_NS);
         let times =
@@ -186,7 +186,7 @@ mod tests {
         // Half a second on time; then 3 s late, of which 100 ms are caught up at once.
         assert_eq!(times[499], 499_000_000);
         let burst = times.iter().filter(|&&time| time == 3_500_000_000).count();
-        assert_eq!((burst, pacer.given_up_ns()), (101, 2_900_000_000));
+        assert_eq!((burst, pacer.skipped_ns()), (101, 2_900_000_000));
         assert_eq!(times[999] - times[600], 399_000_000, "and then in order again");
     }
 
@@ -208,10 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn flat_out_every_packet_is_due_now() {
+    fn without_a_rate_every_packet_is_due_at_once() {
         let mut pacer = Pacer::new(Pace::FlatOut);
         assert_eq!([0, 17, u64::MAX].map(|now_ns| pacer.due_ns(3, now_ns)), [0, 17, u64::MAX]);
-        assert_eq!(pacer.given_up_ns(), 0);
+        assert_eq!(pacer.skipped_ns(), 0);
     }
 
     proptest! {
@@ -232,7 +232,7 @@ mod tests {
                 }
                 number += burst;
                 prop_assert!(burst as f64 <= CATCH_UP_NS_MAX as f64 * rate / 1e9 + 2.0);
-                let expected = (now_ns - pacer.given_up_ns()) as f64 * rate / 1e9;
+                let expected = (now_ns - pacer.skipped_ns()) as f64 * rate / 1e9;
                 prop_assert!((number as f64 - expected).abs() <= 1.001, "{number} {expected}");
             }
         }

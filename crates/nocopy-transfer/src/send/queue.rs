@@ -5,7 +5,7 @@ use std::time::Duration;
 use nocopy_proto::wire::{ethernet, vlan};
 
 use super::pacer::{CATCH_UP_NS_MAX, Pace, Pacer};
-use super::source::{Ahead, Source};
+use super::source::{Source, SourceState};
 use crate::Failure;
 use crate::arguments::SendArguments;
 
@@ -36,7 +36,7 @@ pub(super) struct Tally {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum SendStep {
     /// A packet was sent; the next may be due at once.
     Sent,
     /// The next packet is due at `due_ns`.
@@ -50,10 +50,10 @@ pub(super) enum Step {
     Done,
 }
 
-pub(super) enum Next {
+pub(super) enum NextAction {
     Send(usize),
     Skip,
-    Stop(Step),
+    Stop(SendStep),
 }
 
 /// The times of packets, independent of their content.
@@ -71,17 +71,17 @@ impl Schedule {
 
     /// Why the next packet, recorded that long after the first, must not be sent now; `None` if it may.
     #[inline]
-    pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<Step> {
+    pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<SendStep> {
         if self.is_enough() {
-            return Some(Step::Done);
+            return Some(SendStep::Done);
         }
         let due_ns = self.pacer.due_ns(recorded_ns, now_ns);
         if self.is_late(due_ns) {
-            return Some(Step::Done);
+            return Some(SendStep::Done);
         }
         (due_ns > now_ns).then(|| match self.pacer.bunches(now_ns) {
-            true => Step::Batch,
-            false => Step::Early { due_ns },
+            true => SendStep::Batch,
+            false => SendStep::Early { due_ns },
         })
     }
 
@@ -120,29 +120,31 @@ pub(super) struct Queue<S> {
 
 impl<S: Source> Queue<S> {
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<NextAction, Failure> {
         let Self { source, schedule, mtu_bytes } = self;
         if schedule.is_enough() {
-            return Ok(Next::Stop(Step::Done));
+            return Ok(NextAction::Stop(SendStep::Done));
         }
-        let upcoming = match source.ahead()? {
-            Ahead::Packet(upcoming) => upcoming,
-            Ahead::Silence if !schedule.is_late(now_ns) => return Ok(Next::Stop(Step::Silence)),
-            Ahead::Silence | Ahead::End => return Ok(Next::Stop(Step::Done)),
+        let upcoming = match source.peek()? {
+            SourceState::Packet(upcoming) => upcoming,
+            SourceState::Silence if !schedule.is_late(now_ns) => {
+                return Ok(NextAction::Stop(SendStep::Silence));
+            }
+            SourceState::Silence | SourceState::End => return Ok(NextAction::Stop(SendStep::Done)),
         };
         if let Some(step) = schedule.reason_to_stop(upcoming.recorded_ns, now_ns) {
-            return Ok(Next::Stop(step));
+            return Ok(NextAction::Stop(step));
         }
         let bytes_max = longest_frame(*mtu_bytes, upcoming.tagged);
         if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
-            return Ok(Next::Send(upcoming.bytes));
+            return Ok(NextAction::Send(upcoming.bytes));
         }
         match upcoming.bytes < ethernet::HEADER_BYTES {
             true => schedule.tally.too_short += 1,
             false => schedule.tally.too_long += 1,
         }
         source.skip();
-        Ok(Next::Skip)
+        Ok(NextAction::Skip)
     }
 
     /// Counts the packet as handed over, and advances.
@@ -162,15 +164,15 @@ pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::send::source::Upcoming;
+    use crate::send::source::NextPacket;
 
     /// Some packets of 60 bytes, and then nothing yet.
     struct Pipe(u64);
 
     impl Source for Pipe {
-        fn ahead(&mut self) -> Result<Ahead, Failure> {
-            let upcoming = Upcoming { bytes: 60, tagged: false, recorded_ns: 0 };
-            Ok(if self.0 > 0 { Ahead::Packet(upcoming) } else { Ahead::Silence })
+        fn peek(&mut self) -> Result<SourceState, Failure> {
+            let upcoming = NextPacket { bytes: 60, tagged: false, recorded_ns: 0 };
+            Ok(if self.0 > 0 { SourceState::Packet(upcoming) } else { SourceState::Silence })
         }
 
         fn write(&mut self, _: &mut [u8]) {}
@@ -185,21 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_sent_the_count_waits_for_no_room() {
+    fn a_sender_that_reached_its_count_waits_for_no_room() {
         let mut queue = queue(9, Goal { packets: Some(2), duration: None });
         for sent in 0..2 {
             assert!(!queue.schedule.is_over(u64::MAX), "{sent} of 2");
-            assert!(matches!(queue.next(0), Ok(Next::Send(60))));
+            assert!(matches!(queue.next(0), Ok(NextAction::Send(60))));
             queue.sent(60, 1);
         }
-        assert!(queue.schedule.is_over(0) && matches!(queue.next(0), Ok(Next::Stop(Step::Done))));
+        assert!(queue.schedule.is_over(0) && matches!(queue.next(0), Ok(NextAction::Stop(SendStep::Done))));
     }
 
     #[test]
-    fn a_source_that_is_silent_ends_when_the_time_is_up() {
+    fn a_silent_source_ends_when_the_duration_is_over() {
         let mut queue = queue(0, Goal { packets: None, duration: Some(Duration::from_nanos(10)) });
-        assert!(matches!(queue.next(9), Ok(Next::Stop(Step::Silence))));
-        assert!(matches!(queue.next(10), Ok(Next::Stop(Step::Done))));
+        assert!(matches!(queue.next(9), Ok(NextAction::Stop(SendStep::Silence))));
+        assert!(matches!(queue.next(10), Ok(NextAction::Stop(SendStep::Done))));
         assert!(!queue.schedule.is_over(CATCH_UP_NS_MAX + 9) && queue.schedule.is_over(CATCH_UP_NS_MAX + 10));
     }
 }

@@ -6,7 +6,7 @@ use nocopy_proto::errno::is_down;
 
 use super::error::Error;
 use super::pause;
-use super::queue::Step;
+use super::queue::SendStep;
 use super::source::Source;
 use super::transmitter::{PortTransmitter, Transmitter};
 use crate::Failure;
@@ -15,7 +15,7 @@ use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt};
 
 /// How often to check the live line.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Run {
@@ -78,18 +78,18 @@ pub(super) fn run(transmitter: &mut impl Transmitter, interrupt: &Interrupt) -> 
             run.duration = now;
         }
         match step {
-            Ok(Step::Sent) => {}
-            Ok(Step::Early { due_ns }) => pause::toward(start + Duration::from_nanos(due_ns)),
-            Ok(Step::Batch) => pause::for_a_batch(),
-            Ok(Step::Silence) => pause::for_input(),
-            Ok(Step::NoRoom) => pause::for_room(),
-            Ok(Step::Done) => return run,
+            Ok(SendStep::Sent) => {}
+            Ok(SendStep::Early { due_ns }) => pause::toward(start + Duration::from_nanos(due_ns)),
+            Ok(SendStep::Batch) => pause::for_a_batch(),
+            Ok(SendStep::Silence) => pause::for_input(),
+            Ok(SendStep::NoRoom) => pause::for_room(),
+            Ok(SendStep::Done) => return run,
             Err(failure) => {
                 run.failure = Some(failure);
                 return run;
             }
         }
-        if !matches!(step, Ok(Step::Sent)) {
+        if !matches!(step, Ok(SendStep::Sent)) {
             now = start.elapsed();
         }
         live.update(start + now, transmitter);
@@ -105,26 +105,26 @@ struct Live {
 
 impl Live {
     fn new(start: Instant) -> Self {
-        Self { line: LiveLine::default(), next: start + LOOK_INTERVAL, packets: 0, bytes: 0 }
+        Self { line: LiveLine::default(), next: start + POLL_INTERVAL, packets: 0, bytes: 0 }
     }
 
     fn update(&mut self, now: Instant, transmitter: &impl Transmitter) {
         if now < self.next {
             return;
         }
-        self.next = now + LOOK_INTERVAL;
+        self.next = now + POLL_INTERVAL;
         let tally = transmitter.tally();
         let Self { line, packets, bytes, .. } = self;
         line.update(now, |since| {
             let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
-            let said = format!(
+            let text = format!(
                 "{} packets handed over, {} packets/s, {}bit/s",
                 tally.packets,
                 a_second(tally.packets - *packets),
                 a_second(8 * (tally.bytes - *bytes)),
             );
             (*packets, *bytes) = (tally.packets, tally.bytes);
-            said
+            text
         });
     }
 }

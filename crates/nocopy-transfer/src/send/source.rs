@@ -3,7 +3,7 @@
 use crate::Failure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Upcoming {
+pub(super) struct NextPacket {
     pub bytes: usize,
     /// Whether it has a VLAN tag, which the MTU does not count.
     pub tagged: bool,
@@ -12,8 +12,8 @@ pub(super) struct Upcoming {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ahead {
-    Packet(Upcoming),
+pub(super) enum SourceState {
+    Packet(NextPacket),
     /// No packet is available yet.
     Silence,
     /// The source has ended.
@@ -22,7 +22,7 @@ pub(super) enum Ahead {
 
 pub(super) trait Source {
     /// The next packet, the same until [`Source::advance`].
-    fn ahead(&mut self) -> Result<Ahead, Failure>;
+    fn peek(&mut self) -> Result<SourceState, Failure>;
 
     /// Writes the next packet into a buffer of its length.
     fn write(&mut self, buffer: &mut [u8]);

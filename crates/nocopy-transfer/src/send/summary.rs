@@ -62,7 +62,7 @@ pub(super) struct Rates {
     pub packets_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
-    pub asked: Asked,
+    pub asked: RequestedRates,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_reached: Option<bool>,
     /// By how much the schedule was shifted.
@@ -72,11 +72,11 @@ pub(super) struct Rates {
 impl Rates {
     pub(super) fn new(schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
         let [packets_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
-        let asked = Asked::new(schedule.goal, pace);
+        let asked = RequestedRates::new(schedule.goal, pace);
         let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
         let rate_reached = reached(asked.packets_per_second, packets_per_second)
             .or_else(|| reached(asked.bits_per_second, bits_per_second));
-        let behind_seconds = schedule.pacer.given_up_ns() as f64 / 1e9;
+        let behind_seconds = schedule.pacer.skipped_ns() as f64 / 1e9;
         Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
     }
 
@@ -95,7 +95,7 @@ pub(super) struct EvidenceRow {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Asked {
+pub(super) struct RequestedRates {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,7 +141,7 @@ impl EvidenceRow {
     }
 }
 
-impl Asked {
+impl RequestedRates {
     fn new(goal: Goal, pace: Pace) -> Self {
         let (packets_per_second, bits_per_second) = match pace {
             Pace::Rate(Rate::Packets(rate)) => (Some(rate), None),

@@ -35,7 +35,7 @@ impl nocopy_report::Summary for Summary {
 fn rows(summary: &Summary) -> Vec<(String, String)> {
     let Summary { packets, bytes, .. } = summary;
     let mut rows = vec![
-        (place(summary), mode(summary)),
+        (location(summary), mode(summary)),
         (
             "handed over".into(),
             format!("{packets} packets, {bytes} bytes{}{}", in_time(summary.seconds), summary.ended.words()),
@@ -43,7 +43,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(&summary.rates)),
     ];
-    if let Some(asked) = asked(&summary.rates, "frames") {
+    if let Some(asked) = requested(&summary.rates, "frames") {
         rows.push(("asked for".into(), asked));
     }
     if let Some(replay) = &summary.replay {
@@ -91,7 +91,7 @@ fn skipped(times: &TimesRow) -> Option<(String, String)> {
     (!all.is_empty()).then(|| ("not waited for".into(), all.join("; ")))
 }
 
-fn place(summary: &Summary) -> String {
+fn location(summary: &Summary) -> String {
     let queue = summary.queue.map(|queue| format!(" queue {queue}")).unwrap_or_default();
     format!("{}{queue}", summary.interface)
 }
@@ -123,7 +123,7 @@ pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
 }
 
 /// The requested rate, and whether it was reached; `what` names the counted units, such as datagrams.
-pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
+pub(in crate::send) fn requested(rates: &Rates, what: &str) -> Option<String> {
     let asked = &rates.asked;
     let reached = match rates.rate_reached {
         Some(true) => ", reached",

@@ -7,7 +7,7 @@ use nocopy_proto::wire::{ethernet, ipv4, udp, vlan};
 use nocopy_proto::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame};
 
 use super::error::Error;
-use super::source::{Ahead, Source, Upcoming};
+use super::source::{NextPacket, Source, SourceState};
 use crate::Failure;
 
 /// Default length, if payload and headers fit.
@@ -147,7 +147,7 @@ impl Template {
     }
 
     /// The place of a checksum that a device completes.
-    pub(super) fn left_checksum(&self) -> Option<Place> {
+    pub(super) fn offloaded_checksum(&self) -> Option<Place> {
         let left = self.udp_sum.is_some() && !self.complete;
         left.then_some(Place { start: self.udp_at as u16, offset: udp::CHECKSUM_OFFSET })
     }
@@ -237,8 +237,8 @@ fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
 
 impl Source for Template {
     #[inline]
-    fn ahead(&mut self) -> Result<Ahead, Failure> {
-        Ok(Ahead::Packet(Upcoming { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
+    fn peek(&mut self) -> Result<SourceState, Failure> {
+        Ok(SourceState::Packet(NextPacket { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
     }
 
     #[inline]
@@ -313,7 +313,7 @@ mod tests {
     proptest! {
         /// In every combination, patched packets equal those written from scratch, including checksums.
         #[test]
-        fn packets_are_those_written_from_scratch(
+        fn packets_equal_those_written_from_scratch(
             ipv6: bool, tagged: bool, sequence: bool, offloaded: bool, content in proptest::collection::vec(any::<u8>(), 0..40),
             source_port in 65_000..=65_535_u16, extra in 0..40_usize, flows in 1..3000_u32, first: u64,
         ) {
@@ -331,12 +331,12 @@ mod tests {
                 prop_assert_eq!(&frame, &expected);
                 template.advance();
             }
-            prop_assert_eq!(template.left_checksum(), offloaded.then(|| headers.checksum_place()));
+            prop_assert_eq!(template.offloaded_checksum(), offloaded.then(|| headers.checksum_place()));
         }
     }
 
     #[test]
-    fn frames_are_as_long_as_asked_or_needed() {
+    fn frames_have_the_requested_or_needed_length() {
         let (v4, v6) =
             (headers(false, false, UdpChecksum::Omitted, 1), headers(true, true, UdpChecksum::Computed, 1));
         let made = |headers, payload, bytes| Template::new(headers, payload, bytes, 1);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_comes_to_zero_is_sent_as_its_other_form() {
+    fn a_zero_checksum_is_sent_as_all_ones() {
         let headers = headers(false, false, UdpChecksum::Computed, 1);
         // 65,536 sequences have all checksums.
         let mut template = Template::new(&headers, None, None, 1).unwrap();

@@ -5,7 +5,7 @@ use nocopy_proto::errno::is_down;
 use nocopy_proto::wire::checksum::Place;
 
 use super::error::Error;
-use super::queue::{Next, Queue, Step, Tally};
+use super::queue::{NextAction, Queue, SendStep, Tally};
 use super::source::Source;
 use crate::Failure;
 
@@ -15,7 +15,7 @@ const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) trait Transmitter {
     /// Hands over due packets, up to a batch.
-    fn step(&mut self, now_ns: u64) -> Result<Step, Failure>;
+    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure>;
 
     fn tally(&self) -> Tally;
 }
@@ -59,13 +59,13 @@ impl<S: Source> PortTransmitter<S> {
 }
 
 impl<S: Source> Transmitter for PortTransmitter<S> {
-    fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
+    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
         let step = self.fill(now_ns);
         match self.port.sender().try_flush() {
             Ok(_) => step,
             // The interface is down: packets wait in the port until it is up, or the run is over.
             Err(error) if is_down(&error) => match step {
-                Ok(Step::NoRoom) => Ok(Step::Silence),
+                Ok(SendStep::NoRoom) => Ok(SendStep::Silence),
                 step => step,
             },
             Err(error) => Err(Error::Port(error).into()),
@@ -78,18 +78,18 @@ impl<S: Source> Transmitter for PortTransmitter<S> {
 }
 
 impl<S: Source> PortTransmitter<S> {
-    fn fill(&mut self, now_ns: u64) -> Result<Step, Failure> {
+    fn fill(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
         let Self { queue, port, draft_bytes_max, batch, checksum, long, .. } = self;
         let sender = port.sender();
         let mut drafts = sender.drafts(*batch, *draft_bytes_max).map_err(Error::Rejected)?;
         if drafts.left() == 0 {
-            return Ok(if queue.schedule.is_over(now_ns) { Step::Done } else { Step::NoRoom });
+            return Ok(if queue.schedule.is_over(now_ns) { SendStep::Done } else { SendStep::NoRoom });
         }
         for _ in 0..*batch {
             let bytes = match queue.next(now_ns)? {
-                Next::Stop(step) => return Ok(step),
-                Next::Skip => continue,
-                Next::Send(bytes) => bytes,
+                NextAction::Stop(step) => return Ok(step),
+                NextAction::Skip => continue,
+                NextAction::Send(bytes) => bytes,
             };
             if bytes > *draft_bytes_max {
                 drop(drafts);
@@ -109,7 +109,7 @@ impl<S: Source> PortTransmitter<S> {
             }
             queue.sent(bytes, 1);
         }
-        Ok(Step::Sent)
+        Ok(SendStep::Sent)
     }
 }
 
@@ -119,17 +119,17 @@ fn send_long<S: Source>(
     bytes: usize,
     frame_bytes_max: usize,
     long: &mut Vec<u8>,
-) -> Result<Step, Failure> {
+) -> Result<SendStep, Failure> {
     long.resize(bytes, 0);
     queue.source.write(long);
     match sender.send_copy(long) {
         Ok(()) => queue.sent(bytes, bytes.div_ceil(frame_bytes_max)),
-        Err(Reason::Full) => return Ok(Step::NoRoom),
+        Err(Reason::Full) => return Ok(SendStep::NoRoom),
         Err(Reason::TooLong { .. }) => {
             queue.schedule.tally.too_long += 1;
             queue.source.skip();
         }
         Err(reason) => return Err(Error::Rejected(reason).into()),
     }
-    Ok(Step::Sent)
+    Ok(SendStep::Sent)
 }

@@ -17,13 +17,13 @@ use nocopy_proto::message::network_of;
 use super::program::Program;
 use super::summary::Served;
 use crate::exchange::{PATIENCE, Waiting, unless_down};
-use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
+use jobs::{Job, Jobs, RUNS_MAX, RunQueue, RunResult};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
 
 /// The most bytes of answers kept for one peer that does not receive them, and for all. Beyond that the peer
 /// for which most are kept is disconnected.
-const KEPT_BYTES_MAX: usize = 32 << 20;
+const PENDING_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
 /// The largest overhead of a kept answer: its slot in a queue that doubles, its owner, and the allocator's
@@ -31,7 +31,7 @@ const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 const ANSWER_BYTES: usize = 192;
 
 /// How long to wait for messages while programs run, because their responses end no wait.
-const RUN_LOOK: Duration = Duration::from_millis(1);
+const RUN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long peers may take to receive their last answers.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
@@ -55,13 +55,13 @@ pub(super) fn serve(
             scope.spawn(move || jobs.work(program, &done, interrupt));
         }
         // It drops its end of the jobs when it returns, which ends the threads.
-        Server::new(endpoint, waiting, Some(Runs::new(&jobs, responses)), served).run(interrupt)
+        Server::new(endpoint, waiting, Some(RunQueue::new(&jobs, responses)), served).run(interrupt)
     })
 }
 
 /// The peer that uses the most, in the network that uses the most, so that a network gains nothing by many
 /// connections.
-fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
+fn largest_user(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
     let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
     most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
 }
@@ -89,7 +89,7 @@ impl Answer {
     }
 }
 
-struct Kept {
+struct PendingAnswers {
     network: IpAddr,
     answers: VecDeque<Answer>,
     /// The memory of all of them.
@@ -99,9 +99,9 @@ struct Kept {
 struct Server<'a> {
     endpoint: Endpoint,
     waiting: Waiting,
-    runs: Option<Runs<'a>>,
-    kept: HashMap<Peer, Kept>,
-    kept_bytes: usize,
+    runs: Option<RunQueue<'a>>,
+    pending: HashMap<Peer, PendingAnswers>,
+    pending_bytes: usize,
     /// Peers that have ended their direction, and whose other direction is not ended yet.
     finished: HashSet<Peer>,
     served: &'a mut Served,
@@ -110,13 +110,13 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<Runs<'a>>, served: &'a mut Served) -> Self {
+    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<RunQueue<'a>>, served: &'a mut Served) -> Self {
         Self {
             endpoint,
             waiting,
             runs,
-            kept: HashMap::new(),
-            kept_bytes: 0,
+            pending: HashMap::new(),
+            pending_bytes: 0,
             finished: HashSet::new(),
             served,
             scratch: Vec::new(),
@@ -125,13 +125,13 @@ impl<'a> Server<'a> {
 
     fn run(mut self, interrupt: &Interrupt) -> io::Result<()> {
         while !interrupt.came() {
-            let patience = match &self.runs {
-                Some(runs) if !runs.is_idle() => RUN_LOOK,
+            let timeout = match &self.runs {
+                Some(runs) if !runs.is_idle() => RUN_POLL_INTERVAL,
                 _ => PATIENCE,
             };
             let received = match self.waiting {
                 Waiting::Spinning => self.endpoint.try_receive(),
-                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(patience),
+                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(timeout),
             };
             let received = unless_down(received)?.flatten();
             let scratch = &mut self.scratch;
@@ -141,18 +141,18 @@ impl<'a> Server<'a> {
                 (message.from(), message.kind())
             });
             if let Some((peer, kind)) = about {
-                self.take(peer, kind);
+                self.handle_message(peer, kind);
             }
             // Also while messages arrive: otherwise a peer that never pauses would delay the answers of
             // others.
-            self.note_events();
-            self.take_responses();
+            self.handle_events();
+            self.handle_responses();
         }
         self.endpoint.close(CLOSE_MAX).map(drop)
     }
 
     /// Answers the message in the scratch memory, or makes the program answer it.
-    fn take(&mut self, peer: Peer, kind: Kind) {
+    fn handle_message(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
             (Kind::Request(call), Some(_)) => return self.start(peer, call),
             (Kind::Request(call), None) => Kind::Response(call),
@@ -161,10 +161,10 @@ impl<'a> Server<'a> {
             (Kind::Response(_), _) => return self.served.refused += 1,
         };
         // After waiting ones, to keep the order.
-        if kind == Kind::Plain && !self.kept.contains_key(&peer) {
+        if kind == Kind::Plain && !self.pending.contains_key(&peer) {
             match self.endpoint.send_copy(&self.scratch, peer) {
                 Err(Reason::Full) => {}
-                sent => return self.note_sent(peer, sent, self.scratch.len()),
+                sent => return self.record_sent(peer, sent, self.scratch.len()),
             }
         }
         self.answer(peer, Answer::new(kind, self.scratch.clone()));
@@ -180,17 +180,17 @@ impl<'a> Server<'a> {
         let Some(network) = self.network(peer) else { return self.served.refused += 1 };
         let Some(runs) = &mut self.runs else { return };
         runs.start(Job { peer, network, call, request: self.scratch.clone() });
-        while let Some(peer) = self.runs.as_ref().and_then(Runs::surplus) {
-            self.let_go(peer);
+        while let Some(peer) = self.runs.as_ref().and_then(RunQueue::peer_over_limit) {
+            self.disconnect(peer);
         }
     }
 
     fn answer(&mut self, peer: Peer, answer: Answer) {
-        if self.kept.contains_key(&peer) {
-            return self.keep(peer, answer);
+        if self.pending.contains_key(&peer) {
+            return self.hold(peer, answer);
         }
         if let Some(refused) = self.send(peer, answer) {
-            self.keep(peer, refused);
+            self.hold(peer, refused);
         }
     }
 
@@ -204,57 +204,60 @@ impl<'a> Server<'a> {
         if let Err(Rejected { item, reason: Reason::Full }) = sent {
             return item.into_iter().next().map(|buffer| Answer { kind, buffer });
         }
-        self.note_sent(peer, sent.map_err(|rejected| rejected.reason), bytes);
+        self.record_sent(peer, sent.map_err(|rejected| rejected.reason), bytes);
         None
     }
 
-    fn note_sent(&mut self, peer: Peer, sent: Result<(), Reason>, bytes: usize) {
+    fn record_sent(&mut self, peer: Peer, sent: Result<(), Reason>, bytes: usize) {
         match sent {
             Ok(()) => self.served.answer(bytes),
-            Err(Reason::TooLong { .. }) => self.let_go(peer),
+            Err(Reason::TooLong { .. }) => self.disconnect(peer),
             Err(_) => self.served.refused += 1,
         }
     }
 
-    fn keep(&mut self, peer: Peer, answer: Answer) {
+    fn hold(&mut self, peer: Peer, answer: Answer) {
         let Some(network) = self.network(peer) else { return self.served.refused += 1 };
-        let kept =
-            self.kept.entry(peer).or_insert_with(|| Kept { network, answers: VecDeque::new(), bytes: 0 });
-        kept.bytes += answer.cost();
-        self.kept_bytes += answer.cost();
-        kept.answers.push_back(answer);
-        if kept.bytes > KEPT_BYTES_MAX {
-            self.let_go(peer);
+        let pending = self.pending.entry(peer).or_insert_with(|| PendingAnswers {
+            network,
+            answers: VecDeque::new(),
+            bytes: 0,
+        });
+        pending.bytes += answer.cost();
+        self.pending_bytes += answer.cost();
+        pending.answers.push_back(answer);
+        if pending.bytes > PENDING_BYTES_MAX {
+            self.disconnect(peer);
         }
-        while self.kept_bytes > KEPT_BYTES_MAX_ALL {
-            let uses = self.kept.iter().map(|(peer, kept)| (kept.network, *peer, kept.bytes));
-            let Some(peer) = greediest(uses) else { return };
-            self.let_go(peer);
+        while self.pending_bytes > KEPT_BYTES_MAX_ALL {
+            let uses = self.pending.iter().map(|(peer, pending)| (pending.network, *peer, pending.bytes));
+            let Some(peer) = largest_user(uses) else { return };
+            self.disconnect(peer);
         }
     }
 
-    fn send_kept(&mut self, peer: Peer) {
-        while let Some(kept) = self.kept.get_mut(&peer)
-            && let Some(answer) = kept.answers.pop_front()
+    fn send_pending(&mut self, peer: Peer) {
+        while let Some(pending) = self.pending.get_mut(&peer)
+            && let Some(answer) = pending.answers.pop_front()
         {
             let bytes = answer.cost();
-            kept.bytes -= bytes;
-            self.kept_bytes -= bytes;
+            pending.bytes -= bytes;
+            self.pending_bytes -= bytes;
             let Some(refused) = self.send(peer, answer) else { continue };
-            self.kept_bytes += bytes;
-            if let Some(kept) = self.kept.get_mut(&peer) {
-                kept.bytes += bytes;
-                kept.answers.push_front(refused);
+            self.pending_bytes += bytes;
+            if let Some(pending) = self.pending.get_mut(&peer) {
+                pending.bytes += bytes;
+                pending.answers.push_front(refused);
             }
             return;
         }
-        self.drop_kept(peer);
+        self.drop_pending(peer);
     }
 
     /// Ends the direction to a peer that has ended its own, after the last answer.
     fn finish_if_answered(&mut self, peer: Peer) {
-        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.is_waited_for_by(peer));
-        if has_runs || self.kept.contains_key(&peer) || !self.finished.contains(&peer) {
+        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.has_requests_of(peer));
+        if has_runs || self.pending.contains_key(&peer) || !self.finished.contains(&peer) {
             return;
         }
         // Without room it is tried again when there is some.
@@ -265,31 +268,31 @@ impl<'a> Server<'a> {
 
     fn forget(&mut self, peer: Peer) {
         self.finished.remove(&peer);
-        self.drop_kept(peer);
+        self.drop_pending(peer);
         let forgotten = self.runs.as_mut().map_or(0, |runs| runs.forget(peer));
         self.served.refused += forgotten as u64;
     }
 
-    fn drop_kept(&mut self, peer: Peer) {
-        if let Some(kept) = self.kept.remove(&peer) {
-            self.kept_bytes -= kept.bytes;
-            self.served.refused += kept.answers.len() as u64;
+    fn drop_pending(&mut self, peer: Peer) {
+        if let Some(pending) = self.pending.remove(&peer) {
+            self.pending_bytes -= pending.bytes;
+            self.served.refused += pending.answers.len() as u64;
         }
     }
 
     /// Disconnects a peer that cannot be answered, so that it is notified.
-    fn let_go(&mut self, peer: Peer) {
+    fn disconnect(&mut self, peer: Peer) {
         self.forget(peer);
         self.served.refused += 1;
         self.endpoint.abort(peer);
     }
 
-    fn note_events(&mut self) {
+    fn handle_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Accepted(..) => *self.served.connections.get_or_insert(0) += 1,
                 Event::Writable(peer) => {
-                    self.send_kept(peer);
+                    self.send_pending(peer);
                     self.finish_if_answered(peer);
                 }
                 Event::Finished(peer) => {
@@ -302,9 +305,9 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn take_responses(&mut self) {
+    fn handle_responses(&mut self) {
         while let Some(runs) = &mut self.runs
-            && let Some(Done { peer, call, response, .. }) = runs.take_done()
+            && let Some(RunResult { peer, call, response, .. }) = runs.try_next()
         {
             match response {
                 Ok(response) => {
@@ -314,7 +317,7 @@ impl<'a> Server<'a> {
                 Err(error) => {
                     print::say(format_args!("nocopy: {error}"));
                     *self.served.failed_runs.get_or_insert(0) += 1;
-                    self.let_go(peer);
+                    self.disconnect(peer);
                 }
             }
         }
@@ -372,13 +375,13 @@ mod tests {
     fn a_peer_that_reads_no_answers_is_disconnected() {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
         let (mut server, peer, ..) = connected(&mut served);
-        let most = KEPT_BYTES_MAX / ANSWER_BYTES;
+        let most = PENDING_BYTES_MAX / ANSWER_BYTES;
         for _ in 0..most {
-            server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
+            server.hold(peer, Answer::new(Kind::Plain, Vec::new()));
         }
-        assert_eq!((server.kept[&peer].answers.len(), server.served.refused), (most, 0));
-        server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
-        assert!(server.kept.is_empty() && server.kept_bytes == 0);
+        assert_eq!((server.pending[&peer].answers.len(), server.served.refused), (most, 0));
+        server.hold(peer, Answer::new(Kind::Plain, Vec::new()));
+        assert!(server.pending.is_empty() && server.pending_bytes == 0);
         assert!(server.endpoint.peer_stats(peer).is_none(), "its connection has ended");
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
@@ -428,7 +431,7 @@ mod tests {
 
     /// Also if answers must wait for room, the peer gets each, and then the end.
     #[test]
-    fn a_peer_that_ends_its_direction_has_all_answers_first() {
+    fn all_answers_precede_the_end_of_a_direction() {
         const MESSAGES: usize = 4000;
         let served = while_served(None, |mut client, peer| {
             let message = [7; 1000];
@@ -452,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_no_answer_so_long_is_let_go() {
+    fn a_peer_that_takes_no_long_answer_is_disconnected() {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
             // Disconnected at once, not after the time-out.
@@ -464,7 +467,7 @@ mod tests {
     /// A network that fills the queue of requests, with any number of connections, loses places to other
     /// networks.
     #[test]
-    fn a_peer_with_few_requests_is_answered_beside_a_flood() {
+    fn a_peer_with_few_requests_is_answered_during_a_flood() {
         // Programs wait until the pipe's other end is opened; by then most requests have been dropped.
         let fifo = Fifo::new("greedy");
         let program = fifo.reader();
@@ -493,7 +496,7 @@ mod tests {
     /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of
     /// another network, which has the last answer, and more than any other peer. That one must stay, and one
     /// of the others be disconnected.
-    fn keep_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
+    fn hold_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
         let mut served = Served::new(Scheme::Message, at.parse().unwrap());
         let mut server = Server::new(endpoint_at(at), Waiting::Blocking, None, &mut served);
@@ -501,24 +504,24 @@ mod tests {
         let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
         let zeros = |bytes| Answer::new(Kind::Plain, vec![0; bytes]);
         for (peer, ..) in &clients[..8] {
-            server.keep(*peer, zeros(BYTES));
-            server.keep(*peer, zeros(BYTES));
+            server.hold(*peer, zeros(BYTES));
+            server.hold(*peer, zeros(BYTES));
         }
-        server.keep(honest, zeros(BYTES));
-        server.keep(honest, zeros(BYTES + 1000));
+        server.hold(honest, zeros(BYTES));
+        server.hold(honest, zeros(BYTES + 1000));
         let is_there = |server: &Server<'_>, peer| server.endpoint.peer_stats(peer).is_some();
         assert!(is_there(&server, honest), "its network has less");
         assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
-        assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);
+        assert!(server.pending_bytes <= KEPT_BYTES_MAX_ALL);
     }
 
     #[test]
-    fn an_address_with_many_connections_makes_room_first() {
-        keep_too_many("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
+    fn an_address_with_many_connections_is_evicted_first() {
+        hold_too_many("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
     }
 
     #[test]
-    fn an_ipv6_subnet_with_many_addresses_makes_room_first() {
+    fn an_ipv6_subnet_with_many_addresses_is_evicted_first() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         if !nocopy_lab::ipv6_sockets_or_skip() {
             return;
@@ -531,7 +534,7 @@ mod tests {
                 let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
                 assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
             }
-            keep_too_many("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
+            hold_too_many("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
                 format!("[2001:db8:3::{number}]:0")
             });
         });
@@ -578,7 +581,7 @@ mod tests {
 
     /// The response was still being made when the peer ended its direction.
     #[test]
-    fn a_run_answers_a_peer_that_ended_its_direction() {
+    fn a_response_reaches_a_peer_that_ended_its_direction() {
         // Its program waits until the pipe's other end is opened.
         let fifo = Fifo::new("finished");
         let program = fifo.reader();

@@ -16,10 +16,10 @@ use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
 use nocopy::udp;
 
 use crate::arguments::ServeArguments;
+use crate::attempts::cause;
 use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::Setting;
 use crate::failure::CommandError;
-use crate::in_turn::cause;
 use crate::{Failure, exchange};
 use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
@@ -27,7 +27,7 @@ use program::Program;
 use summary::{Served, Summary};
 
 /// How often to check whether to end.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -73,10 +73,10 @@ fn advice(error: &io::Error) -> &'static str {
 struct Service {
     scheme: Scheme,
     address: SocketAddr,
-    way: Way,
+    socket: ServiceSocket,
 }
 
-enum Way {
+enum ServiceSocket {
     Messages(Box<MessageEndpoint>),
     Datagrams(Box<udp::Socket>),
     Stream(TcpListener),
@@ -157,25 +157,25 @@ fn is_by_port(service: &Endpoint) -> bool {
 fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> Result<Service, Failure> {
     let refused = |source| Error::Listen { scheme, address, source };
     let waiting = arguments.wait;
-    let (way, address) = match scheme {
+    let (socket, address) = match scheme {
         Scheme::Udp => {
             // At the wildcard, answers are sent from the address that was asked.
             let builder = udp::Socket::builder().local_addresses(address.ip().is_unspecified());
             let socket = builder.method(udp::Method::Socket).wait(waiting.of_port()).bind(address);
             let socket = socket.map_err(|error| refused(cause(error)))?;
             let address = socket.local_address().map_err(refused)?;
-            (Way::Datagrams(Box::new(socket)), address)
+            (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
         Scheme::Tcp => {
             let listener = listen_tcp(address).map_err(refused)?;
             let address = listener.local_addr().map_err(refused)?;
-            (Way::Stream(listener), address)
+            (ServiceSocket::Stream(listener), address)
         }
         Scheme::Xdp => {
             let interface = arguments.interface.as_deref().unwrap_or_default();
             let socket = exchange::over_port::open(interface, address, waiting)?;
             let address = socket.local_address().map_err(refused)?;
-            (Way::Datagrams(Box::new(socket)), address)
+            (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
         Scheme::Message => {
             let is_tcp_port =
@@ -191,10 +191,10 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
             };
             let endpoint = setting.open()?;
             let address = endpoint.local_address();
-            (Way::Messages(Box::new(endpoint)), address)
+            (ServiceSocket::Messages(Box::new(endpoint)), address)
         }
     };
-    Ok(Service { scheme, address, way })
+    Ok(Service { scheme, address, socket })
 }
 
 /// Runs a thread for each service, until the end is requested, the time is over, or one of them fails.
@@ -212,7 +212,7 @@ fn serve(
             .collect();
         let is_over = || arguments.duration.is_some_and(|duration| start.elapsed() >= duration);
         while !interrupt.came() && !is_over() && !threads.iter().any(|thread| thread.is_finished()) {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         let reason = if interrupt.came() { Ended::Interrupted } else { Ended::Duration };
         interrupt.ask();
@@ -234,13 +234,17 @@ impl Service {
         program: Option<&Program>,
         interrupt: &Interrupt,
     ) -> (Served, Option<Error>) {
-        let Self { scheme, address, way } = self;
+        let Self { scheme, address, socket } = self;
         let (waiting, idle) = (arguments.wait, arguments.idle);
         let mut served = Served::new(scheme, address);
-        let done = match way {
-            Way::Messages(endpoint) => messages::serve(*endpoint, waiting, program, interrupt, &mut served),
-            Way::Datagrams(socket) => datagrams::serve(*socket, waiting, interrupt, &mut served),
-            Way::Stream(listener) => stream::serve(&listener, waiting, idle, interrupt, &mut served),
+        let done = match socket {
+            ServiceSocket::Messages(endpoint) => {
+                messages::serve(*endpoint, waiting, program, interrupt, &mut served)
+            }
+            ServiceSocket::Datagrams(socket) => datagrams::serve(*socket, waiting, interrupt, &mut served),
+            ServiceSocket::Stream(listener) => {
+                stream::serve(&listener, waiting, idle, interrupt, &mut served)
+            }
         };
         (served, done.err().map(|source| Error::Answer { scheme, address, source }))
     }

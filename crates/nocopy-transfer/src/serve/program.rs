@@ -20,7 +20,7 @@ use nocopy_report::Interrupt;
 use nocopy_report::quantity::time;
 
 /// How often to check whether it has ended, after it closed its output.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -29,7 +29,7 @@ pub(super) enum RunError {
     #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
     Start { program: String, source: io::Error },
     #[error("{program}: its input and output failed{cause}; run it by hand to see what it does", cause = Why(.source))]
-    Talk { program: String, source: io::Error },
+    Pipes { program: String, source: io::Error },
     #[error("{program}: failed; it ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
     #[error("{program}: killed; it took longer than {}; allow more time with --exec-timeout", time(timeout.as_secs_f64()))]
@@ -67,12 +67,12 @@ impl Program {
         command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let child = command.spawn();
         let child = child.map_err(|source| RunError::Start { program: self.name.clone(), source })?;
-        let mut running = Running { child };
+        let mut running = RunningProgram { child };
         let answered = self.talk(&mut running, request, interrupt);
         let status = running.end();
         let response = answered?;
         let program = || self.name.clone();
-        match status.map_err(|source| RunError::Talk { program: program(), source })? {
+        match status.map_err(|source| RunError::Pipes { program: program(), source })? {
             status if status.success() => Ok(response),
             status => Err(RunError::Failed { program: program(), status }),
         }
@@ -82,7 +82,7 @@ impl Program {
     /// afterwards, even after an error.
     fn talk(
         &self,
-        running: &mut Running,
+        running: &mut RunningProgram,
         request: &[u8],
         interrupt: &Interrupt,
     ) -> Result<Vec<u8>, RunError> {
@@ -97,7 +97,7 @@ impl Program {
                 Ok(())
             }
         };
-        let talked = |source| RunError::Talk { program: program(), source };
+        let talked = |source| RunError::Pipes { program: program(), source };
         let mut pipes = Pipes::of(&mut running.child, request).map_err(talked)?;
         while !pipes.step().map_err(talked)? {
             is_over()?;
@@ -107,18 +107,18 @@ impl Program {
         }
         while !running.has_ended().map_err(talked)? {
             is_over()?;
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
         Ok(pipes.response)
     }
 }
 
 /// A running program, and its process group.
-struct Running {
+struct RunningProgram {
     child: Child,
 }
 
-impl Running {
+impl RunningProgram {
     /// Whether the program has ended. It is not reaped, so that no other process can get its number.
     fn has_ended(&self) -> io::Result<bool> {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -163,7 +163,7 @@ impl<'a> Pipes<'a> {
                 Ok(written) => self.request = &self.request[written..],
                 // The program does not read the rest.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.request = &[],
-                Err(error) => pass(error)?,
+                Err(error) => ignore_passing(error)?,
             }
             if self.request.is_empty() {
                 self.input = None;
@@ -172,7 +172,7 @@ impl<'a> Pipes<'a> {
         match self.output.read(&mut self.buffer) {
             Ok(0) => return Ok(true),
             Ok(read) => self.response.extend_from_slice(&self.buffer[..read]),
-            Err(error) => pass(error)?,
+            Err(error) => ignore_passing(error)?,
         }
         Ok(false)
     }
@@ -186,7 +186,7 @@ impl<'a> Pipes<'a> {
 }
 
 /// Ignores errors that mean that no bytes can be moved now; returns others.
-fn pass(error: io::Error) -> io::Result<()> {
+fn ignore_passing(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
         _ => Err(error),
@@ -204,7 +204,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_program_answers_what_it_prints() {
+    fn the_output_of_a_program_is_its_answer() {
         let request: Vec<u8> = (0..3_000_000).map(|place| place as u8).collect();
         assert!(run("cat", &request, LONG).unwrap() == request);
         assert_eq!(run("wc -c", b"four", LONG).unwrap(), b"4\n");
@@ -217,7 +217,7 @@ mod tests {
 
     /// Also if the program itself was successful.
     #[test]
-    fn what_a_program_has_started_ends_with_it() {
+    fn processes_started_by_a_program_end_with_it() {
         let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
         std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
         // Not as words, because the directory's name may contain a blank.
@@ -229,21 +229,21 @@ mod tests {
         // The process has ended, or its new parent has not reaped it yet.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(start.elapsed() < LONG, "{stat}");
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 
     #[test]
-    fn a_program_that_left_its_group_ends() {
+    fn a_program_that_left_its_group_is_ended() {
         let child = Command::new("sleep").arg("600").spawn().unwrap(); // not in a group of its own
         let (done, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(Running { child }.end()));
+        std::thread::spawn(move || done.send(RunningProgram { child }.end()));
         let status = ended.recv_timeout(LONG).expect("the program still runs").unwrap();
         assert!(!status.success());
     }
 
     #[test]
-    fn what_goes_wrong_is_told_and_takes_no_longer_than_it_may() {
+    fn failures_are_reported_within_the_timeout() {
         let start = Instant::now();
         for (words, timeout, expected) in [
             ("false", LONG, "false: failed; it ended with exit status: 1; look at what it printed"),
@@ -271,7 +271,7 @@ mod tests {
             "sleep: killed; the server was stopped; start it again"
         );
         // Pipes of a child do not fail.
-        let talk = RunError::Talk { program: "cat".into(), source: io::Error::from_raw_os_error(libc::EIO) };
+        let talk = RunError::Pipes { program: "cat".into(), source: io::Error::from_raw_os_error(libc::EIO) };
         assert_eq!(
             talk.to_string(),
             "cat: its input and output failed (EIO); input/output error; run it by hand to see what it does"

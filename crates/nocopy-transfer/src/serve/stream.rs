@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// The most bytes kept for one peer, from which the server then stops reading. It is more than the longest
 /// message, so that a peer that sends a whole one before it reads gets it back.
-const KEPT_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
+const PENDING_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
 
 /// The most bytes kept for all peers: 256 MiB, including the piece that each may add before the next check.
 /// Beyond that a connection is ended.
@@ -65,12 +65,12 @@ impl Server<'_> {
                 Waiting::Adaptive => moved.elapsed() >= SPIN,
                 Waiting::Blocking => true,
             };
-            let may_accept = self.look(sleeps)?;
+            let may_accept = self.poll(sleeps)?;
             let now = Instant::now();
             if may_accept {
                 self.accept(now);
             }
-            if self.turn(now) {
+            if self.serve_ready(now) {
                 moved = now;
             }
             self.end_idle(now);
@@ -80,7 +80,7 @@ impl Server<'_> {
 
     /// Finds connections that may have something to do, possibly after a wait. Returns whether there may be a
     /// new one.
-    fn look(&mut self, sleeps: bool) -> io::Result<bool> {
+    fn poll(&mut self, sleeps: bool) -> io::Result<bool> {
         self.pause = self.pause.filter(|end| Instant::now() < *end);
         if !sleeps {
             self.connections.iter_mut().for_each(|connection| connection.is_ready = true);
@@ -107,14 +107,14 @@ impl Server<'_> {
                     *self.served.connections.get_or_insert(0) += 1;
                     self.connections.extend(Connection::new(stream, from.ip(), now).ok());
                     if self.connections.len() > CONNECTIONS_MAX {
-                        self.make_place();
+                        self.evict();
                     }
                 }
                 // If one connection fails, the next may work.
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
-                    Some(libc::EMFILE) if !self.connections.is_empty() => self.make_place(),
+                    Some(libc::EMFILE) if !self.connections.is_empty() => self.evict(),
                     // The machine lacks memory or descriptors. The connection stays in the queue, and poll
                     // would return at once again.
                     _ => return self.pause = Some(now + PATIENCE),
@@ -124,13 +124,13 @@ impl Server<'_> {
     }
 
     /// Ends a connection: in the network with the most connections, the one that was idle for longest.
-    fn make_place(&mut self) {
-        let first = greediest(&self.connections, |_| 1, |connection| Reverse(connection.moved));
-        self.end(first);
+    fn evict(&mut self) {
+        let first = largest_user(&self.connections, |_| 1, |connection| Reverse(connection.last_transfer));
+        self.disconnect(first);
     }
 
     /// Reads and writes without waiting. Returns whether any byte was moved.
-    fn turn(&mut self, now: Instant) -> bool {
+    fn serve_ready(&mut self, now: Instant) -> bool {
         let Self { connections, buffer, served, .. } = self;
         let mut has_moved = false;
         connections.retain_mut(|connection| {
@@ -138,27 +138,27 @@ impl Server<'_> {
                 return true;
             }
             // An error of one connection ends only that one.
-            let Ok(Moved { read, written }) = connection.turn(buffer) else { return false };
+            let Ok(EchoCounts { read, written }) = connection.echo(buffer) else { return false };
             served.bytes += written as u64;
             if read + written > 0 {
-                (has_moved, connection.moved) = (true, now);
+                (has_moved, connection.last_transfer) = (true, now);
             }
             !connection.is_over()
         });
-        while self.connections.iter().map(Connection::kept_bytes).sum::<usize>() > KEPT_BYTES_MAX_ALL {
-            let first = greediest(&self.connections, Connection::kept_bytes, Connection::kept_bytes);
-            self.end(first);
+        while self.connections.iter().map(Connection::pending_bytes).sum::<usize>() > KEPT_BYTES_MAX_ALL {
+            let first = largest_user(&self.connections, Connection::pending_bytes, Connection::pending_bytes);
+            self.disconnect(first);
         }
         has_moved
     }
 
     fn end_idle(&mut self, now: Instant) {
         let before = self.connections.len();
-        self.connections.retain(|connection| now.duration_since(connection.moved) < self.idle);
+        self.connections.retain(|connection| now.duration_since(connection.last_transfer) < self.idle);
         self.served.refused += (before - self.connections.len()) as u64;
     }
 
-    fn end(&mut self, connection: Option<usize>) {
+    fn disconnect(&mut self, connection: Option<usize>) {
         if let Some(index) = connection {
             self.connections.swap_remove(index);
             self.served.refused += 1;
@@ -168,7 +168,7 @@ impl Server<'_> {
 
 /// The connection to end first: in the network with the largest share, the connection with the largest part
 /// of it.
-fn greediest<P: Ord>(
+fn largest_user<P: Ord>(
     connections: &[Connection],
     share: impl Fn(&Connection) -> usize,
     part: impl Fn(&Connection) -> P,
@@ -184,15 +184,15 @@ fn greediest<P: Ord>(
 struct Connection {
     stream: TcpStream,
     network: IpAddr,
-    kept: Kept,
+    pending: PendingBytes,
     is_ended: bool,
     /// Whether it may be readable or writable.
     is_ready: bool,
     /// When bytes were last received or sent.
-    moved: Instant,
+    last_transfer: Instant,
 }
 
-struct Moved {
+struct EchoCounts {
     read: usize,
     written: usize,
 }
@@ -201,63 +201,70 @@ impl Connection {
     fn new(stream: TcpStream, from: IpAddr, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let kept = Kept::default();
-        Ok(Self { stream, network: network_of(from), kept, is_ended: false, is_ready: true, moved: now })
+        let pending = PendingBytes::default();
+        Ok(Self {
+            stream,
+            network: network_of(from),
+            pending,
+            is_ended: false,
+            is_ready: true,
+            last_transfer: now,
+        })
     }
 
-    fn kept_bytes(&self) -> usize {
-        self.kept.memory_bytes()
+    fn pending_bytes(&self) -> usize {
+        self.pending.memory_bytes()
     }
 
     fn is_over(&self) -> bool {
-        self.is_ended && self.kept.is_empty()
+        self.is_ended && self.pending.is_empty()
     }
 
     fn has_room(&self) -> bool {
-        !self.is_ended && self.kept_bytes() + PIECE_BYTES <= KEPT_BYTES_MAX
+        !self.is_ended && self.pending_bytes() + PIECE_BYTES <= PENDING_BYTES_MAX
     }
 
     fn wanted(&self) -> PollFlags {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.has_room());
-        wanted.set(PollFlags::OUT, !self.kept.is_empty());
+        wanted.set(PollFlags::OUT, !self.pending.is_empty());
         wanted
     }
 
     /// Writes kept bytes, reads once, and sends that back while there is room.
-    fn turn(&mut self, buffer: &mut [u8]) -> io::Result<Moved> {
+    fn echo(&mut self, buffer: &mut [u8]) -> io::Result<EchoCounts> {
         let mut written = 0;
-        while let Some(first) = self.kept.first() {
-            let Some(more) = unless_full(self.stream.write(first))? else { break };
-            self.kept.drop_first(more);
+        while let Some(first) = self.pending.first() {
+            let Some(more) = unless_would_block(self.stream.write(first))? else { break };
+            self.pending.drop_first(more);
             written += more;
         }
         if !self.has_room() {
-            return Ok(Moved { read: 0, written });
+            return Ok(EchoCounts { read: 0, written });
         }
-        let Some(read) = unless_full(self.stream.read(buffer))? else {
-            return Ok(Moved { read: 0, written });
+        let Some(read) = unless_would_block(self.stream.read(buffer))? else {
+            return Ok(EchoCounts { read: 0, written });
         };
         self.is_ended = read == 0;
-        let mut gone = 0;
-        if self.kept.is_empty() && read > 0 {
-            gone = unless_full(self.stream.write(&buffer[..read]))?.unwrap_or(0);
+        let mut sent = 0;
+        if self.pending.is_empty() && read > 0 {
+            sent = unless_would_block(self.stream.write(&buffer[..read]))?.unwrap_or(0);
         }
-        self.kept.push(&buffer[gone..read]);
-        Ok(Moved { read, written: written + gone })
+        self.pending.push(&buffer[sent..read]);
+        Ok(EchoCounts { read, written: written + sent })
     }
 }
 
 /// Received bytes that were not sent back yet.
 #[derive(Default)]
-struct Kept {
+struct PendingBytes {
     /// Pieces of at most a fixed length: all but the last are full, and none is empty.
     pieces: VecDeque<Vec<u8>>,
     /// How many bytes of the first piece were sent.
-    gone: usize,
+    sent: usize,
 }
 
-impl Kept {
+impl PendingBytes {
     fn memory_bytes(&self) -> usize {
         self.pieces.len() * PIECE_BYTES
     }
@@ -280,18 +287,18 @@ impl Kept {
     }
 
     fn first(&self) -> Option<&[u8]> {
-        self.pieces.front().map(|first| &first[self.gone..])
+        self.pieces.front().map(|first| &first[self.sent..])
     }
 
     fn drop_first(&mut self, bytes: usize) {
-        self.gone += bytes;
-        if self.pieces.front().is_some_and(|first| first.len() == self.gone) {
-            (self.gone, _) = (0, self.pieces.pop_front());
+        self.sent += bytes;
+        if self.pieces.front().is_some_and(|first| first.len() == self.sent) {
+            (self.sent, _) = (0, self.pieces.pop_front());
         }
     }
 }
 
-fn unless_full<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+fn unless_would_block<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -305,17 +312,18 @@ fn unless_full<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A connection from an address, with `pieces` pieces in memory, which last moved bytes at `moved`.
-    fn connection(from: &str, pieces: usize, moved: Instant) -> Connection {
+    /// A connection from an address, with `pieces` pieces in memory, which last moved bytes at
+    /// `last_transfer`.
+    fn connection(from: &str, pieces: usize, last_transfer: Instant) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(stream, from.parse().unwrap(), moved).unwrap();
-        connection.kept.push(&vec![0; pieces * PIECE_BYTES]);
+        let mut connection = Connection::new(stream, from.parse().unwrap(), last_transfer).unwrap();
+        connection.pending.push(&vec![0; pieces * PIECE_BYTES]);
         connection
     }
 
     #[test]
-    fn the_network_that_uses_most_makes_room() {
+    fn the_network_that_uses_most_is_evicted_first() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let connections = [
@@ -327,14 +335,14 @@ mod tests {
             connection("2001:db8:0:1::3", 0, after(82)),
         ];
         // The subnet has the most connections and kept bytes, although no single address of it has.
-        assert_eq!(greediest(&connections, |_| 1, |one| Reverse(one.moved)), Some(3));
-        assert_eq!(greediest(&connections, Connection::kept_bytes, Connection::kept_bytes), Some(1));
-        assert_eq!(greediest(&connections[..1], |_| 1, |one| Reverse(one.moved)), Some(0));
-        assert_eq!(greediest(&[], |_| 1, |one| Reverse(one.moved)), None);
+        assert_eq!(largest_user(&connections, |_| 1, |one| Reverse(one.last_transfer)), Some(3));
+        assert_eq!(largest_user(&connections, Connection::pending_bytes, Connection::pending_bytes), Some(1));
+        assert_eq!(largest_user(&connections[..1], |_| 1, |one| Reverse(one.last_transfer)), Some(0));
+        assert_eq!(largest_user(&[], |_| 1, |one| Reverse(one.last_transfer)), None);
     }
 
     #[test]
-    fn an_idle_connection_ends() {
+    fn an_idle_connection_is_ended() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -349,14 +357,14 @@ mod tests {
             served: &mut served,
         };
         server.end_idle(after(20));
-        assert_eq!((server.connections.len(), server.connections[0].kept_bytes()), (1, 0));
+        assert_eq!((server.connections.len(), server.connections[0].pending_bytes()), (1, 0));
         server.end_idle(after(27));
         assert_eq!((server.connections.len(), served.refused), (0, 2));
     }
 
     #[test]
-    fn what_is_kept_comes_in_order_and_takes_what_it_is_counted_for() {
-        let (mut kept, mut next, mut expected) = (Kept::default(), 0_u32, 0_u32);
+    fn pending_bytes_stay_in_order_and_are_counted_truly() {
+        let (mut kept, mut next, mut expected) = (PendingBytes::default(), 0_u32, 0_u32);
         for round in 0..400 {
             let bytes: Vec<u8> = (0..(round * 37) % 5000).map(|place: u32| (next + place) as u8).collect();
             kept.push(&bytes);

@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, Kind, NUMBER_MAX, Packet, Refusal};
+use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, NUMBER_MAX, Packet, PacketKind, ParseError};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sent {
@@ -38,7 +38,7 @@ pub(crate) struct Received {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct Question {
     pub run: u64,
     pub sent: Sent,
     pub last: bool,
@@ -59,15 +59,15 @@ pub(super) struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Datagram<'a> {
     Data(Data<'a>),
-    Ask(Ask),
+    Question(Question),
     Answer(Answer),
 }
 
 impl<'a> Datagram<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         match Packet::parse(bytes)? {
             Packet::Data(data) => Ok(Self::Data(data)),
-            Packet::Control(control) => Self::of(&control).ok_or(Refusal::Corrupt { run: control.run }),
+            Packet::Control(control) => Self::of(&control).ok_or(ParseError::Corrupt { run: control.run }),
         }
     }
 
@@ -77,10 +77,10 @@ impl<'a> Datagram<'a> {
             return None;
         }
         match control.kind {
-            Kind::Question if number == 0 && control.is_zero_from(3) => {
-                Some(Self::Ask(Ask { run, sent: Sent::of(counts), last, thanks, verify }))
+            PacketKind::Question if number == 0 && control.is_zero_from(3) => {
+                Some(Self::Question(Question { run, sent: Sent::of(counts), last, thanks, verify }))
             }
-            Kind::Answer => {
+            PacketKind::Answer => {
                 let received = Received::of(counts);
                 Some(Self::Answer(Answer { run, expected: number, received, last, verify }))
             }
@@ -112,10 +112,11 @@ impl Received {
     }
 }
 
-impl Ask {
+impl Question {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, sent, last, thanks, verify } = *self;
-        Control { last, thanks, verify, counts: sent.counts(), ..Control::new(Kind::Question, run) }.emit()
+        Control { last, thanks, verify, counts: sent.counts(), ..Control::new(PacketKind::Question, run) }
+            .emit()
     }
 }
 
@@ -123,7 +124,8 @@ impl Answer {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, expected, received, last, verify } = *self;
         let number = expected.min(NUMBER_MAX - 1);
-        Control { number, last, verify, counts: received.counts(), ..Control::new(Kind::Answer, run) }.emit()
+        Control { number, last, verify, counts: received.counts(), ..Control::new(PacketKind::Answer, run) }
+            .emit()
     }
 }
 
@@ -134,9 +136,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_datagrams_do_not_use_is_zero() {
-        let question = Control::new(Kind::Question, 1);
-        let answer = Control::new(Kind::Answer, 1);
+    fn unused_fields_of_datagrams_are_zero() {
+        let question = Control::new(PacketKind::Question, 1);
+        let answer = Control::new(PacketKind::Answer, 1);
         for wrong in [
             Control { number: 1, ..question },
             Control { offset: 1, ..question },
@@ -144,22 +146,22 @@ mod tests {
             Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..question },
             Control { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..question },
             Control { offset: 1, ..answer },
-            Control::new(Kind::Head, 1),
+            Control::new(PacketKind::Head, 1),
         ] {
-            assert_eq!(Datagram::parse(&wrong.emit()), Err(Refusal::Corrupt { run: 1 }), "{wrong:?}");
+            assert_eq!(Datagram::parse(&wrong.emit()), Err(ParseError::Corrupt { run: 1 }), "{wrong:?}");
         }
         assert!(Datagram::parse(&question.emit()).is_ok() && Datagram::parse(&answer.emit()).is_ok());
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn emitted_packets_are_parsed_back(
             run: u64, number in 0..NUMBER_MAX, counts in proptest::array::uniform8(0..NUMBER_MAX),
             last: bool, thanks: bool, verify: bool,
         ) {
-            let ask = Ask { run, sent: Sent::of(counts), last, thanks, verify };
-            let bytes = ask.emit();
-            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Ask(ask)));
+            let question = Question { run, sent: Sent::of(counts), last, thanks, verify };
+            let bytes = question.emit();
+            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Question(question)));
             let answer = Answer { run, expected: number, received: Received::of(counts), last, verify };
             let bytes = answer.emit();
             prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Answer(answer)));

@@ -1,18 +1,18 @@
 //! The protocol between `nocopy send udp://…` and `nocopy recv udp://…` (docs/recv.md), without sockets and
-//! clocks: datagrams and times in, datagrams and findings out.
+//! clocks: datagrams and times in, datagrams and counts out.
 //!
 //! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender *asks*
 //! regularly: first whether the receiver is there, last what arrived. The receiver only *answers*, with its
 //! counts.
 
 mod datagram;
-mod receiving;
+mod receiver_run;
 mod report;
-mod sending;
+mod sender_run;
 pub(crate) mod stream;
 mod wire;
 
-pub(crate) use receiving::{Handled, Phase, Receiving};
+pub(crate) use receiver_run::{HandleResult, ReceiverPhase, ReceiverRun};
 pub(crate) use report::RunRow;
-pub(crate) use sending::{Sending, State};
+pub(crate) use sender_run::{SenderRun, SenderState};
 pub(crate) use wire::{CONTROL_BYTES, HEADER_BYTES};

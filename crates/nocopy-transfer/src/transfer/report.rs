@@ -1,4 +1,4 @@
-//! The findings about a run, in the same words at both ends.
+//! The counts of a run, in the same words at both ends.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::datagram::{Received, Sent};
 
 /// Counts of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Findings {
+pub(crate) struct RunCounts {
     pub received: Received,
     /// The number of expected datagrams: all that were sent, or those up to the last received.
     pub expected: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Findings {
     pub is_final: bool,
 }
 
-impl Findings {
+impl RunCounts {
     /// Datagrams that did not arrive, or not as they were sent.
     pub(crate) fn lost(&self) -> u64 {
         self.expected.saturating_sub(self.received.datagrams)
@@ -58,12 +58,12 @@ impl Findings {
             }
         }
         if has_checksums {
-            let said = match self.verified() {
+            let text = match self.verified() {
                 Some(true) => "every byte arrived as it was sent",
                 Some(false) => "NO: not all of it arrived as it was sent",
                 None => "not known: one end did not hear the other to the end",
             };
-            rows.push(("verified".into(), said.into()));
+            rows.push(("verified".into(), text.into()));
         }
         rows
     }
@@ -71,10 +71,10 @@ impl Findings {
     fn lost_words(&self) -> String {
         let Self { expected, received, .. } = self;
         let percent = 100.0 * self.lost() as f64 / (*expected).max(1) as f64;
-        let said = format!("{} datagrams of {expected} ({percent:.3} %)", self.lost());
+        let text = format!("{} datagrams of {expected} ({percent:.3} %)", self.lost());
         match self.sent.filter(|_| self.is_whole) {
-            Some(sent) => format!("{said}, {} bytes", sent.bytes.saturating_sub(received.bytes)),
-            None => format!("{said}: those before the last that came"),
+            Some(sent) => format!("{text}, {} bytes", sent.bytes.saturating_sub(received.bytes)),
+            None => format!("{text}: those before the last that came"),
         }
     }
 }
@@ -95,20 +95,20 @@ pub(crate) struct RunRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<bool>,
     #[serde(skip)]
-    pub findings: Option<Findings>,
+    pub run_counts: Option<RunCounts>,
     #[serde(skip)]
     pub has_checksums: bool,
 }
 
 impl RunRow {
-    pub(crate) fn new(sent: Option<Sent>, findings: Option<Findings>, has_checksums: bool) -> Self {
+    pub(crate) fn new(sent: Option<Sent>, run_counts: Option<RunCounts>, has_checksums: bool) -> Self {
         Self {
             sent,
-            received: findings.map(|findings| findings.received),
-            is_final: findings.map(|findings| findings.is_final),
-            lost: findings.map(|findings| findings.lost()),
-            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
-            findings,
+            received: run_counts.map(|run_counts| run_counts.received),
+            is_final: run_counts.map(|run_counts| run_counts.is_final),
+            lost: run_counts.map(|run_counts| run_counts.lost()),
+            verified: run_counts.filter(|_| has_checksums).and_then(|run_counts| run_counts.verified()),
+            run_counts,
             has_checksums,
         }
     }
@@ -124,32 +124,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_what_was_counted() {
+    fn counts_are_reported_as_they_are() {
         let sent = Sent { datagrams: 10, bytes: 100, checksum: 5 };
         let received = Received { datagrams: 10, bytes: 100, checksum: 5, ..Received::default() };
-        let mut findings =
-            Findings { received, expected: 10, sent: Some(sent), is_whole: true, is_final: true };
-        assert_eq!((findings.verified(), findings.lost()), (Some(true), 0));
-        findings.received.checksum = 6;
-        assert_eq!(findings.verified(), Some(false));
-        let received = &mut findings.received;
+        let mut run_counts =
+            RunCounts { received, expected: 10, sent: Some(sent), is_whole: true, is_final: true };
+        assert_eq!((run_counts.verified(), run_counts.lost()), (Some(true), 0));
+        run_counts.received.checksum = 6;
+        assert_eq!(run_counts.verified(), Some(false));
+        let received = &mut run_counts.received;
         (received.datagrams, received.bytes, received.reordered) = (8, 80, 3);
-        assert_eq!((findings.verified(), findings.lost()), (Some(false), 2));
+        assert_eq!((run_counts.verified(), run_counts.lost()), (Some(false), 2));
         let said: Vec<String> =
-            findings.rows(true).into_iter().map(|(name, said)| format!("{name}: {said}")).collect();
+            run_counts.rows(true).into_iter().map(|(name, said)| format!("{name}: {said}")).collect();
         assert!(said[1].contains("2 datagrams of 10 (20.000 %), 20 bytes"), "{said:?}");
         assert!(said[2].starts_with("reordered: 3 arrived") && said[3].contains("NO"), "{said:?}");
     }
 
     #[test]
-    fn what_is_not_known_is_not_claimed() {
+    fn unknown_counts_are_not_reported() {
         let received = Received { datagrams: 8, bytes: 80, ..Received::default() };
         let sent = Some(Sent { datagrams: 100, bytes: 1000, checksum: 5 });
-        let enough = Findings { received, expected: 8, sent, is_whole: false, is_final: true };
+        let enough = RunCounts { received, expected: 8, sent, is_whole: false, is_final: true };
         assert_eq!((enough.verified(), enough.lost()), (Some(true), 0));
         assert!(enough.rows(false)[1].1.contains("before the last that came"));
-        assert_eq!(Findings { expected: 9, ..enough }.verified(), Some(false));
-        let unknown = Findings { is_final: false, ..enough };
+        assert_eq!(RunCounts { expected: 9, ..enough }.verified(), Some(false));
+        let unknown = RunCounts { is_final: false, ..enough };
         assert_eq!(unknown.verified(), None);
         assert!(unknown.rows(true)[2].1.contains("not known"));
     }

@@ -47,7 +47,7 @@ const VERIFY: u16 = 8;
 const LENGTH: u16 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PacketKind {
     Data = 0,
     Question = 1,
     Answer = 2,
@@ -55,7 +55,7 @@ pub(super) enum Kind {
     Head = 3,
 }
 
-impl Kind {
+impl PacketKind {
     fn of(byte: u8) -> Option<Self> {
         [Self::Data, Self::Question, Self::Answer, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -85,7 +85,7 @@ pub(crate) struct Data<'a> {
 /// A header with a record: a question, an answer, or the head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Control {
-    pub kind: Kind,
+    pub kind: PacketKind,
     pub run: u64,
     pub number: u64,
     pub offset: u64,
@@ -103,22 +103,22 @@ pub(super) enum Packet<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ParseError {
     Foreign,
     Corrupt { run: u64 },
 }
 
 impl<'a> Packet<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(Refusal::Foreign)?;
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ParseError::Foreign)?;
         if header[..4] != MAGIC || header[4] != VERSION {
-            return Err(Refusal::Foreign);
+            return Err(ParseError::Foreign);
         }
-        Self::of(header, rest).ok_or(Refusal::Corrupt { run: u64_at(header, 8) })
+        Self::of(header, rest).ok_or(ParseError::Corrupt { run: u64_at(header, 8) })
     }
 
     fn of(header: &[u8; HEADER_BYTES], rest: &'a [u8]) -> Option<Self> {
-        let kind = Kind::of(header[5])?;
+        let kind = PacketKind::of(header[5])?;
         let flags = u16::from_be_bytes([header[6], header[7]]);
         let [run, number, offset] = [8, 16, 24].map(|at| u64_at(header, at));
         let checksum = u32_at(header, CHECKSUM_AT);
@@ -130,7 +130,7 @@ impl<'a> Packet<'a> {
         if !is_sound {
             return None;
         }
-        if kind == Kind::Data {
+        if kind == PacketKind::Data {
             let checksum = (flags & CHECKED != 0).then_some(checksum);
             return Some(Self::Data(Data { run, number, offset, checksum, bytes: rest }));
         }
@@ -144,7 +144,7 @@ impl<'a> Packet<'a> {
 
 impl Control {
     /// A message without flags and counts.
-    pub(super) fn new(kind: Kind, run: u64) -> Self {
+    pub(super) fn new(kind: PacketKind, run: u64) -> Self {
         let [last, thanks, verify, has_length] = [false; 4];
         Self { kind, run, number: 0, offset: 0, last, thanks, verify, has_length, counts: [0; COUNTS] }
     }
@@ -175,11 +175,11 @@ impl Control {
 /// if one is requested. Panics if `buffer` has no room for the header.
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
-    emit_header(buffer, Kind::Data, flags, [run, number, offset]);
+    emit_header(buffer, PacketKind::Data, flags, [run, number, offset]);
     checked.then(|| seal(buffer))
 }
 
-fn emit_header(buffer: &mut [u8], kind: Kind, flags: u16, numbers: [u64; 3]) {
+fn emit_header(buffer: &mut [u8], kind: PacketKind, flags: u16, numbers: [u64; 3]) {
     let bytes = (buffer.len() - HEADER_BYTES) as u32; // a datagram's length has 16 bits
     buffer[..4].copy_from_slice(&MAGIC);
     [buffer[4], buffer[5]] = [VERSION, kind as u8];
@@ -231,7 +231,7 @@ pub(super) mod tests {
     }
 
     fn control() -> impl Strategy<Value = Control> {
-        let kind = prop_oneof![Just(Kind::Question), Just(Kind::Answer), Just(Kind::Head)];
+        let kind = prop_oneof![Just(PacketKind::Question), Just(PacketKind::Answer), Just(PacketKind::Head)];
         let numbers = [0..NUMBER_MAX, 0..NUMBER_MAX];
         let counts = proptest::array::uniform8(0..NUMBER_MAX);
         (kind, any::<u64>(), numbers, any::<[bool; 4]>(), counts).prop_map(
@@ -253,7 +253,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_header_is_the_bytes_it_is_documented_to_be() {
+    fn headers_have_the_documented_bytes() {
         let datagram = data(0x0102_0304_0506_0708, 9, 10, b"abc", false);
         let header = [
             &b"nocp\x02\x00\x00\x00"[..],
@@ -265,7 +265,7 @@ pub(super) mod tests {
         ];
         assert_eq!(datagram, [&header.concat(), &b"abc"[..]].concat());
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa, "RFC 3720, B.4");
-        let head = Control { number: 1, has_length: true, ..Control::new(Kind::Head, 7) }.emit();
+        let head = Control { number: 1, has_length: true, ..Control::new(PacketKind::Head, 7) }.emit();
         assert_eq!((head[5], &head[6..8], &head[36..40]), (3, &[0, 17][..], &[0, 0, 0, 64][..]));
     }
 
@@ -275,19 +275,19 @@ pub(super) mod tests {
         for (place, value) in [(0, b'x'), (4, 1), (4, 3)] {
             let mut other = sound.clone();
             other[place] = value;
-            assert_eq!(Packet::parse(&other), Err(Refusal::Foreign));
+            assert_eq!(Packet::parse(&other), Err(ParseError::Foreign));
         }
         for bytes in [&b""[..], b"nocp", &sound[..HEADER_BYTES - 1]] {
-            assert_eq!(Packet::parse(bytes), Err(Refusal::Foreign));
+            assert_eq!(Packet::parse(bytes), Err(ParseError::Foreign));
         }
     }
 
     /// Such messages are refused even if their checksum is right.
     #[test]
-    fn what_cannot_be_is_corrupt() {
+    fn impossible_values_are_corrupt() {
         let plain = data(1, 2, 3, b"abc", false);
-        let question = Control::new(Kind::Question, 1).emit();
-        let answer = Control::new(Kind::Answer, 1).emit();
+        let question = Control::new(PacketKind::Question, 1).emit();
+        let answer = Control::new(PacketKind::Answer, 1).emit();
         let mut unchecked = question;
         unchecked[7] = 0;
         unchecked[CHECKSUM_AT..LENGTH_AT].fill(0);
@@ -312,7 +312,7 @@ pub(super) mod tests {
             ("a record that is too long", changed(&[&question[..], &[0; 8]].concat(), 39, 72)),
             ("a record that is too short", changed(&question[..CONTROL_BYTES - 8], 39, 56)),
         ] {
-            assert_eq!(Packet::parse(&bytes), Err(Refusal::Corrupt { run: 1 }), "{what}");
+            assert_eq!(Packet::parse(&bytes), Err(ParseError::Corrupt { run: 1 }), "{what}");
         }
         assert!(Packet::parse(&question).is_ok() && Packet::parse(&answer).is_ok());
     }
@@ -320,7 +320,9 @@ pub(super) mod tests {
     proptest! {
         /// Without a panic, also with a valid beginning, length and checksum.
         #[test]
-        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), ours: bool) {
+        fn any_bytes_are_parsed_without_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..200), ours: bool,
+        ) {
             if ours && bytes.len() >= HEADER_BYTES {
                 bytes[..5].copy_from_slice(b"nocp\x02");
                 bytes[5] %= 5;
@@ -336,7 +338,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn emitted_packets_are_parsed_back(
             control in control(), run: u64, number in 0..NUMBER_MAX, offset in 0..NUMBER_MAX,
             bytes in proptest::collection::vec(any::<u8>(), 0..100), checked: bool,
         ) {
@@ -348,15 +350,15 @@ pub(super) mod tests {
             prop_assert_eq!(read.checksum.is_some(), checked);
         }
 
-        /// With a checksum, at any place.
+        /// With a checksum, at any position.
         #[test]
-        fn a_changed_bit_is_noticed(
+        fn a_changed_bit_is_detected(
             control in control(), bytes in proptest::collection::vec(any::<u8>(), 0..60), is_data: bool,
-            place: prop::sample::Index, bit in 0..8_u8,
+            position: prop::sample::Index, bit in 0..8_u8,
         ) {
             let mut packet = if is_data { data(7, 8, 9, &bytes, true) } else { control.emit().to_vec() };
             prop_assert!(Packet::parse(&packet).is_ok());
-            let index = place.index(packet.len());
+            let index = position.index(packet.len());
             packet[index] ^= 1 << bit;
             prop_assert!(Packet::parse(&packet).is_err());
         }

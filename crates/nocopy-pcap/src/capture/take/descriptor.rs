@@ -16,7 +16,7 @@ pub(super) struct Descriptor {
     waker: Waker,
     /// Whether the program has asked for it, and may wait on it.
     is_watched: AtomicBool,
-    is_left: AtomicBool,
+    has_pending: AtomicBool,
     /// Whether the waker has made it readable.
     is_woken: AtomicBool,
 }
@@ -27,7 +27,7 @@ impl Descriptor {
             epoll: queues.as_fd().try_clone_to_owned()?,
             waker: queues.waker()?,
             is_watched: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
+            has_pending: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
         })
     }
@@ -36,7 +36,7 @@ impl Descriptor {
         // Here and below `SeqCst`: one of two threads, one of which asks while the other reads, sees the
         // other's flag.
         let is_first = !self.is_watched.swap(true, Ordering::SeqCst);
-        if is_first && self.is_left.load(Ordering::SeqCst) {
+        if is_first && self.has_pending.load(Ordering::SeqCst) {
             self.wake();
         }
         self.as_fd()
@@ -44,11 +44,11 @@ impl Descriptor {
 
     /// Notes whether claimed packets are left. When none are, the descriptor is no longer readable because of
     /// them.
-    pub(super) fn set_left(&self, is_left: bool) {
-        self.is_left.store(is_left, Ordering::SeqCst);
-        if is_left && self.is_watched.load(Ordering::SeqCst) {
+    pub(super) fn set_pending(&self, has_pending: bool) {
+        self.has_pending.store(has_pending, Ordering::SeqCst);
+        if has_pending && self.is_watched.load(Ordering::SeqCst) {
             self.wake();
-        } else if !is_left && self.is_woken.swap(false, Ordering::SeqCst) {
+        } else if !has_pending && self.is_woken.swap(false, Ordering::SeqCst) {
             self.waker.hear();
         }
     }

@@ -3,7 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long the difference of the clocks counts as constant.
-const GOOD_FOR_NS: u64 = 100_000_000;
+const OFFSET_VALID_NS: u64 = 100_000_000;
 
 /// Converts times of the monotonic clock to time of day. It adds the difference of the two clocks, which it
 /// reads again after a tenth of a second, so that a clock that is set or slewed is followed.
@@ -12,7 +12,7 @@ pub(super) struct Realtime {
     /// Realtime less monotonic time, modulo 2^64.
     offset_ns: u64,
     /// By the monotonic clock.
-    looked_up_at_ns: u64,
+    sampled_at_ns: u64,
 }
 
 impl Realtime {
@@ -25,21 +25,21 @@ impl Realtime {
             let after = read_ns(ClockId::Monotonic);
             (after - before, realtime, before + (after - before) / 2)
         });
-        let (_, realtime, looked_up_at_ns) = samples.min().expect("some");
-        Self { offset_ns: realtime.wrapping_sub(looked_up_at_ns), looked_up_at_ns }
+        let (_, realtime, sampled_at_ns) = samples.min().expect("some");
+        Self { offset_ns: realtime.wrapping_sub(sampled_at_ns), sampled_at_ns }
     }
 
     /// The time of day, in nanoseconds since 1970, of a time in nanoseconds by the monotonic clock.
     #[inline]
     pub(super) fn of(&mut self, monotonic_ns: u64) -> u64 {
-        if monotonic_ns > self.looked_up_at_ns + GOOD_FOR_NS {
-            self.look_up();
+        if monotonic_ns > self.sampled_at_ns + OFFSET_VALID_NS {
+            self.resample();
         }
         monotonic_ns.wrapping_add(self.offset_ns)
     }
 
     #[cold]
-    fn look_up(&mut self) {
+    fn resample(&mut self) {
         *self = Self::new();
     }
 }
@@ -54,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_day_follow_the_clocks() {
+    fn earlier_times_use_the_sampled_offset() {
         let mut realtime = Realtime::new();
         let first = realtime.of(1_000);
         assert_eq!(realtime.of(1_500), first + 500, "the clocks are not looked at for the past");
     }
 
     #[test]
-    fn a_time_of_day_lies_between_readings_of_that_clock() {
-        let mut realtime = Realtime { offset_ns: 0, looked_up_at_ns: 0 };
+    fn a_converted_time_is_between_two_clock_readings() {
+        let mut realtime = Realtime { offset_ns: 0, sampled_at_ns: 0 };
         // The clocks are read one after the other, and a stall between makes the result inexact.
         let (before, slack_ns) = (read_ns(ClockId::Realtime), 60_000_000_000);
         let now = realtime.of(read_ns(ClockId::Monotonic));

@@ -7,30 +7,30 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::super::deaf::NOBODYS_PROTOCOL;
 use super::super::interface;
+use super::super::receive_off::RESERVED_PROTOCOL;
 use crate::{packet_socket, text};
 
 /// Makes a descriptor readable when the interface is set down or removed.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct InterfaceWatch {
     /// Has an error when the interface is set down or removed. It is bound to a protocol that no packet has;
     /// unbound it would get no error.
     socket: OwnedFd,
     device: CString,
 }
 
-impl Watch {
+impl InterfaceWatch {
     /// Watches an interface; makes the epoll descriptor readable.
     pub(super) fn open(device: &CStr, epoll: BorrowedFd<'_>) -> io::Result<Self> {
-        let socket = packet_socket::open(device, NOBODYS_PROTOCOL)?;
+        let socket = packet_socket::open(device, RESERVED_PROTOCOL)?;
         // Errors are reported without being requested, and are not read here.
         epoll::add(epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::empty())?;
         Ok(Self { socket, device: device.to_owned() })
     }
 
     /// Clears the descriptor's readiness; called before the interface is checked.
-    pub(super) fn hear(&self) {
+    pub(super) fn clear(&self) {
         interface::socket_error(self.socket.as_fd());
     }
 
@@ -39,7 +39,7 @@ impl Watch {
     pub(super) fn explain(&self, error: &io::Error) -> Result<bool, String> {
         match error.kind() {
             io::ErrorKind::NetworkDown => {
-                self.hear();
+                self.clear();
                 // An interface that is being deleted is down before it is removed.
                 interface::is_up(self.socket.as_fd(), &self.device).map(|is_up| !is_up)
             }

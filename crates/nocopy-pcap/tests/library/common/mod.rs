@@ -41,7 +41,7 @@ pub(crate) enum Library {
     System,
     Ours,
     /// This library, which takes packets from the host.
-    Taking,
+    Take,
 }
 
 /// A directory of this test's own; it is deleted when dropped.
@@ -88,14 +88,14 @@ pub(crate) fn compile_with(name: &str, scratch: &Scratch, library: &Path) -> Pat
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RunOutput {
     pub(crate) lines: Vec<String>,
     pub(crate) status: std::process::ExitStatus,
 }
 
 /// Runs a program on the right end of its own lab, and executes the requests in its output lines that begin
 /// with `?` (`program.h`).
-pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
+pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> RunOutput {
     let right = lab.right();
     let wire = Wire::open(lab.left());
     let mut command = Command::new(program);
@@ -103,23 +103,23 @@ pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
     if library != Library::System {
         command.env("LD_PRELOAD", preload(&our_library()));
     }
-    if library == Library::Taking {
+    if library == Library::Take {
         command.env("NOCOPY_TAKE", "1");
     }
     let mut child = right.namespace().run(|| command.spawn()).expect("started");
-    let (answers, said) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let lines = in_order(|| talk(answers, said, lab, &wire));
-    Told { lines, status: wait(&mut child) }
+    let (answers, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let lines = in_order(|| serve_requests(answers, stdout, lab, &wire));
+    RunOutput { lines, status: wait(&mut child) }
 }
 
 /// Fulfils what the program asks for, and returns what else it says.
-fn talk(mut answers: ChildStdin, said: ChildStdout, lab: &Lab, wire: &Wire) -> Vec<String> {
+fn serve_requests(mut answers: ChildStdin, stdout: ChildStdout, lab: &Lab, wire: &Wire) -> Vec<String> {
     let mut lines = Vec::new();
-    for line in BufReader::new(said).lines() {
+    for line in BufReader::new(stdout).lines() {
         let line = line.unwrap();
         match line.strip_prefix("? ") {
-            Some(wish) => {
-                let answer = fulfil(wish, lab, wire);
+            Some(request) => {
+                let answer = execute(request, lab, wire);
                 writeln!(answers, "{answer}").expect("the program reads the answer");
             }
             None => lines.push(line),
@@ -146,8 +146,8 @@ fn wait(child: &mut Child) -> std::process::ExitStatus {
 }
 
 /// Executes a request of the program, and returns the answer.
-fn fulfil(wish: &str, lab: &Lab, wire: &Wire) -> String {
-    let words: Vec<&str> = wish.split_whitespace().collect();
+fn execute(request: &str, lab: &Lab, wire: &Wire) -> String {
+    let words: Vec<&str> = request.split_whitespace().collect();
     let number = |at: usize| -> u32 { words[at].parse().unwrap() };
     match words[0] {
         "send" => {
@@ -276,12 +276,12 @@ pub(crate) fn compare(name: &str) {
 pub(crate) fn compare_with(name: &str, library: Library) {
     let scratch = Scratch::new(name);
     let program = compile(name, &scratch);
-    let mut told = Vec::new();
+    let mut runs = Vec::new();
     for library in [Library::System, library] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        told.push(run(&program, library, &lab));
+        runs.push(run(&program, library, &lab));
     }
-    let (system, ours) = (&told[0], &told[1]);
+    let (system, ours) = (&runs[0], &runs[1]);
     assert!(system.status.success() && system.lines.len() > 5, "with the system's libpcap: {system:#?}");
     let differing: Vec<_> =
         system.lines.iter().zip(&ours.lines).filter(|(one, other)| one != other).collect();

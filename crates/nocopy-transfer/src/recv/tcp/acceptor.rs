@@ -16,15 +16,15 @@ const WAITING_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
-    waiting: Vec<Waiting>,
-    patience: Duration,
+    waiting: Vec<PendingConnection>,
+    timeout: Duration,
     foreign: u64,
     /// No descriptor or memory was left for accepting: polling the listener at once would spin.
     is_short: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingConnection {
     control: Control,
     from: SocketAddr,
     since: Instant,
@@ -39,8 +39,8 @@ pub(super) struct FirstMessage {
 
 impl Acceptor {
     /// The listener must not block.
-    pub(super) fn new(listener: TcpListener, patience: Duration) -> Self {
-        Self { listener, waiting: Vec::new(), patience, foreign: 0, is_short: false }
+    pub(super) fn new(listener: TcpListener, timeout: Duration) -> Self {
+        Self { listener, waiting: Vec::new(), timeout, foreign: 0, is_short: false }
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -80,7 +80,7 @@ impl Acceptor {
                 self.foreign += 1;
             }
             match Control::new(stream) {
-                Ok(control) => self.waiting.push(Waiting { control, from, since: Instant::now() }),
+                Ok(control) => self.waiting.push(PendingConnection { control, from, since: Instant::now() }),
                 Err(_) => self.foreign += 1,
             }
         }
@@ -91,9 +91,9 @@ impl Acceptor {
         let mut first_messages = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.control.receive() {
-                Incoming::Nothing if waiting.since.elapsed() < self.patience => self.waiting.push(waiting),
+                Incoming::Nothing if waiting.since.elapsed() < self.timeout => self.waiting.push(waiting),
                 Incoming::Message(Ok(message)) => {
-                    let Waiting { control, from, .. } = waiting;
+                    let PendingConnection { control, from, .. } = waiting;
                     first_messages.push(FirstMessage { control, from, message });
                 }
                 Incoming::Nothing | Incoming::Message(Err(_)) | Incoming::End => self.foreign += 1,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_connections_is_accepted_in_parts() {
+    fn a_flood_of_connections_is_accepted_in_batches() {
         if !nocopy_lab::descriptors_or_skip() {
             return;
         }

@@ -20,7 +20,7 @@ pub(super) enum Disk<'scope> {
 impl<'scope> Disk<'scope> {
     /// Whether it has all that was written; begins to wait for that. After a failure, or when interrupted, it
     /// does not wait. Errors: the bytes could not be written to the disk.
-    pub(super) fn has_all<'a: 'scope>(
+    pub(super) fn is_synced<'a: 'scope>(
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         sink: Option<&'a Sink>,

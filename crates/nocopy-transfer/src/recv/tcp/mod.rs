@@ -58,7 +58,7 @@ fn advice(error: &io::Error) -> &'static str {
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     // Bound before a file is overwritten, and listening after: no sender should connect to a receiver that
     // cannot write.
-    let socket = Bound::new(arguments)?;
+    let socket = BoundSocket::new(arguments)?;
     // With the user's own rights only.
     capability::drop_all_but(capability::NONE)?;
     let sink = arguments
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
         .as_deref()
         .map(|path| Sink::open(path, arguments.making(), &interrupt))
         .transpose()?;
-    let listener = socket.receive_questions(arguments)?;
+    let listener = socket.listen(arguments)?;
     let address = listener.local_addr().map_err(Error::Address)?;
     super::announce(arguments, address);
     let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
@@ -75,12 +75,12 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
 
 /// A socket that is bound and does not listen yet.
 #[derive(Debug)]
-struct Bound(OwnedFd);
+struct BoundSocket(OwnedFd);
 
 /// The length of the listener's queue: all streams of a run, and connections of others.
 const BACKLOG: i32 = 256;
 
-impl Bound {
+impl BoundSocket {
     /// At the first address of the host that this machine has.
     fn new(arguments: &RecvArguments) -> Result<Self, Error> {
         let own = arguments.address();
@@ -107,7 +107,7 @@ impl Bound {
         Ok(Self(socket))
     }
 
-    fn receive_questions(self, arguments: &RecvArguments) -> Result<TcpListener, Error> {
+    fn listen(self, arguments: &RecvArguments) -> Result<TcpListener, Error> {
         let listening = rustix::net::listen(&self.0, BACKLOG);
         let refused =
             |errno: Errno| Error::Listen { address: arguments.address().clone(), source: errno.into() };

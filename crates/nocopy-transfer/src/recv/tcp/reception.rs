@@ -16,12 +16,12 @@ use super::disk::Disk;
 use super::reader;
 use super::sink::Sink;
 use super::summary::Summary;
-use super::worker::{Progress, Why, Worker, WorkerEnd};
+use super::worker::{EndReason, Progress, Worker, WorkerEnd};
 use crate::arguments::RecvArguments;
 use crate::control::{Control, Incoming};
 use crate::recv::IDLE;
 use crate::streams::LiveBytes;
-use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, refuse};
+use crate::transfer::stream::{Count, Head, Message, ReceiverControl, Refusal, StreamRanges, refuse};
 use crate::{Failure, processor};
 use nocopy_report::{Ended, Interrupt};
 
@@ -39,7 +39,7 @@ pub(super) struct Reception<'a> {
     start: Instant,
     progress: Arc<Progress>,
     /// When bytes last arrived, and how many had arrived then.
-    moved: (Instant, u64),
+    last_progress: (Instant, u64),
 }
 
 struct Run<'scope> {
@@ -48,12 +48,12 @@ struct Run<'scope> {
     session: Option<Session>,
     /// Streams that are not read yet: without offsets, only the next one is read.
     waiting: Vec<(TcpStream, Head)>,
-    running: Vec<Reading<'scope>>,
+    running: Vec<RunningStream<'scope>>,
     ends: Vec<WorkerEnd>,
-    started: processor::Start,
+    started: processor::StartTime,
 }
 
-struct Reading<'scope> {
+struct RunningStream<'scope> {
     /// For checks; the worker reads it.
     stream: TcpStream,
     worker: ScopedJoinHandle<'scope, WorkerEnd>,
@@ -61,8 +61,8 @@ struct Reading<'scope> {
 
 struct Session {
     control: Control,
-    answering: Answering,
-    places: Places,
+    receiver_control: ReceiverControl,
+    ranges: StreamRanges,
 }
 
 impl<'a> Reception<'a> {
@@ -74,7 +74,15 @@ impl<'a> Reception<'a> {
     ) -> Self {
         let acceptor = Acceptor::new(listener, arguments.idle.unwrap_or(IDLE));
         let start = Instant::now();
-        Self { arguments, acceptor, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
+        Self {
+            arguments,
+            acceptor,
+            sink,
+            interrupt,
+            start,
+            progress: Arc::default(),
+            last_progress: (start, 0),
+        }
     }
 
     /// Receives; returns the summary, and the error if any.
@@ -90,18 +98,19 @@ impl<'a> Reception<'a> {
                 return Ok((Summary::without_sender(address, ended, foreign, output), None));
             };
             run.ends.sort_by_key(|end| end.number);
-            let failure =
-                run.ends.iter_mut().find_map(|end| match std::mem::replace(&mut end.why, Why::Stopped) {
-                    Why::Failed(failure) => Some(failure),
+            let failure = run.ends.iter_mut().find_map(|end| {
+                match std::mem::replace(&mut end.reason, EndReason::Stopped) {
+                    EndReason::Failed(failure) => Some(failure),
                     why => {
-                        end.why = why;
+                        end.reason = why;
                         None
                     }
-                });
-            let findings = run.session.as_ref().map(|session| session.answering.findings());
+                }
+            });
+            let run_counts = run.session.as_ref().map(|session| session.receiver_control.run_counts());
             let summary = Summary::of_run(address, run.from, ended, &run.ends, (foreign, output))
-                .with_findings(findings, run.has_checksums())
-                .with_use(run.started);
+                .with_run_counts(run_counts, run.has_checksums())
+                .with_processor_use(run.started);
             Ok((summary, failure))
         })
     }
@@ -122,26 +131,26 @@ impl<'a> Reception<'a> {
             self.accept(run);
             if was_alone && run.is_some() {
                 // Silence counts from the first connection.
-                self.moved = (Instant::now(), 0);
+                self.last_progress = (Instant::now(), 0);
             }
             let now_ns = self.start.elapsed().as_nanos() as u64; // ns of 584 years
             let Some(run) = run else {
-                if let Some(ended) = self.asked_to_end() {
+                if let Some(ended) = self.end_requested() {
                     return Ok(ended);
                 }
                 continue;
             };
             run.receive_questions(now_ns);
             if ended.is_none() {
-                self.read_on(scope, run);
+                self.start_streams(scope, run);
                 ended = self.reason_to_end(run, now_ns);
             }
-            run.collect();
+            run.join_finished();
             if let Some(ended) = ended {
                 // When it ends, the receiver does not wait for its streams.
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
-                    match disk.has_all(scope, self.sink, ended) {
+                    match disk.is_synced(scope, self.sink, ended) {
                         // The sender gets no last answer: that would say that all is well.
                         Err(failure) => {
                             run.fail(failure);
@@ -149,7 +158,7 @@ impl<'a> Reception<'a> {
                         }
                         Ok(true) => {
                             run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
-                            run.speak(0);
+                            run.send_answer(0);
                             if run.is_over(now_ns) {
                                 return Ok(ended);
                             }
@@ -160,14 +169,14 @@ impl<'a> Reception<'a> {
                 }
             }
             let bytes = self.progress.bytes.load(Ordering::Relaxed);
-            run.speak(bytes);
+            run.send_answer(bytes);
             live.update(bytes);
         }
     }
 
     fn wait(&self, run: Option<&Run>) -> Result<(), Error> {
         let session =
-            run.and_then(|run| run.session.as_ref()).filter(|session| !session.answering.is_over(0));
+            run.and_then(|run| run.session.as_ref()).filter(|session| !session.receiver_control.is_over(0));
         let control = session.map(|session| session.control.as_fd());
         let mut descriptors: Vec<_> = self
             .acceptor
@@ -193,8 +202,8 @@ impl<'a> Reception<'a> {
         self.acceptor.accept_waiting(may_send);
         for first in self.acceptor.first_messages() {
             let is_ours = match first.message {
-                Message::Ask(_) => self.begin(run, first),
-                Message::Head(head) => run.as_mut().is_some_and(|run| run.take_stream(&head, first.control)),
+                Message::Question(_) => self.begin(run, first),
+                Message::Head(head) => run.as_mut().is_some_and(|run| run.claim_stream(&head, first.control)),
                 Message::Answer(_) => false,
             };
             if !is_ours {
@@ -206,26 +215,26 @@ impl<'a> Reception<'a> {
     /// Begins the run with the first sender that asks; refuses others.
     fn begin(&self, run: &mut Option<Run>, first: FirstMessage) -> bool {
         let FirstMessage { mut control, from, message } = first;
-        let Message::Ask(ask) = message else { return false };
-        let has_no_places = self.sink.is_some() && ask.streams > 1 && ask.total.is_none();
+        let Message::Question(question) = message else { return false };
+        let has_no_ranges = self.sink.is_some() && question.streams > 1 && question.total.is_none();
         let why = match run {
             Some(_) => Refusal::Busy,
-            None if has_no_places => Refusal::NoPlaces,
+            None if has_no_ranges => Refusal::NoRanges,
             None => {
                 let now_ns = self.start.elapsed().as_nanos() as u64;
                 let idle = self.arguments.idle.unwrap_or(IDLE);
-                let answering = Answering::new(&ask, self.arguments.verify, idle, now_ns);
-                let places = Places::new(ask.run, ask.streams, ask.total);
-                *run = Some(Run::new(from, Session { control, answering, places }));
+                let receiver_control = ReceiverControl::new(&question, self.arguments.verify, idle, now_ns);
+                let ranges = StreamRanges::new(question.run, question.streams, question.total);
+                *run = Some(Run::new(from, Session { control, receiver_control, ranges }));
                 return true;
             }
         };
-        control.send(&refuse(&ask, why));
+        control.send(&refuse(&question, why));
         false
     }
 
     /// Reads the waiting streams: all, or without offsets, the next one.
-    fn read_on<'scope>(&self, scope: &'scope Scope<'scope, '_>, run: &mut Run<'scope>)
+    fn start_streams<'scope>(&self, scope: &'scope Scope<'scope, '_>, run: &mut Run<'scope>)
     where
         'a: 'scope,
     {
@@ -237,14 +246,14 @@ impl<'a> Reception<'a> {
         run.waiting = waiting;
         for (stream, head) in ready {
             let Head { number, offset, length, .. } = head;
-            let count = Count::nothing(run.has_checksums());
+            let count = Count::empty(run.has_checksums());
             let begin = || {
                 let own = reader::open(stream.try_clone()?, self.arguments.stream.receive.0)?;
                 let worker = Worker { number, stream: own, offset, length, count, sink: self.sink };
                 let (start, progress) = (self.start, Arc::clone(&self.progress));
                 let worker =
                     thread::Builder::new().spawn_scoped(scope, move || worker.run(start, &progress))?;
-                Ok(Reading { stream, worker })
+                Ok(RunningStream { stream, worker })
             };
             match begin() {
                 Ok(running) => run.running.push(running),
@@ -256,7 +265,7 @@ impl<'a> Reception<'a> {
         }
     }
 
-    fn asked_to_end(&self) -> Option<Ended> {
+    fn end_requested(&self) -> Option<Ended> {
         if self.interrupt.came() {
             return Some(Ended::Interrupted);
         }
@@ -265,37 +274,38 @@ impl<'a> Reception<'a> {
     }
 
     fn reason_to_end(&mut self, run: &Run, now_ns: u64) -> Option<Ended> {
-        if run.ends.iter().any(|end| matches!(end.why, Why::Failed(_))) {
+        if run.ends.iter().any(|end| matches!(end.reason, EndReason::Failed(_))) {
             return Some(Ended::Failed);
         }
-        if let Some(asked) = self.asked_to_end() {
+        if let Some(asked) = self.end_requested() {
             return Some(asked);
         }
         let bytes = self.progress.bytes.load(Ordering::Relaxed);
-        if bytes != self.moved.1 || self.progress.writing.load(Ordering::Relaxed) > 0 {
-            self.moved = (Instant::now(), bytes);
+        if bytes != self.last_progress.1 || self.progress.writing.load(Ordering::Relaxed) > 0 {
+            self.last_progress = (Instant::now(), bytes);
         }
         // Unread data means that the sender was not silent: this process itself may have been stopped.
-        let is_silent_for = |time| self.moved.0.elapsed() > time && !run.has_unread();
+        let is_silent_for = |time| self.last_progress.0.elapsed() > time && !run.has_unread();
         // After the streams, or their remaining parts, have ended.
         let is_read = run.running.is_empty() && run.waiting.is_empty();
         let Some(session) = &run.session else {
-            return match run.ends.first().map(|end| &end.why) {
-                Some(Why::End) => Some(Ended::Done),
+            return match run.ends.first().map(|end| &end.reason) {
+                Some(EndReason::End) => Some(Ended::Done),
                 Some(_) => Some(Ended::BrokenOff),
                 None => self.arguments.idle.is_some_and(is_silent_for).then_some(Ended::Silent),
             };
         };
-        let stands_still = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
-        let Session { answering, places, .. } = session;
-        if run.ends.iter().any(|end| matches!(end.why, Why::TooMuch)) {
+        let is_stalled = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
+        let Session { receiver_control, ranges, .. } = session;
+        if run.ends.iter().any(|end| matches!(end.reason, EndReason::TooMuch)) {
             Some(Ended::BrokenOff)
-        } else if is_read && answering.is_all_sent() && places.are_all_taken() {
+        } else if is_read && receiver_control.is_all_sent() && ranges.are_all_claimed() {
             Some(Ended::Done)
-        } else if answering.is_broken_off() {
-            (is_read || stands_still).then_some(Ended::BrokenOff)
+        } else if receiver_control.is_broken_off() {
+            (is_read || is_stalled).then_some(Ended::BrokenOff)
         } else {
-            (answering.is_silent(now_ns) || answering.is_all_sent() && stands_still).then_some(Ended::Silent)
+            (receiver_control.is_silent(now_ns) || receiver_control.is_all_sent() && is_stalled)
+                .then_some(Ended::Silent)
         }
     }
 }
@@ -303,7 +313,7 @@ impl<'a> Reception<'a> {
 impl<'scope> Run<'scope> {
     fn new(from: SocketAddr, session: impl Into<Option<Session>>) -> Self {
         let session = session.into();
-        let started = processor::Start::now();
+        let started = processor::StartTime::now();
         Self { from, session, waiting: Vec::new(), running: Vec::new(), ends: Vec::new(), started }
     }
 
@@ -315,32 +325,32 @@ impl<'scope> Run<'scope> {
     }
 
     fn has_checksums(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.answering.has_checksums())
+        self.session.as_ref().is_some_and(|session| session.receiver_control.has_checksums())
     }
 
     /// Takes a connection as a stream of this run; false if it is not one.
-    fn take_stream(&mut self, head: &Head, control: Control) -> bool {
-        let taken = self.session.as_mut().is_some_and(|session| session.places.take(head));
+    fn claim_stream(&mut self, head: &Head, control: Control) -> bool {
+        let taken = self.session.as_mut().is_some_and(|session| session.ranges.claim(head));
         self.waiting.extend(taken.then(|| (control.into_stream(), *head)));
         taken
     }
 
     fn receive_questions(&mut self, now_ns: u64) {
-        let Some(Session { control, answering, .. }) = &mut self.session else { return };
+        let Some(Session { control, receiver_control, .. }) = &mut self.session else { return };
         for _ in 0..MESSAGES_MAX {
             match control.receive() {
-                _ if answering.is_over(now_ns) => return,
-                Incoming::Message(message) => answering.handle(message, now_ns),
+                _ if receiver_control.is_over(now_ns) => return,
+                Incoming::Message(message) => receiver_control.handle(message, now_ns),
                 Incoming::Nothing => return,
-                Incoming::End => answering.end(),
+                Incoming::End => receiver_control.end(),
             }
         }
     }
 
-    fn speak(&mut self, received_bytes: u64) {
-        let Some(Session { control, answering, .. }) = &mut self.session else { return };
+    fn send_answer(&mut self, received_bytes: u64) {
+        let Some(Session { control, receiver_control, .. }) = &mut self.session else { return };
         if control.is_clear()
-            && let Some(message) = answering.answer(received_bytes)
+            && let Some(message) = receiver_control.answer(received_bytes)
         {
             control.send(&message);
         }
@@ -353,12 +363,12 @@ impl<'scope> Run<'scope> {
         polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
-    fn collect(&mut self) {
+    fn join_finished(&mut self) {
         let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
             .into_iter()
-            .partition(|reading: &Reading| reading.worker.is_finished());
+            .partition(|reading: &RunningStream| reading.worker.is_finished());
         self.running = running;
-        for Reading { worker, .. } in ended {
+        for RunningStream { worker, .. } in ended {
             match worker.join() {
                 Ok(end) => self.ends.push(end),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -369,8 +379,8 @@ impl<'scope> Run<'scope> {
     /// Notes a failure that concerns all streams.
     fn fail(&mut self, failure: Failure) {
         match self.ends.first_mut() {
-            Some(end) => end.why = Why::Failed(failure),
-            None => self.ends.push(WorkerEnd::of_nothing(0, 0, Count::nothing(false), failure)),
+            Some(end) => end.reason = EndReason::Failed(failure),
+            None => self.ends.push(WorkerEnd::of_nothing(0, 0, Count::empty(false), failure)),
         }
     }
 
@@ -378,17 +388,18 @@ impl<'scope> Run<'scope> {
     fn close(&mut self, is_whole: bool, now_ns: u64) {
         self.ends.sort_by_key(|end| end.number);
         let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
-        let nothing = Count::nothing(self.has_checksums());
+        let nothing = Count::empty(self.has_checksums());
         if let Some(session) = &mut self.session {
             // A sender that broke off has not reported what is missing; no end was requested.
-            let is_whole =
-                is_whole || session.answering.is_broken_off() || session.answering.is_silent(now_ns);
-            session.answering.close(count.unwrap_or(nothing), is_whole, now_ns);
+            let is_whole = is_whole
+                || session.receiver_control.is_broken_off()
+                || session.receiver_control.is_silent(now_ns);
+            session.receiver_control.close(count.unwrap_or(nothing), is_whole, now_ns);
         }
     }
 
     fn is_over(&mut self, now_ns: u64) -> bool {
-        self.session.as_ref().is_none_or(|session| session.answering.is_over(now_ns))
+        self.session.as_ref().is_none_or(|session| session.receiver_control.is_over(now_ns))
     }
 }
 
@@ -402,7 +413,7 @@ mod tests {
 
     /// Also while the stream's thread does not run.
     #[test]
-    fn what_lies_in_a_socket_is_unread() {
+    fn bytes_in_a_socket_count_as_unread() {
         for is_end in [false, true] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -412,10 +423,10 @@ mod tests {
                 let worker = scope.spawn(move || {
                     let _ = held.recv();
                     let failure = nocopy_report::Failure::Print(io::ErrorKind::Other.into()).into();
-                    WorkerEnd::of_nothing(0, 0, Count::nothing(false), failure)
+                    WorkerEnd::of_nothing(0, 0, Count::empty(false), failure)
                 });
                 let mut run = Run::new(from, None);
-                run.running.push(Reading { stream, worker });
+                run.running.push(RunningStream { stream, worker });
                 assert!(!run.has_unread());
                 match is_end {
                     true => sender.shutdown(Shutdown::Write).unwrap(),

@@ -46,7 +46,7 @@ impl Sink {
 
     fn write_all(&self, offset: u64, bytes: MappedBytes<'_>, stop: &AtomicBool) -> io::Result<usize> {
         let OutputFile { file, has_places, may_wait, .. } = &self.opened;
-        let most = if *may_wait { output::WAITING_BYTES } else { usize::MAX };
+        let most = if *may_wait { output::PIPE_WRITE_BYTES } else { usize::MAX };
         let mut written = 0;
         while written < bytes.len() {
             let next = bytes.slice(written..bytes.len().min(written.saturating_add(most)));

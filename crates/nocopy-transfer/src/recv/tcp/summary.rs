@@ -7,12 +7,12 @@ use std::time::Duration;
 use nocopy::Ledger;
 use serde::Serialize;
 
-use super::worker::{Why, WorkerEnd};
+use super::worker::{EndReason, WorkerEnd};
 use crate::ledger::LedgerResult;
-use crate::processor::{Start, Use};
+use crate::processor::{ProcessorUse, StartTime};
 use crate::recv::plain;
 use crate::streams::{StreamRow, rows_of_streams};
-use crate::transfer::stream::Findings;
+use crate::transfer::stream::RunCounts;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
@@ -35,7 +35,7 @@ pub(super) struct Summary {
     streams: Vec<StreamRow>,
     /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
-    findings: Option<Findings>,
+    run_counts: Option<RunCounts>,
     foreign: u64,
     evidence: LedgerResult,
     /// The methods used, and why, in lines.
@@ -43,7 +43,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    processor: Option<Use>,
+    processor: Option<ProcessorUse>,
     #[serde(skip)]
     has_checksums: bool,
 }
@@ -71,7 +71,7 @@ impl Summary {
             output,
             processor: None,
             has_checksums: false,
-            findings: None,
+            run_counts: None,
         }
     }
 
@@ -104,11 +104,11 @@ impl Summary {
         }
     }
 
-    pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
-        Self { total: findings.and_then(|findings| findings.total), findings, has_checksums, ..self }
+    pub(super) fn with_run_counts(self, run_counts: Option<RunCounts>, has_checksums: bool) -> Self {
+        Self { total: run_counts.and_then(|run_counts| run_counts.total), run_counts, has_checksums, ..self }
     }
 
-    pub(super) fn with_use(self, start: Start) -> Self {
+    pub(super) fn with_processor_use(self, start: StartTime) -> Self {
         Self { processor: Some(start.used(0)), ..self }
     }
 }
@@ -120,13 +120,13 @@ impl nocopy_report::Summary for Summary {
     /// connected.
     fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
-        let bad = self.findings.is_some_and(|findings| !findings.are_good());
+        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            Ended::Silent if self.findings.is_some_and(|findings| findings.sent.is_some()) => {
+            Ended::Silent if self.run_counts.is_some_and(|run_counts| run_counts.sent.is_some()) => {
                 ", then nothing more came of what it says it has sent"
             }
             ended => ended.words(),
@@ -139,8 +139,8 @@ impl nocopy_report::Summary for Summary {
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(rows_of_streams(&self.streams));
-        match &self.findings {
-            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+        match &self.run_counts {
+            Some(run_counts) => rows.extend(run_counts.rows(self.has_checksums)),
             None if self.sender.is_some() => {
                 rows.push((
                     "missing".into(),
@@ -151,8 +151,8 @@ impl nocopy_report::Summary for Summary {
         }
         rows.extend(self.bits_per_second.map(|bits| ("rate".to_owned(), format!("{}bit/s", short(bits)))));
         if self.foreign > 0 {
-            let said = "connections of other programs, senders or runs, closed (a program without nocopy's header: --raw)";
-            rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
+            let text = "connections of other programs, senders or runs, closed (a program without nocopy's header: --raw)";
+            rows.push(("foreign".into(), format!("{}: {text}", self.foreign)));
         }
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
@@ -174,9 +174,9 @@ impl From<&WorkerEnd> for StreamRow {
 }
 
 fn why(end: &WorkerEnd) -> Option<String> {
-    match &end.why {
-        Why::Broken(error) => Some(format!("stream {}: {error}", end.number)),
-        Why::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
-        Why::End | Why::Stopped | Why::Failed(_) => None,
+    match &end.reason {
+        EndReason::Broken(error) => Some(format!("stream {}: {error}", end.number)),
+        EndReason::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
+        EndReason::End | EndReason::Stopped | EndReason::Failed(_) => None,
     }
 }

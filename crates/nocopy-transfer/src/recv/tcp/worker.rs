@@ -45,7 +45,7 @@ pub(super) struct WorkerEnd {
     pub count: Count,
     /// When its first and last bytes arrived, since the start.
     pub times: Option<(Duration, Duration)>,
-    pub why: Why,
+    pub reason: EndReason,
     pub ledger: nocopy::Ledger,
     pub report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is no longer read.
@@ -56,12 +56,21 @@ impl WorkerEnd {
     /// The result of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
         let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
-        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _stream: None }
+        Self {
+            number,
+            offset,
+            count,
+            times: None,
+            reason: EndReason::Failed(failure),
+            ledger,
+            report,
+            _stream: None,
+        }
     }
 }
 
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum EndReason {
     End,
     Stopped,
     Broken(io::Error),
@@ -73,42 +82,42 @@ pub(super) enum Why {
 impl Worker<'_> {
     pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> WorkerEnd {
         let mut times = None;
-        let why = self.take_all(start, progress, &mut times);
+        let reason = self.receive_all(start, progress, &mut times);
         let Self { number, mut stream, offset, count, .. } = self;
         let (ledger, report) = (stream.receiver().ledger(), reader::report(&mut stream));
-        WorkerEnd { number, offset, count, times, why, ledger, report, _stream: Some(stream) }
+        WorkerEnd { number, offset, count, times, reason, ledger, report, _stream: Some(stream) }
     }
 
-    fn take_all(
+    fn receive_all(
         &mut self,
         start: Instant,
         progress: &Progress,
         times: &mut Option<(Duration, Duration)>,
-    ) -> Why {
+    ) -> EndReason {
         // Relaxed, here and below: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
             let chunk = match self.stream.receiver().receive_timeout(WAIT) {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) if self.stream.receiver().is_finished() => return Why::End,
+                Ok(None) if self.stream.receiver().is_finished() => return EndReason::End,
                 Ok(None) => continue,
-                Err(error) => return Why::Broken(error),
+                Err(error) => return EndReason::Broken(error),
             };
             let now = start.elapsed();
             *times = Some((times.map_or(now, |(first, _)| first), now));
             if self.length.is_some_and(|length| chunk.len() as u64 > length - self.count.bytes) {
-                return Why::TooMuch;
+                return EndReason::TooMuch;
             }
-            if let Err(failure) = self.keep(&chunk, progress) {
-                return Why::Failed(failure);
+            if let Err(failure) = self.store(&chunk, progress) {
+                return EndReason::Failed(failure);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             self.stream.receiver().recycle(chunk);
         }
-        Why::Stopped
+        EndReason::Stopped
     }
 
     /// Writes and counts received bytes: all, unless it is asked to stop.
-    fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
+    fn store(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
         if self.count.crc32c.is_some() && mapped.len() > 0 {
             // A sender on this host may change the pages. The checksum is made of a copy, so it is that of
@@ -117,7 +126,7 @@ impl Worker<'_> {
             while mapped.len() > 0 {
                 let copied = mapped.copy_to(&mut copy);
                 mapped = mapped.slice(copied..mapped.len());
-                if !self.keep_own(&copy[..copied], progress)? {
+                if !self.store_copied(&copy[..copied], progress)? {
                     return Ok(());
                 }
             }
@@ -125,13 +134,13 @@ impl Worker<'_> {
         let written = self.write(mapped, progress)?;
         self.count.bytes += written as u64;
         if written == mapped.len() {
-            self.keep_own(chunk.copied(), progress)?;
+            self.store_copied(chunk.copied(), progress)?;
         }
         Ok(())
     }
 
     /// Writes and counts bytes that cannot change during this; returns whether all were written.
-    fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
+    fn store_copied(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);
         Ok(written == bytes.len())

@@ -1,7 +1,7 @@
 //! `nocopy recv udp://…`: receives datagrams from a host, and reports what is missing.
 
-mod order;
 mod output;
+mod reorder_buffer;
 mod summary;
 mod tally;
 
@@ -25,7 +25,7 @@ use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use output::Output;
 use summary::Summary;
-use tally::{Kind, Tally};
+use tally::{DatagramKind, Tally};
 
 /// The longest wait for datagrams: after it the live line is updated, and the user may interrupt.
 const WAIT: Duration = Duration::from_millis(20);
@@ -135,10 +135,10 @@ struct Reception<'a> {
     interrupt: Interrupt,
     tally: Tally,
     start: Instant,
-    drops_asked: Instant,
+    drops_read_at: Instant,
     ended: Option<Ended>,
     /// The address of this host that the sender asked last.
-    asked: Option<LocalAddress>,
+    asked_address: Option<LocalAddress>,
 }
 
 impl<'a> Reception<'a> {
@@ -166,9 +166,9 @@ impl<'a> Reception<'a> {
             interrupt,
             tally,
             start,
-            drops_asked: start,
+            drops_read_at: start,
             ended: None,
-            asked: None,
+            asked_address: None,
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Reception<'a> {
         drop(live);
         // Who interrupts it does not want to wait for the disk.
         let is_complete = received.is_ok() && self.ended != Some(Ended::Interrupted);
-        let finish = if is_complete { Output::finish } else { Output::give_up };
+        let finish = if is_complete { Output::finish } else { Output::flush_pending };
         let written = self.output.as_mut().map_or(Ok(()), finish);
         received.and(written.map_err(Failure::from))
     }
@@ -222,10 +222,11 @@ impl<'a> Reception<'a> {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        let Self { arguments, receiver, sender, tally, output, start, drops_asked, asked, .. } = self;
-        if drops_asked.elapsed() >= DROPS_INTERVAL {
-            *drops_asked = Instant::now();
-            note_drops(tally, receiver);
+        let Self { arguments, receiver, sender, tally, output, start, drops_read_at, asked_address, .. } =
+            self;
+        if drops_read_at.elapsed() >= DROPS_INTERVAL {
+            *drops_read_at = Instant::now();
+            record_drops(tally, receiver);
         }
         let runs = receiver.receive_timeout(WAIT).map_err(Error::Receive)?.into_runs();
         let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
@@ -235,20 +236,20 @@ impl<'a> Reception<'a> {
         for (run, bytes) in each {
             let from = run.from();
             if !arguments.may_send(from) {
-                tally.turn_away();
+                tally.count_rejected();
                 continue;
             }
-            match tally.take(from, bytes, now_ns) {
-                Kind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
-                Kind::Answer(answer) => {
-                    *asked = run.local();
-                    say(sender, from, *asked, &answer);
+            match tally.handle(from, bytes, now_ns) {
+                DatagramKind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
+                DatagramKind::Answer(answer) => {
+                    *asked_address = run.local();
+                    send_answer(sender, from, *asked_address, &answer);
                 }
                 _ => {}
             }
         }
         match output {
-            Some(output) if datagrams == 0 => Ok(output.give_up()?),
+            Some(output) if datagrams == 0 => Ok(output.flush_pending()?),
             Some(output) => Ok(output.write(pieces)?),
             None => Ok(()),
         }
@@ -256,10 +257,10 @@ impl<'a> Reception<'a> {
 
     /// Stops counting, and informs the sender.
     fn close(&mut self) {
-        note_drops(&mut self.tally, &mut self.receiver);
+        record_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
         if let Some((to, answer)) = self.tally.close(now_ns) {
-            say(&mut self.sender, to, self.asked, &answer);
+            send_answer(&mut self.sender, to, self.asked_address, &answer);
         }
     }
 
@@ -273,14 +274,14 @@ impl<'a> Reception<'a> {
 }
 
 /// Sends an answer; if it is lost, the sender asks again.
-fn say(sender: &mut Sender, to: SocketAddr, asked: Option<LocalAddress>, answer: &[u8]) {
-    let _ = crate::answer::answer(sender, answer, to, asked);
+fn send_answer(sender: &mut Sender, to: SocketAddr, asked_address: Option<LocalAddress>, answer: &[u8]) {
+    let _ = crate::answer::answer(sender, answer, to, asked_address);
 }
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.
-fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
+fn record_drops(tally: &mut Tally, receiver: &mut Receiver) {
     if let Ok(stats) = receiver.stats() {
-        tally.note_kernel_drops(stats["sk_drops"]);
+        tally.record_kernel_drops(stats["sk_drops"]);
     }
 }
 
@@ -299,7 +300,7 @@ impl Live {
         let Self { line, packets, bytes } = self;
         line.update(Instant::now(), |since| {
             let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
-            let said = format!(
+            let text = format!(
                 "{} datagrams, {} datagrams/s, {}bit/s{}",
                 tally.packets(),
                 a_second(tally.packets() - *packets),
@@ -307,7 +308,7 @@ impl Live {
                 tally.lost().map(|lost| format!(", lost {lost}")).unwrap_or_default(),
             );
             (*packets, *bytes) = (tally.packets(), tally.bytes());
-            said
+            text
         });
     }
 }

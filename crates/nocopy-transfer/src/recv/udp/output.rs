@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, IoSlice};
 use std::path::{Path, PathBuf};
 
-use super::order::Order;
-use crate::recv::output::{self, InOrder, sync, write_all_at};
+use super::reorder_buffer::ReorderBuffer;
+use crate::recv::output::{self, InterruptibleWriter, sync, write_all_at};
 use nocopy_report::output_file::{OutputFile, PrivateFile};
 use nocopy_report::{Failure, Interrupt};
 
@@ -23,7 +23,7 @@ const BLOCK_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
-    way: Way,
+    mode: WriteMode,
     written_bytes: u64,
     /// Bytes of pieces that would use too much disk space, or exceed the longest file.
     left_out_bytes: u64,
@@ -34,35 +34,36 @@ pub(super) struct Output {
 }
 
 #[derive(Debug)]
-enum Way {
+enum WriteMode {
     /// Pieces are written at their offsets, in any order; missing ones are holes.
     Placed(File),
-    InOrder(Order<BufWriter<InOrder>>),
+    InOrder(ReorderBuffer<BufWriter<InterruptibleWriter>>),
 }
 
 impl Output {
     /// Opens a file, or standard output for `-`.
     pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<Self, Failure> {
         let OutputFile { path, file, has_places, may_wait } = output::open(path, making, interrupt)?;
-        let in_order =
-            |file| BufWriter::with_capacity(256 << 10, InOrder::new(file, may_wait, interrupt.clone()));
-        let way = match has_places {
-            true => Way::Placed(file),
-            false => Way::InOrder(Order::new(in_order(file))),
+        let in_order = |file| {
+            BufWriter::with_capacity(256 << 10, InterruptibleWriter::new(file, may_wait, interrupt.clone()))
         };
-        Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
+        let mode = match has_places {
+            true => WriteMode::Placed(file),
+            false => WriteMode::InOrder(ReorderBuffer::new(in_order(file))),
+        };
+        Ok(Self { path, mode, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
     }
 
     pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
-        if let Way::Placed(_) = self.way {
+        if let WriteMode::Placed(_) = self.mode {
             pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));
         }
         let received: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        let done = match &mut self.way {
-            Way::Placed(file) => write_places(file, &pieces),
-            Way::InOrder(order) => {
-                let taken = pieces.iter().try_for_each(|(offset, bytes)| order.take(*offset, bytes));
-                taken.map(|()| 0)
+        let done = match &mut self.mode {
+            WriteMode::Placed(file) => write_pieces(file, &pieces),
+            WriteMode::InOrder(order) => {
+                let pushed = pieces.iter().try_for_each(|(offset, bytes)| order.push(*offset, bytes));
+                pushed.map(|()| 0)
             }
         };
         let left_out = done.map_err(|source| self.failure(source))?;
@@ -90,27 +91,27 @@ impl Output {
     }
 
     /// Writes held-back pieces, because the missing ones will not arrive.
-    pub(super) fn give_up(&mut self) -> Result<(), Failure> {
-        match &mut self.way {
-            Way::Placed(_) => Ok(()),
-            Way::InOrder(order) => order.give_up().map_err(|source| self.failure(source)),
+    pub(super) fn flush_pending(&mut self) -> Result<(), Failure> {
+        match &mut self.mode {
+            WriteMode::Placed(_) => Ok(()),
+            WriteMode::InOrder(order) => order.flush_pending().map_err(|source| self.failure(source)),
         }
     }
 
     /// Writes what is held back, and waits until all is on the disk.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
-        self.give_up()?;
-        match &self.way {
-            Way::Placed(file) => sync(&self.path, file),
-            Way::InOrder(order) => sync(&self.path, order.output().get_ref().file()),
+        self.flush_pending()?;
+        match &self.mode {
+            WriteMode::Placed(file) => sync(&self.path, file),
+            WriteMode::InOrder(order) => sync(&self.path, order.output().get_ref().file()),
         }
     }
 
     /// Whether pieces are missing in the output, although all may have arrived.
     pub(super) fn has_left_out(&self) -> bool {
-        let skipped = match &self.way {
-            Way::Placed(_) => 0,
-            Way::InOrder(order) => order.gaps().0,
+        let skipped = match &self.mode {
+            WriteMode::Placed(_) => 0,
+            WriteMode::InOrder(order) => order.gaps().0,
         };
         self.left_out_bytes > 0 || skipped > 0
     }
@@ -121,8 +122,8 @@ impl Output {
 
     pub(super) fn words(&self) -> String {
         let (path, bytes) = (self.path.display(), self.written_bytes);
-        match &self.way {
-            Way::Placed(_) => {
+        match &self.mode {
+            WriteMode::Placed(_) => {
                 let left_out = match self.left_out_bytes {
                     0 => String::new(),
                     bytes => format!(
@@ -131,7 +132,7 @@ impl Output {
                 };
                 format!("{path}: {bytes} bytes, each where it belongs; what did not come is a hole{left_out}")
             }
-            Way::InOrder(order) => {
+            WriteMode::InOrder(order) => {
                 let (left_out, too_late) = order.gaps();
                 format!(
                     "{path}: {} bytes in order, {left_out} left out, {too_late} came too late",
@@ -143,7 +144,7 @@ impl Output {
 }
 
 /// Writes contiguous pieces by one call. Returns how many bytes exceed the longest file of the file system.
-fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
+fn write_pieces(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
     let mut too_far = 0;
     while let Some((start, _)) = pieces.first() {
         let mut end = *start;
@@ -177,13 +178,13 @@ mod tests {
 
     /// A pipe cannot take them any more: the stream in it is not whole.
     #[test]
-    fn bytes_that_came_too_late_for_a_pipe_are_left_out() {
+    fn late_bytes_for_a_pipe_are_left_out() {
         let file = File::options().write(true).open("/dev/null").unwrap();
-        let file = InOrder::new(file, false, Interrupt::listen().unwrap());
-        let way = Way::InOrder(Order::new(BufWriter::new(file)));
+        let file = InterruptibleWriter::new(file, false, Interrupt::listen().unwrap());
+        let mode = WriteMode::InOrder(ReorderBuffer::new(BufWriter::new(file)));
         let mut output = Output {
             path: "-".into(),
-            way,
+            mode,
             written_bytes: 0,
             left_out_bytes: 0,
             disk_bytes: 0,
@@ -191,13 +192,13 @@ mod tests {
         };
         output.write(vec![(0, b"ab"), (4, b"ef")]).unwrap();
         assert!(!output.has_left_out());
-        output.give_up().unwrap();
+        output.flush_pending().unwrap();
         output.write(vec![(2, b"cd")]).unwrap();
         assert!(output.has_left_out(), "{}", output.words());
     }
 
     #[test]
-    fn bytes_that_are_blocks_apart_do_not_fill_the_disk() {
+    fn bytes_in_distant_blocks_do_not_fill_the_disk() {
         let path = std::env::temp_dir().join(format!("nocopy-output-apart-{}", std::process::id()));
         let mut output = open(&path).unwrap();
         let pieces = 100_000;
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_of_any_length_leaves_nothing_out() {
+    fn a_gap_of_any_length_loses_no_bytes() {
         let path = std::env::temp_dir().join(format!("nocopy-output-gap-{}", std::process::id()));
         let mut output = open(&path).unwrap();
         for start in [0, 1 << 32, 1 << 40] {
@@ -231,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_written_where_they_belong() {
+    fn pieces_are_written_at_their_offsets() {
         let path = std::env::temp_dir().join(format!("nocopy-output-{}", std::process::id()));
         let mut output = open(&path).unwrap();
         assert!(matches!(open(&path), Err(Failure::Exists { .. })));
         let many: Vec<(u64, &[u8])> = (0..3000).map(|place| (20 + place, &b"x"[..])).collect();
         output.write(vec![(4, b"ef"), (6, b"gh"), (0, b"ab"), (10, b"")]).unwrap();
         output.write(many).unwrap();
-        output.give_up().unwrap();
+        output.flush_pending().unwrap();
         let written = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(written[..20], *b"ab\0\0efgh\0\0\0\0\0\0\0\0\0\0\0\0");

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use crate::ledger::LedgerResult;
-use crate::processor::Use;
+use crate::processor::ProcessorUse;
 use crate::transfer::RunRow;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::table::Table;
@@ -35,7 +35,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub processor: Option<Use>,
+    pub processor: Option<ProcessorUse>,
     /// Whether some received data was not written.
     #[serde(skip)]
     pub left_out: bool,
@@ -70,8 +70,8 @@ impl nocopy_report::Summary for Summary {
                 format!("{}, {} bytes{}", self.packets, self.bytes, in_time(self.seconds)),
             ),
         ];
-        match &self.run.findings {
-            Some(findings) => rows.extend(findings.rows(self.run.has_checksums)),
+        match &self.run.run_counts {
+            Some(run_counts) => rows.extend(run_counts.rows(self.run.has_checksums)),
             None if self.sender.is_some() => {
                 rows.push(("lost".into(), "not known: without nocopy's header nothing is reported".into()));
             }
@@ -81,9 +81,9 @@ impl nocopy_report::Summary for Summary {
             rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(packets), short(bits))));
         }
         if self.foreign > 0 {
-            let said =
+            let text =
                 "of other programs, senders or runs, not counted (a program without nocopy's header: --raw)";
-            rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
+            rows.push(("foreign".into(), format!("{}: {text}", self.foreign)));
         }
         if self.run.received.is_none() && self.kernel_dropped > 0 {
             rows.push((

@@ -7,13 +7,13 @@ use super::summary::Summary;
 use crate::ledger::LedgerResult;
 use crate::processor;
 use crate::recv::plain;
-use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving, RunRow};
+use crate::transfer::{CONTROL_BYTES, HandleResult, ReceiverPhase, ReceiverRun, RunRow};
 use nocopy_report::Ended;
 
 #[derive(Debug)]
 pub(super) struct Tally {
     /// `None` if datagrams have no header.
-    receiving: Option<Receiving>,
+    run: Option<ReceiverRun>,
     count: Option<u64>,
     idle: Option<Duration>,
     packets: u64,
@@ -24,8 +24,8 @@ pub(super) struct Tally {
     from: Option<SocketAddr>,
     kernel_dropped: u64,
     /// Datagrams from addresses that may not send.
-    turned_away: u64,
-    start: Option<processor::Start>,
+    rejected: u64,
+    start: Option<processor::StartTime>,
     closed: bool,
     /// The answer by which the sender stops.
     last_answer: Option<LastAnswer>,
@@ -33,7 +33,7 @@ pub(super) struct Tally {
 
 type LastAnswer = (SocketAddr, [u8; CONTROL_BYTES]);
 
-pub(super) enum Kind<'a> {
+pub(super) enum DatagramKind<'a> {
     Piece(u64, &'a [u8]),
     Answer([u8; CONTROL_BYTES]),
     Nothing,
@@ -45,12 +45,12 @@ impl Tally {
     }
 
     pub(super) fn of_runs(count: Option<u64>, idle: Duration, verify: bool) -> Self {
-        Self::new(Some(Receiving::new(verify, idle)), count, None)
+        Self::new(Some(ReceiverRun::new(verify, idle)), count, None)
     }
 
-    fn new(receiving: Option<Receiving>, count: Option<u64>, idle: Option<Duration>) -> Self {
+    fn new(run: Option<ReceiverRun>, count: Option<u64>, idle: Option<Duration>) -> Self {
         Self {
-            receiving,
+            run,
             count,
             idle,
             packets: 0,
@@ -59,15 +59,15 @@ impl Tally {
             last_bytes: 0,
             from: None,
             kernel_dropped: 0,
-            turned_away: 0,
+            rejected: 0,
             start: None,
             closed: false,
             last_answer: None,
         }
     }
 
-    pub(super) fn take<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Kind<'a> {
-        let kind = self.sort(from, bytes, now_ns);
+    pub(super) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> DatagramKind<'a> {
+        let kind = self.classify(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
             // Checked at once: the next datagram of the batch could exceed the count.
             self.last_answer = self.close(now_ns);
@@ -76,27 +76,27 @@ impl Tally {
     }
 
     /// Counts a datagram from an address that may not send.
-    pub(super) fn turn_away(&mut self) {
-        self.turned_away += 1;
+    pub(super) fn count_rejected(&mut self) {
+        self.rejected += 1;
     }
 
-    fn sort<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Kind<'a> {
-        if self.closed && self.receiving.is_none() {
-            return Kind::Nothing;
+    fn classify<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> DatagramKind<'a> {
+        if self.closed && self.run.is_none() {
+            return DatagramKind::Nothing;
         }
-        self.start.get_or_insert_with(processor::Start::now);
-        let Some(receiving) = &mut self.receiving else {
+        self.start.get_or_insert_with(processor::StartTime::now);
+        let Some(run) = &mut self.run else {
             let offset = self.bytes;
             self.count_one(from, bytes, now_ns);
-            return Kind::Piece(offset, bytes);
+            return DatagramKind::Piece(offset, bytes);
         };
-        match receiving.handle(from, bytes, now_ns) {
-            Handled::Data(data) => {
+        match run.handle(from, bytes, now_ns) {
+            HandleResult::Data(data) => {
                 self.count_one(from, bytes, now_ns);
-                Kind::Piece(data.offset, data.bytes)
+                DatagramKind::Piece(data.offset, data.bytes)
             }
-            Handled::Answer(answer) => Kind::Answer(answer),
-            Handled::Nothing => Kind::Nothing,
+            HandleResult::Answer(answer) => DatagramKind::Answer(answer),
+            HandleResult::Nothing => DatagramKind::Nothing,
         }
     }
 
@@ -115,17 +115,17 @@ impl Tally {
     /// Stops counting. Returns the last answer and its receiver.
     pub(super) fn close(&mut self, now_ns: u64) -> Option<LastAnswer> {
         self.closed = true;
-        self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
+        self.last_answer.take().or_else(|| self.run.as_mut()?.close(now_ns))
     }
 
     /// The reason to end, if any; `ended`: end the counting in any case.
     pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<Ended> {
-        match self.receiving.as_ref().map(|receiving| receiving.phase(now_ns)) {
-            Some(Phase::Over) => Some(Ended::Done),
-            Some(Phase::Silent) => Some(Ended::Silent),
-            Some(Phase::Running) => None,
-            Some(Phase::Waiting) | None if ended => Some(Ended::Done),
-            Some(Phase::Waiting) => None,
+        match self.run.as_ref().map(|run| run.phase(now_ns)) {
+            Some(ReceiverPhase::Over) => Some(Ended::Done),
+            Some(ReceiverPhase::Silent) => Some(Ended::Silent),
+            Some(ReceiverPhase::Running) => None,
+            Some(ReceiverPhase::Waiting) | None if ended => Some(Ended::Done),
+            Some(ReceiverPhase::Waiting) => None,
             None => {
                 let (_, last_ns) = self.times_ns?;
                 let silent = Duration::from_nanos(now_ns.saturating_sub(last_ns));
@@ -134,10 +134,10 @@ impl Tally {
         }
     }
 
-    pub(super) fn note_kernel_drops(&mut self, dropped: u64) {
+    pub(super) fn record_kernel_drops(&mut self, dropped: u64) {
         self.kernel_dropped = dropped;
-        if let Some(receiving) = &mut self.receiving {
-            receiving.note_kernel_drops(dropped);
+        if let Some(run) = &mut self.run {
+            run.record_kernel_drops(dropped);
         }
     }
 
@@ -150,7 +150,7 @@ impl Tally {
     }
 
     pub(super) fn lost(&self) -> Option<u64> {
-        self.receiving.as_ref()?.findings().map(|findings| findings.lost())
+        self.run.as_ref()?.run_counts().map(|run_counts| run_counts.lost())
     }
 
     pub(super) fn summary(
@@ -160,23 +160,23 @@ impl Tally {
         evidence: LedgerResult,
         output: Option<String>,
     ) -> Summary {
-        let run = self.receiving.as_ref();
-        let findings = run.and_then(Receiving::findings);
-        let has_checksums = run.is_some_and(Receiving::has_checksums);
+        let run = self.run.as_ref();
+        let run_counts = run.and_then(ReceiverRun::run_counts);
+        let has_checksums = run.is_some_and(ReceiverRun::has_checksums);
         let seconds = self.times_ns.map_or(0.0, |(first_ns, last_ns)| (last_ns - first_ns) as f64 / 1e9);
         // The time from the first to the last is that of all but one.
         let a_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         Summary {
             address,
-            sender: run.and_then(Receiving::peer).or(self.from).map(plain),
+            sender: run.and_then(ReceiverRun::peer).or(self.from).map(plain),
             ended,
             packets: self.packets,
             bytes: self.bytes,
             seconds,
             packets_per_second: a_second(self.packets.saturating_sub(1)),
             bits_per_second: a_second(8 * (self.bytes - self.last_bytes)),
-            run: RunRow::new(findings.and_then(|findings| findings.sent), findings, has_checksums),
-            foreign: self.turned_away + self.receiving.as_ref().map_or(0, Receiving::foreign),
+            run: RunRow::new(run_counts.and_then(|run_counts| run_counts.sent), run_counts, has_checksums),
+            foreign: self.rejected + self.run.as_ref().map_or(0, ReceiverRun::foreign),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,

@@ -7,10 +7,10 @@
 use std::io::{self, Read, Seek};
 use std::ops::Range;
 
+use super::byte_order::ByteOrder;
 use super::content::Content;
 use super::damage::Damage;
 use super::framing;
-use super::order::Order;
 use super::pcap::{self, Pcap};
 use super::pcapng::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCK_HEADER_BYTES, INTERFACE_DESCRIPTION, SECTION_HEADER, Section,
@@ -22,7 +22,7 @@ use super::window::Window;
 pub(super) const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Recorded {
+pub(super) struct RecordedPacket {
     /// Since 1970; `None` if not recorded.
     pub(super) time_ns: Option<i128>,
     /// Whether the packet was longer on the wire than in the file, not counting its frame check sequence.
@@ -56,7 +56,7 @@ impl<R: Read> Capture<R> {
 
     /// Advances to the next packet; `None` at the end of the file. [`Damage::Silence`]: there is none yet, or
     /// it was searched for long enough.
-    pub(super) fn next(&mut self) -> Result<Option<Recorded>, Damage> {
+    pub(super) fn next(&mut self) -> Result<Option<RecordedPacket>, Damage> {
         self.window.skip(std::mem::take(&mut self.block_bytes));
         self.packet = 0..0;
         let next = match self.format {
@@ -104,20 +104,20 @@ impl<R: Read> Capture<R> {
         Ok(())
     }
 
-    fn next_of_pcap(&mut self, pcap: Pcap) -> Result<Option<Recorded>, Damage> {
-        let Some(header) = self.look(pcap.record_bytes)? else { return Ok(None) };
+    fn next_of_pcap(&mut self, pcap: Pcap) -> Result<Option<RecordedPacket>, Damage> {
+        let Some(header) = self.peek(pcap.record_bytes)? else { return Ok(None) };
         let record = pcap.record(header);
         self.check_claim(record.bytes, pcap::PACKET_BYTES_MAX)?;
         let block_bytes = pcap.record_bytes + record.bytes as usize;
-        if self.look(block_bytes)?.is_none() {
+        if self.peek(block_bytes)?.is_none() {
             return Ok(None);
         }
         let (bytes, cut) = without_fcs(record.bytes, record.wire_bytes, pcap.fcs_bytes);
         (self.packet, self.block_bytes) = (pcap.record_bytes..pcap.record_bytes + bytes, block_bytes);
-        Ok(Some(Recorded { time_ns: Some(record.time_ns), cut, link_type: pcap.link_type }))
+        Ok(Some(RecordedPacket { time_ns: Some(record.time_ns), cut, link_type: pcap.link_type }))
     }
 
-    fn next_of_pcapng(&mut self) -> Result<Option<Recorded>, Damage> {
+    fn next_of_pcapng(&mut self) -> Result<Option<RecordedPacket>, Damage> {
         let begin = self.offset();
         while self.offset() - begin < SEARCHED_BYTES_MAX {
             let Some((kind, block_bytes)) = self.next_block()? else { return Ok(None) };
@@ -132,11 +132,11 @@ impl<R: Read> Capture<R> {
                 _ => section.packet(kind, block),
             };
             if let Some(found) = found.map_err(|what| self.corrupt(what))? {
-                let recorded_bytes = found.place.len() as u32;
+                let recorded_bytes = found.range.len() as u32;
                 let (bytes, cut) = without_fcs(recorded_bytes, found.wire_bytes, found.fcs_bytes);
-                self.packet = found.place.start..found.place.start + bytes;
+                self.packet = found.range.start..found.range.start + bytes;
                 self.block_bytes = block_bytes;
-                return Ok(Some(Recorded { time_ns: found.time_ns, cut, link_type: found.link_type }));
+                return Ok(Some(RecordedPacket { time_ns: found.time_ns, cut, link_type: found.link_type }));
             }
             self.window.skip(block_bytes);
         }
@@ -147,15 +147,15 @@ impl<R: Read> Capture<R> {
     fn next_block(&mut self) -> Result<Option<(u32, usize)>, Damage> {
         let Some(Format::PcapNg(section)) = &self.format else { return Ok(None) };
         let mut order = section.order();
-        let Some(header) = self.look(BLOCK_HEADER_BYTES)? else { return Ok(None) };
+        let Some(header) = self.peek(BLOCK_HEADER_BYTES)? else { return Ok(None) };
         let kind = order.u32(header);
         // A section has its own byte order, which is stated after its length.
         if kind == SECTION_HEADER {
-            let Some(header) = self.look(BLOCK_HEADER_BYTES + 4)? else { return Ok(None) };
+            let Some(header) = self.peek(BLOCK_HEADER_BYTES + 4)? else { return Ok(None) };
             order = Section::order_of(&header[BLOCK_HEADER_BYTES..])
                 .ok_or_else(|| self.corrupt("the header of a section makes no sense"))?;
         }
-        let Some(header) = self.look(BLOCK_HEADER_BYTES)? else { return Ok(None) };
+        let Some(header) = self.peek(BLOCK_HEADER_BYTES)? else { return Ok(None) };
         let claimed = order.u32(&header[4..]);
         if claimed < BLOCK_BYTES_MIN {
             return Err(self.corrupt("a block is shorter than its own header"));
@@ -165,7 +165,7 @@ impl<R: Read> Capture<R> {
         }
         self.check_claim(claimed, BLOCK_BYTES_MAX)?;
         let block_bytes = claimed as usize;
-        let Some(block) = self.look(block_bytes)? else { return Ok(None) };
+        let Some(block) = self.peek(block_bytes)? else { return Ok(None) };
         if order.u32(&block[block_bytes - 4..]) != claimed {
             return Err(self.corrupt("the two lengths of a block differ"));
         }
@@ -173,8 +173,8 @@ impl<R: Read> Capture<R> {
     }
 
     /// The next `bytes` bytes; `None` if the file ends exactly here.
-    fn look(&mut self, bytes: usize) -> Result<Option<&[u8]>, Damage> {
-        match self.window.look(bytes).map(<[u8]>::len) {
+    fn peek(&mut self, bytes: usize) -> Result<Option<&[u8]>, Damage> {
+        match self.window.peek(bytes).map(<[u8]>::len) {
             Ok(present) if present == bytes => Ok(Some(self.window.part(0, bytes))),
             other => self.too_few(bytes, other).map(|()| None),
         }
@@ -183,7 +183,7 @@ impl<R: Read> Capture<R> {
     /// Why there are not as many bytes; none at all is the end.
     #[cold]
     fn too_few(&self, bytes: usize, present: io::Result<usize>) -> Result<(), Damage> {
-        let (packet, byte) = self.place();
+        let (packet, byte) = self.location();
         match present {
             Ok(0) => Ok(()),
             Ok(present) => Err(Damage::Truncated { packet, byte, bytes_missing: (bytes - present) as u64 }),
@@ -193,12 +193,12 @@ impl<R: Read> Capture<R> {
 
     /// The number of the next packet, from 1, and the offset in the file where it, or the block before it,
     /// begins.
-    fn place(&self) -> (u64, u64) {
+    fn location(&self) -> (u64, u64) {
         (self.packets + 1, self.offset())
     }
 
     fn corrupt(&self, what: &'static str) -> Damage {
-        let (packet, byte) = self.place();
+        let (packet, byte) = self.location();
         Damage::Corrupt { packet, byte, what }
     }
 
@@ -206,7 +206,7 @@ impl<R: Read> Capture<R> {
         if bytes <= bytes_max {
             return Ok(());
         }
-        let (packet, byte) = self.place();
+        let (packet, byte) = self.location();
         Err(Damage::Claim { packet, byte, bytes_claimed: bytes.into(), bytes_max: bytes_max.into() })
     }
 }
@@ -225,11 +225,11 @@ impl<R: Read + Seek> Capture<R> {
 fn recognize<R: Read>(window: &mut Window<Content<R>>) -> Result<Format, Damage> {
     let packing = window.input().packing();
     let of_reading = |error: io::Error| Damage::of_reading(error, packing, (1, 0));
-    let header = window.look(pcap::HEADER_BYTES).map_err(of_reading)?;
+    let header = window.peek(pcap::HEADER_BYTES).map_err(of_reading)?;
     if header.is_empty() {
         return Err(Damage::Empty);
     }
-    let little_endian = Order { is_big_endian: false };
+    let little_endian = ByteOrder { is_big_endian: false };
     if header.len() >= 4 && little_endian.u32(header) == SECTION_HEADER {
         // The following is read like any block.
         return Ok(Format::PcapNg(Section::empty(little_endian)));
@@ -247,7 +247,7 @@ fn recognize<R: Read>(window: &mut Window<Content<R>>) -> Result<Format, Damage>
     if !framing::is_possible(pcap.link_type) {
         return Err(Damage::LinkType(pcap.link_type));
     }
-    let header = window.look(pcap.header_bytes).map_err(of_reading)?;
+    let header = window.peek(pcap.header_bytes).map_err(of_reading)?;
     if header.len() < pcap.header_bytes {
         let bytes_missing = (pcap.header_bytes - header.len()) as u64;
         return Err(Damage::Truncated { packet: 1, byte: 0, bytes_missing });

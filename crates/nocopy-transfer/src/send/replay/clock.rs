@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_kept_up_to_the_longest() {
+    fn gaps_are_kept_up_to_the_maximum() {
         let times = [0, 100, 100, 5100, 10_101].map(|ms| NOW + ms * MS);
         let (found, left) = sent(Duration::from_secs(5), &times);
         assert_eq!((found, left), (vec![0, 100, 100, 5100, 10_100], skipped(1, MS, 0)));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_keeps_the_gaps_that_follow() {
+    fn a_step_of_the_clock_keeps_the_following_gaps() {
         let times = [0, 100, 65_536_200, 300, 400, 200, 300].map(|ms| NOW + ms * MS);
         let (found, left) = sent(Duration::from_secs(5), &times);
         let jump_ns = 65_536_100 * MS - 5 * SECOND;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_a_little_out_of_order_delay_nothing() {
+    fn slightly_reordered_packets_delay_nothing() {
         let times = [0, 50, 49, 100, 99, 150].map(|tenths| NOW + tenths * MS / 10);
         let mut clock = Clock::new(Duration::from_secs(5));
         let found = times.map(|time_ns| {

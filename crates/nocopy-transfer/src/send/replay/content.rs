@@ -4,7 +4,7 @@ use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 
 use flate2::bufread::GzDecoder;
 
-use super::packed::Packed;
+use super::compressed::CompressedInput;
 use super::window::Window;
 use super::zstd::Zstd;
 
@@ -21,12 +21,12 @@ impl<R: Read> Content<R> {
     /// Recognizes the packing by the first bytes.
     pub(super) fn open(input: R) -> io::Result<Window<Self>> {
         let mut file = Window::new(input);
-        let begin = file.look(4)?;
+        let begin = file.peek(4)?;
         Ok(if begin.starts_with(&GZIP) {
-            let member = Some(GzDecoder::new(file.map(Packed::new)));
+            let member = Some(GzDecoder::new(file.map(CompressedInput::new)));
             Window::new(Self::Gzip(Box::new(Gzip { member })))
-        } else if Zstd::<R>::is_begun_by(begin) {
-            Window::new(Self::Zstd(Box::new(Zstd::new(file.map(Packed::new)))))
+        } else if Zstd::<R>::has_magic(begin) {
+            Window::new(Self::Zstd(Box::new(Zstd::new(file.map(CompressedInput::new)))))
         } else {
             file.map(Self::Plain)
         })
@@ -79,15 +79,15 @@ impl<R: Read> Read for Content<R> {
 #[derive(Debug)]
 pub(super) struct Gzip<R> {
     /// The current member; `None` only while the next one is begun.
-    member: Option<GzDecoder<Window<Packed<R>>>>,
+    member: Option<GzDecoder<Window<CompressedInput<R>>>>,
 }
 
 impl<R: Read> Gzip<R> {
-    fn member(&mut self) -> &mut GzDecoder<Window<Packed<R>>> {
+    fn member(&mut self) -> &mut GzDecoder<Window<CompressedInput<R>>> {
         self.member.as_mut().expect("no member is begun")
     }
 
-    fn packed(&mut self) -> &mut Window<Packed<R>> {
+    fn packed(&mut self) -> &mut Window<CompressedInput<R>> {
         self.member().get_mut()
     }
 

@@ -19,7 +19,7 @@ const TYPE_MIN: u16 = 0x600;
 
 /// The MAC addresses of the frames.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::send) struct Stations {
+pub(in crate::send) struct MacAddresses {
     /// In every frame, instead of the recorded one.
     pub source: Option<MacAddress>,
     pub destination: Option<MacAddress>,
@@ -54,14 +54,14 @@ pub(super) fn is_possible(link_type: u16) -> bool {
 impl Framing {
     /// What has to be done with a packet of a link type.
     #[inline]
-    pub(super) fn of(link_type: u16, packet: &[u8], stations: &Stations) -> Result<Self, Unsendable> {
+    pub(super) fn of(link_type: u16, packet: &[u8], addresses: &MacAddresses) -> Result<Self, Unsendable> {
         match link_type {
             ETHERNET => Ok(Self { header: None, skip: 0 }),
-            other => Self::with_header(other, packet, stations),
+            other => Self::with_header(other, packet, addresses),
         }
     }
 
-    fn with_header(link_type: u16, packet: &[u8], stations: &Stations) -> Result<Self, Unsendable> {
+    fn with_header(link_type: u16, packet: &[u8], addresses: &MacAddresses) -> Result<Self, Unsendable> {
         let (skip, ether_type, sender) = match link_type {
             NULL | LOOP => (4, of_family(packet)?, None),
             IPV4 => (0, EtherType::IPV4, None),
@@ -72,8 +72,8 @@ impl Framing {
             other => return Err(Unsendable::LinkType(other)),
         };
         let header = Repr {
-            destination: stations.destination.unwrap_or(stations.absent),
-            source: stations.source.or(sender).unwrap_or(stations.own),
+            destination: addresses.destination.unwrap_or(addresses.absent),
+            source: addresses.source.or(sender).unwrap_or(addresses.own),
             ether_type,
         };
         Ok(Self { header: Some(header), skip })
@@ -94,7 +94,7 @@ impl Framing {
     }
 
     /// Writes the frame into a buffer of its length.
-    pub(super) fn write(&self, packet: &[u8], stations: &Stations, frame: &mut [u8]) {
+    pub(super) fn write(&self, packet: &[u8], addresses: &MacAddresses, frame: &mut [u8]) {
         match self.header {
             None => frame.copy_from_slice(packet),
             Some(header) => {
@@ -103,10 +103,10 @@ impl Framing {
             }
         }
         // Frames shorter than their header are not sent.
-        if let (Some(MacAddress(destination)), Some(field)) = (stations.destination, frame.get_mut(..6)) {
+        if let (Some(MacAddress(destination)), Some(field)) = (addresses.destination, frame.get_mut(..6)) {
             field.copy_from_slice(&destination);
         }
-        if let (Some(MacAddress(source)), Some(field)) = (stations.source, frame.get_mut(6..12)) {
+        if let (Some(MacAddress(source)), Some(field)) = (addresses.source, frame.get_mut(6..12)) {
             field.copy_from_slice(&source);
         }
     }

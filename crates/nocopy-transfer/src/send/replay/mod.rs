@@ -3,16 +3,16 @@
 //! The file is read while it is sent. Errors that can be found before the first packet are reported
 //! before anything is sent; a later error ends the run there, after the packets before it.
 
+mod byte_order;
 mod capture;
 mod checksums;
 mod clock;
+mod compressed;
 mod content;
 pub(super) mod damage;
 mod framing;
 #[cfg(any(feature = "fuzzing", test))]
 pub(super) mod oracle;
-mod order;
-mod packed;
 mod pcap;
 mod pcapng;
 mod playback;
@@ -29,12 +29,12 @@ use clock::Skipped;
 use damage::Damage;
 use serde::Serialize;
 
-pub(super) use framing::Stations;
-pub(super) use playback::Playing;
+pub(super) use framing::MacAddresses;
+pub(super) use playback::PlaybackSettings;
 
 use super::error::Error;
 use super::input::Input;
-use super::source::{Ahead, Source};
+use super::source::{Source, SourceState};
 use crate::Failure;
 use crate::arguments::Rounds;
 use nocopy_report::Interrupt;
@@ -71,12 +71,12 @@ impl Replay {
     pub(super) fn new(
         path: &Path,
         input: Input,
-        playing: Playing,
+        settings: PlaybackSettings,
         interrupt: &Interrupt,
     ) -> Result<Self, Error> {
-        let mut playback = Playback::new(input, playing, || interrupt.came())
+        let mut playback = Playback::new(input, settings, || interrupt.came())
             .map_err(|source| Error::Replay { path: name(path), source })?;
-        playback.input().wait_no_more();
+        playback.input().stop_waiting();
         let (correction, corrections) = (Correction::None, Corrections::default());
         Ok(Self { path: name(path), playback, correction, corrections })
     }
@@ -88,7 +88,7 @@ impl Replay {
 
     /// `None` if checksums are sent as recorded.
     pub(super) fn corrections(&self) -> Option<Corrections> {
-        self.playback.playing().fix_checksums.then_some(self.corrections)
+        self.playback.settings().fix_checksums.then_some(self.corrections)
     }
 
     /// Packets that are no Ethernet frames and cannot become such, by cause.
@@ -99,12 +99,12 @@ impl Replay {
     /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors
     /// there no longer matter.
     fn rounds_done(&mut self) -> u64 {
-        let _ = self.playback.ahead();
+        let _ = self.playback.peek();
         self.playback.rounds_done()
     }
 
     pub(super) fn row(&mut self, is_timed: bool) -> ReplayRow {
-        let Playing { rounds, gap_max, .. } = *self.playback.playing();
+        let PlaybackSettings { rounds, gap_max, .. } = *self.playback.settings();
         let Skipped { gaps, ns, steps_back } = self.playback.clock().skipped();
         let times = TimesRow { gaps_shortened: gaps, skipped_seconds: ns as f64 / 1e9, steps_back, gap_max };
         ReplayRow {
@@ -163,8 +163,8 @@ pub(super) struct ChecksumsRow {
 }
 
 impl Source for Replay {
-    fn ahead(&mut self) -> Result<Ahead, Failure> {
-        match self.playback.ahead() {
+    fn peek(&mut self) -> Result<SourceState, Failure> {
+        match self.playback.peek() {
             Ok(ahead) => Ok(ahead),
             Err(source) => Err(Error::Replay { path: self.path.clone(), source }.into()),
         }
@@ -172,7 +172,7 @@ impl Source for Replay {
 
     fn write(&mut self, buffer: &mut [u8]) {
         self.playback.write(buffer);
-        if self.playback.playing().fix_checksums {
+        if self.playback.settings().fix_checksums {
             let is_cut = self.playback.is_cut();
             self.correction = if is_cut { Correction::Impossible } else { checksums::correct(buffer) };
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use nocopy_proto::MacAddress;
 
 use super::checksums::{self, Correction};
-use super::playback::{Playback, Playing};
-use super::{GAP_MAX, Stations};
+use super::playback::{Playback, PlaybackSettings};
+use super::{GAP_MAX, MacAddresses};
 use crate::arguments::Rounds;
-use crate::send::source::Ahead;
+use crate::send::source::SourceState;
 
 /// The most packets to look at: a short file may hold many.
 const PACKETS_MAX: u64 = 10_000;
@@ -20,17 +20,18 @@ const PACKETS_MAX: u64 = 10_000;
 /// # Panics
 /// If one of this does not hold.
 pub fn check_file(bytes: &[u8]) {
-    let stations = Stations {
+    let addresses = MacAddresses {
         source: bytes.first().is_some_and(|first| first % 3 == 0).then_some(MacAddress([2; 6])),
         destination: None,
         own: MacAddress([4; 6]),
         absent: MacAddress([6; 6]),
     };
-    let playing = Playing { rounds: Rounds::Times(2), gap_max: GAP_MAX, stations, fix_checksums: true };
-    let Ok(mut playback) = Playback::new(Cursor::new(bytes), playing, || false) else { return };
+    let settings =
+        PlaybackSettings { rounds: Rounds::Times(2), gap_max: GAP_MAX, addresses, fix_checksums: true };
+    let Ok(mut playback) = Playback::new(Cursor::new(bytes), settings, || false) else { return };
     let (mut before_ns, mut packets) = (0, 0);
-    while let Ok(ahead @ (Ahead::Packet(_) | Ahead::Silence)) = playback.ahead() {
-        if let Ahead::Packet(upcoming) = ahead {
+    while let Ok(ahead @ (SourceState::Packet(_) | SourceState::Silence)) = playback.peek() {
+        if let SourceState::Packet(upcoming) = ahead {
             let gap_ns = upcoming.recorded_ns.checked_sub(before_ns).expect("times do not step back");
             assert!(Duration::from_nanos(gap_ns) <= GAP_MAX, "{gap_ns} ns");
             before_ns = upcoming.recorded_ns;

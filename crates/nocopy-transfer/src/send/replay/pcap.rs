@@ -1,7 +1,7 @@
 //! The pcap format (draft-ietf-opsawg-pcap) and its relatives, as libpcap and Wireshark read them.
 
+use super::byte_order::ByteOrder;
 use super::damage::Damage;
-use super::order::Order;
 
 pub(super) const HEADER_BYTES: usize = 24;
 
@@ -27,7 +27,7 @@ const VERSION_OF_DG_UX: u16 = 543;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pcap {
-    order: Order,
+    order: ByteOrder,
     pub(super) header_bytes: usize,
     pub(super) record_bytes: usize,
     magic: u32,
@@ -58,7 +58,7 @@ impl Pcap {
     /// The header of a file; `None` if the magic number is another one.
     pub(super) fn parse(header: &[u8; HEADER_BYTES]) -> Result<Option<Self>, Damage> {
         let Some((order, magic)) = [false, true].into_iter().find_map(|is_big_endian| {
-            let order = Order { is_big_endian };
+            let order = ByteOrder { is_big_endian };
             let magic = order.u32(header);
             let is_known = [MICROSECONDS, NANOSECONDS, NAVTEL_NANOSECONDS, PATCHED].contains(&magic);
             (is_known || IXIA.contains(&magic)).then_some((order, magic))

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::order::Order;
+use super::byte_order::ByteOrder;
 
 /// Type and length, and the length again at the end.
 pub(super) const BLOCK_HEADER_BYTES: usize = 8;
@@ -30,7 +30,7 @@ const PACKET_FLAGS: u16 = 2;
 
 #[derive(Debug)]
 pub(super) struct Section {
-    order: Order,
+    order: ByteOrder,
     interfaces: Vec<Interface>,
 }
 
@@ -46,8 +46,8 @@ struct Interface {
 
 /// A packet in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) place: Range<usize>,
+pub(super) struct BlockPacket {
+    pub(super) range: Range<usize>,
     pub(super) wire_bytes: u32,
     /// Since 1970; `None` if not recorded.
     pub(super) time_ns: Option<i128>,
@@ -57,18 +57,18 @@ pub(super) struct Found {
 
 impl Section {
     /// A section that no block was read of.
-    pub(super) fn empty(order: Order) -> Self {
+    pub(super) fn empty(order: ByteOrder) -> Self {
         Self { order, interfaces: Vec::new() }
     }
 
-    pub(super) fn order(&self) -> Order {
+    pub(super) fn order(&self) -> ByteOrder {
         self.order
     }
 
     /// The byte order of a section, from the word after its header's type and length.
-    pub(super) fn order_of(word: &[u8]) -> Option<Order> {
+    pub(super) fn order_of(word: &[u8]) -> Option<ByteOrder> {
         [false, true]
-            .map(|is_big_endian| Order { is_big_endian })
+            .map(|is_big_endian| ByteOrder { is_big_endian })
             .into_iter()
             .find(|order| order.u32(word) == BYTE_ORDER)
     }
@@ -112,7 +112,7 @@ impl Section {
     }
 
     /// The packet in a block; `None` if its type is another one.
-    pub(super) fn packet(&self, kind: u32, block: &[u8]) -> Result<Option<Found>, &'static str> {
+    pub(super) fn packet(&self, kind: u32, block: &[u8]) -> Result<Option<BlockPacket>, &'static str> {
         match kind {
             ENHANCED_PACKET | PACKET => self.timed_packet(kind, block).map(Some),
             SIMPLE_PACKET => self.simple_packet(block).map(Some),
@@ -120,7 +120,7 @@ impl Section {
         }
     }
 
-    fn timed_packet(&self, kind: u32, block: &[u8]) -> Result<Found, &'static str> {
+    fn timed_packet(&self, kind: u32, block: &[u8]) -> Result<BlockPacket, &'static str> {
         const DATA_AT: usize = 28;
         let order = self.order;
         if block.len() < DATA_AT + 4 {
@@ -132,12 +132,12 @@ impl Section {
         let interface = self.interface(interface)?;
         let ticks = u64::from(word(1)) << 32 | u64::from(word(2));
         let (bytes, wire_bytes) = (word(3), word(4));
-        let place = place(block, DATA_AT, bytes)?;
-        let options_at = place.end.next_multiple_of(4).min(block.len() - 4);
+        let range = location(block, DATA_AT, bytes)?;
+        let options_at = range.end.next_multiple_of(4).min(block.len() - 4);
         let flags = options(order, &block[options_at..block.len() - 4])
             .find_map(|(code, value)| (code == PACKET_FLAGS && value.len() >= 4).then(|| order.u32(value)));
-        Ok(Found {
-            place,
+        Ok(BlockPacket {
+            range,
             wire_bytes,
             time_ns: Some(interface.time_ns(ticks)),
             link_type: interface.link_type,
@@ -145,7 +145,7 @@ impl Section {
         })
     }
 
-    fn simple_packet(&self, block: &[u8]) -> Result<Found, &'static str> {
+    fn simple_packet(&self, block: &[u8]) -> Result<BlockPacket, &'static str> {
         const DATA_AT: usize = 12;
         if block.len() < DATA_AT + 4 {
             return Err("its block makes no sense");
@@ -153,8 +153,8 @@ impl Section {
         let interface = self.interface(0)?;
         let wire_bytes = self.order.u32(&block[8..]);
         let snap_bytes = if interface.snap_bytes == 0 { u32::MAX } else { interface.snap_bytes };
-        Ok(Found {
-            place: place(block, DATA_AT, wire_bytes.min(snap_bytes))?,
+        Ok(BlockPacket {
+            range: location(block, DATA_AT, wire_bytes.min(snap_bytes))?,
             wire_bytes,
             time_ns: None,
             link_type: interface.link_type,
@@ -181,13 +181,13 @@ impl Interface {
 }
 
 /// Where a packet of that many bytes is in its block.
-fn place(block: &[u8], at: usize, bytes: u32) -> Result<Range<usize>, &'static str> {
+fn location(block: &[u8], at: usize, bytes: u32) -> Result<Range<usize>, &'static str> {
     let bytes = bytes as usize;
     if bytes > block.len() - 4 - at { Err("it is longer than its block") } else { Ok(at..at + bytes) }
 }
 
 /// The options of a block, up to the end or the first one that is longer than the rest.
-fn options(order: Order, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+fn options(order: ByteOrder, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (header, rest) = bytes.split_first_chunk::<4>()?;
         let (code, value_bytes) = (order.u16(header), usize::from(order.u16(&header[2..])));

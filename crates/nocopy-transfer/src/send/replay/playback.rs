@@ -7,23 +7,23 @@ use std::time::Duration;
 use super::capture::{Capture, SEARCHED_BYTES_MAX};
 use super::clock::Clock;
 use super::damage::Damage;
-use super::framing::{Framing, Stations, Unsendable};
+use super::framing::{Framing, MacAddresses, Unsendable};
 use crate::arguments::Rounds;
-use crate::send::source::{Ahead, Upcoming};
+use crate::send::source::{NextPacket, SourceState};
 
 /// What is done with the packets of a file.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::send) struct Playing {
+pub(in crate::send) struct PlaybackSettings {
     pub rounds: Rounds,
     /// The longest gap between two packets that is kept.
     pub gap_max: Duration,
-    pub stations: Stations,
+    pub addresses: MacAddresses,
     pub fix_checksums: bool,
 }
 
 /// A packet that is ready to be sent.
 #[derive(Debug, Clone, Copy)]
-struct Current {
+struct CurrentPacket {
     framing: Framing,
     is_cut: bool,
 }
@@ -33,9 +33,9 @@ pub(super) struct Playback<R> {
     capture: Capture<R>,
     /// Where each round begins in the input; 0 if there is only one.
     begin: u64,
-    playing: Playing,
+    settings: PlaybackSettings,
     rounds_done: u64,
-    current: Option<Current>,
+    current: Option<CurrentPacket>,
     ended: bool,
     clock: Clock,
     /// Packets of this round that can be sent.
@@ -48,31 +48,31 @@ impl<R: Read + Seek> Playback<R> {
     /// Reads on to the first packet that can be sent; not any longer once `is_interrupted`.
     pub(super) fn new(
         mut input: R,
-        playing: Playing,
+        settings: PlaybackSettings,
         is_interrupted: impl Fn() -> bool,
     ) -> Result<Self, Damage> {
-        let begin = match playing.rounds {
+        let begin = match settings.rounds {
             Rounds::Times(1) => 0, // a pipe has no position
             _ => input.stream_position().map_err(Damage::Rewind)?,
         };
         let mut playback = Self {
             capture: Capture::open(input)?,
             begin,
-            playing,
+            settings,
             rounds_done: 0,
             current: None,
             ended: false,
-            clock: Clock::new(playing.gap_max),
+            clock: Clock::new(settings.gap_max),
             sendable: 0,
             cut: 0,
             unsendable: BTreeMap::new(),
         };
         loop {
-            match playback.ahead()? {
-                Ahead::Packet(_) => return Ok(playback),
-                Ahead::Silence if is_interrupted() => return Err(Damage::Silence),
-                Ahead::Silence => {}
-                Ahead::End => return Err(playback.nothing()),
+            match playback.peek()? {
+                SourceState::Packet(_) => return Ok(playback),
+                SourceState::Silence if is_interrupted() => return Err(Damage::Silence),
+                SourceState::Silence => {}
+                SourceState::End => return Err(playback.nothing()),
             }
         }
     }
@@ -87,41 +87,41 @@ impl<R: Read + Seek> Playback<R> {
         Damage::Unsendable { packets: self.unsendable.values().sum(), counts: counts.join(", ") }
     }
 
-    pub(super) fn ahead(&mut self) -> Result<Ahead, Damage> {
+    pub(super) fn peek(&mut self) -> Result<SourceState, Damage> {
         let mut begin = None;
         while self.current.is_none() {
             if self.ended {
-                return Ok(Ahead::End);
+                return Ok(SourceState::End);
             }
             match self.read() {
                 Ok(true) => begin = None, // also of a new round
                 Ok(false) => {
                     let at = self.capture.offset();
                     if at - *begin.get_or_insert(at) >= SEARCHED_BYTES_MAX {
-                        return Ok(Ahead::Silence);
+                        return Ok(SourceState::Silence);
                     }
                 }
-                Err(Damage::Silence) => return Ok(Ahead::Silence),
+                Err(Damage::Silence) => return Ok(SourceState::Silence),
                 Err(damage) => {
                     self.ended = true;
                     return Err(damage);
                 }
             }
         }
-        let Some(Current { framing, .. }) = self.current else { unreachable!("read above") };
+        let Some(CurrentPacket { framing, .. }) = self.current else { unreachable!("read above") };
         let packet = self.capture.packet();
         let (bytes, tagged) = (framing.bytes(packet), framing.is_tagged(packet));
-        Ok(Ahead::Packet(Upcoming { bytes, tagged, recorded_ns: self.clock.now_ns() }))
+        Ok(SourceState::Packet(NextPacket { bytes, tagged, recorded_ns: self.clock.now_ns() }))
     }
 
     /// Reads the next packet, or begins the next round; `false` if the packet cannot be sent.
     fn read(&mut self) -> Result<bool, Damage> {
         let Some(recorded) = self.capture.next()? else { return self.begin_round().map(|()| true) };
-        match Framing::of(recorded.link_type, self.capture.packet(), &self.playing.stations) {
+        match Framing::of(recorded.link_type, self.capture.packet(), &self.settings.addresses) {
             Ok(framing) => {
                 self.clock.advance(recorded.time_ns);
                 self.sendable += 1;
-                self.current = Some(Current { framing, is_cut: recorded.cut });
+                self.current = Some(CurrentPacket { framing, is_cut: recorded.cut });
                 Ok(true)
             }
             Err(cause) => {
@@ -138,8 +138,8 @@ impl<R: Read + Seek> Playback<R> {
 
     /// Writes the current packet into a buffer of its length.
     pub(super) fn write(&self, frame: &mut [u8]) {
-        if let Some(Current { framing, .. }) = self.current {
-            framing.write(self.capture.packet(), &self.playing.stations, frame);
+        if let Some(CurrentPacket { framing, .. }) = self.current {
+            framing.write(self.capture.packet(), &self.settings.addresses, frame);
         }
     }
 
@@ -158,7 +158,7 @@ impl<R: Read + Seek> Playback<R> {
     /// The next round begins when the last packet of the previous one was sent.
     fn begin_round(&mut self) -> Result<(), Damage> {
         self.rounds_done += 1;
-        let more = match self.playing.rounds {
+        let more = match self.settings.rounds {
             Rounds::Times(times) => self.rounds_done < times,
             Rounds::Forever => true,
         };
@@ -180,8 +180,8 @@ impl<R: Read + Seek> Playback<R> {
         self.capture.input()
     }
 
-    pub(super) fn playing(&self) -> &Playing {
-        &self.playing
+    pub(super) fn settings(&self) -> &PlaybackSettings {
+        &self.settings
     }
 
     pub(super) fn clock(&self) -> &Clock {

@@ -8,21 +8,21 @@ use std::io::{self, Cursor, Read, Seek};
 use proptest::prelude::*;
 use recording::{ETHERNET, Interface, Order, Packet, block, enhanced, interface, pcap, pcapng, section};
 
-use super::capture::{Capture, Recorded};
-use super::framing::Stations;
+use super::capture::{Capture, RecordedPacket};
+use super::framing::MacAddresses;
 use super::*;
 use nocopy_proto::MacAddress;
 
+mod compressed;
 mod corrections;
 mod formats;
 mod frames;
-mod odd;
-mod packed;
-mod passed_over;
+mod random;
+mod skipped;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-const STATIONS: Stations = Stations {
+const ADDRESSES: MacAddresses = MacAddresses {
     source: None,
     destination: None,
     own: MacAddress([2, 0, 0, 0, 0, 0x11]),
@@ -30,8 +30,8 @@ const STATIONS: Stations = Stations {
 };
 
 fn playback<R: Read + Seek>(input: R, rounds: Rounds) -> Result<Playback<R>, Damage> {
-    let playing = Playing { rounds, gap_max: GAP_MAX, stations: STATIONS, fix_checksums: false };
-    Playback::new(input, playing, || true)
+    let settings = PlaybackSettings { rounds, gap_max: GAP_MAX, addresses: ADDRESSES, fix_checksums: false };
+    Playback::new(input, settings, || true)
 }
 
 fn packets(count: u64) -> Vec<Packet> {
@@ -42,7 +42,7 @@ fn packets(count: u64) -> Vec<Packet> {
 }
 
 /// All packets of a file, and the damage after them.
-fn read(file: &[u8]) -> (Vec<(Recorded, Vec<u8>)>, Option<Damage>) {
+fn read(file: &[u8]) -> (Vec<(RecordedPacket, Vec<u8>)>, Option<Damage>) {
     let mut all = Vec::new();
     let mut capture = match Capture::open(file) {
         Ok(capture) => capture,
@@ -58,7 +58,7 @@ fn read(file: &[u8]) -> (Vec<(Recorded, Vec<u8>)>, Option<Damage>) {
 }
 
 /// The damage, as it is printed.
-fn said(file: &[u8]) -> String {
+fn error_text(file: &[u8]) -> String {
     read(file).1.expect("damage").to_string()
 }
 
@@ -69,14 +69,14 @@ fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
         .iter()
         .map(|packet| {
             let time_ns = Some(i128::from(packet.time_ns / ns_of_time * ns_of_time));
-            (Recorded { time_ns, cut: packet.cut_bytes > 0, link_type: 1 }, packet.bytes.clone())
+            (RecordedPacket { time_ns, cut: packet.cut_bytes > 0, link_type: 1 }, packet.bytes.clone())
         })
         .collect();
     assert_eq!(found, expected);
 }
 
 #[test]
-fn every_kind_of_file_is_read() {
+fn every_file_format_is_read() {
     let mut packets = packets(300);
     packets[7].cut_bytes = 100;
     for big_endian in [false, true] {
@@ -95,7 +95,7 @@ fn sections_have_a_byte_order_and_interfaces_of_their_own() {
     let strange = Packet { interface: 1, ..packets[1].clone() };
     let file = [pcapng(true, &[ETHERNET; 2], &packets[..1]), pcapng(false, &[ETHERNET], &[strange])].concat();
     assert_eq!(
-        said(&file),
+        error_text(&file),
         "packet 2 (byte 300): it is from an interface that was not described; the file is damaged there; the packets before are complete ('editcap' can save them)"
     );
 }
@@ -129,7 +129,7 @@ fn simple_packets_have_no_time_and_no_interface_of_their_own() {
     let simple = |bytes: u32, content: &[u8]| block(order, 3, &[&order.u32(bytes)[..], content].concat());
     let head = [section(order), interface(order, ETHERNET)].concat();
     let file = [&head[..], &simple(61, &[7; 61])].concat();
-    assert_eq!(read(&file).0, [(Recorded { time_ns: None, cut: false, link_type: 1 }, vec![7; 61])]);
+    assert_eq!(read(&file).0, [(RecordedPacket { time_ns: None, cut: false, link_type: 1 }, vec![7; 61])]);
     let longer = [&head[..], &simple(65, &[7; 61])].concat();
     assert!(matches!(read(&longer).1, Some(Damage::Corrupt { packet: 1, .. })));
     let of_none = [section(order), simple(61, &[7; 61])].concat();
@@ -170,12 +170,12 @@ fn frame_check_sequences_are_left_out() {
 }
 
 #[test]
-fn what_is_no_recording_of_ethernet_is_refused() {
+fn recordings_of_other_links_are_refused() {
     let packets = packets(1);
-    assert_eq!(said(b""), "it is empty; record it again");
+    assert_eq!(error_text(b""), "it is empty; record it again");
     for (file, begin) in [(&b"\x7fELF and so on, and on, and on"[..], "7f 45 4c 46"), (b"abc", "61 62 63")] {
         assert_eq!(
-            said(file),
+            error_text(file),
             format!(
                 "it is no capture file (it begins with {begin}); give a pcap or pcapng file, which may be packed with gzip or zstd"
             )
@@ -187,16 +187,16 @@ fn what_is_no_recording_of_ethernet_is_refused() {
         (b"BZh91AY&", "packed with bzip2; unpack it with 'bzip2 -dc'"),
         (b"snoop\0\0\0", "of snoop; convert it with 'editcap -F pcapng'"),
     ] {
-        assert!(said(begin).ends_with(&format!("; it is {words}")), "{}", said(begin));
+        assert!(error_text(begin).ends_with(&format!("; it is {words}")), "{}", error_text(begin));
     }
     assert_eq!(
-        said(&pcap(true, false, 105, &packets)),
+        error_text(&pcap(true, false, 105, &packets)),
         "its packets are of link type 105 (ieee802_11), and an Ethernet interface cannot send them; record on an Ethernet interface"
     );
     let mut version = pcap(false, false, 1, &packets);
     version[4] = 3;
     assert_eq!(
-        said(&version),
+        error_text(&version),
         "it is of version 3 of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
     );
     for file in [pcap(false, false, 1, &[]), pcapng(false, &[ETHERNET], &[])] {
@@ -222,7 +222,7 @@ impl Seek for Pipe {
 }
 
 #[test]
-fn a_pipe_that_is_silent_or_to_be_read_twice_is_refused() {
+fn silent_and_repeated_pipes_are_refused() {
     for (rounds, expected) in [
         (
             Rounds::Times(1),
@@ -243,7 +243,7 @@ fn a_file_may_end_anywhere() {
     let packets = packets(3);
     for (file, head) in [(pcap(true, true, 1, &packets), 24), (pcapng(false, &[ETHERNET], &packets), 28)] {
         let whole = read(&file).0;
-        let cut = said(&file[..file.len() - 1]);
+        let cut = error_text(&file[..file.len() - 1]);
         assert!(cut.starts_with("it ends inside packet 3 (byte ") && cut.ends_with("), 1 bytes short; the program that wrote it was stopped; the packets before are complete ('editcap' can save them)"), "{cut}");
         for bytes in 1..file.len() {
             let (found, damage) = read(&file[..bytes]);
@@ -262,13 +262,13 @@ fn a_file_may_end_anywhere() {
 }
 
 #[test]
-fn claims_beyond_reason_are_refused_before_they_cost_memory() {
+fn huge_claimed_lengths_are_refused_without_memory() {
     let packets = packets(2);
     let mut file = pcap(false, false, 1, &packets);
     let second = 24 + 16 + packets[0].bytes.len();
     file[second + 8..second + 12].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(
-        said(&file),
+        error_text(&file),
         format!(
             "packet 2 (byte {second}) claims 4294967295 bytes, more than 262144; the file is damaged there; the packets before are complete ('editcap' can save them)"
         )
@@ -281,7 +281,7 @@ fn claims_beyond_reason_are_refused_before_they_cost_memory() {
 }
 
 #[test]
-fn descriptions_of_interfaces_without_end_are_refused() {
+fn endless_interface_descriptions_are_refused() {
     let (order, packets) = (Order { big_endian: false }, packets(1));
     let described = |count: usize| [section(order), interface(order, ETHERNET).repeat(count)].concat();
     let packet = || enhanced(order, 65_535, 0, &packets[0]);
@@ -331,7 +331,7 @@ fn blocks_that_contradict_themselves_are_refused() {
 /// Packets of a playback, as their lengths and times.
 fn packets_of(mut playback: Playback<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
     let mut all = Vec::new();
-    while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
+    while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
         if all.len() == count {
             break;
         }
@@ -356,7 +356,7 @@ fn rounds_follow_each_other_on_one_time_scale() {
     assert_eq!(packets_of(playback(Rounds::Times(2)), 99), [once, again].concat());
     assert_eq!(packets_of(playback(Rounds::Forever), 10_000).len(), 10_000);
     let mut playback = playback(Rounds::Times(3));
-    while playback.ahead().unwrap() != Ahead::End {
+    while playback.peek().unwrap() != SourceState::End {
         playback.advance();
     }
     assert_eq!(playback.rounds_done(), 3);
@@ -367,14 +367,14 @@ fn rounds_follow_each_other_on_one_time_scale() {
 fn every_round_begins_where_the_input_was() {
     let packets = packets(40);
     let file = pcapng(false, &[ETHERNET], &packets);
-    for content in [file.clone(), packed::gzip(&file), packed::zstd(&file)] {
+    for content in [file.clone(), compressed::gzip(&file), compressed::zstd(&file)] {
         for head in [&b"what another program has read"[..], &pcap(true, false, 1, &packets[..3])] {
             for rounds in [1, 3] {
                 let mut input = Cursor::new([head, &content].concat());
                 input.set_position(head.len() as u64);
                 let mut playback = playback(input, Rounds::Times(rounds)).unwrap();
                 let mut lengths = Vec::new();
-                while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
+                while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
                     lengths.push(upcoming.bytes);
                     playback.advance();
                 }
@@ -391,7 +391,7 @@ proptest! {
     /// Arbitrary bytes after any header are read to an end or an error, and never give more packets than
     /// there is room for.
     #[test]
-    fn nothing_panics(
+    fn no_input_panics(
         kind in 0..6_usize, count in 0..4_u64, tail in proptest::collection::vec(any::<u8>(), 0..200),
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
     ) {
@@ -411,6 +411,6 @@ proptest! {
         let (found, _) = read(&file);
         prop_assert!(found.iter().map(|(_, bytes)| bytes.len() + 16).sum::<usize>() <= file.len());
         oracle::check_file(&file);
-        oracle::check_file(&packed::gzip(&file));
+        oracle::check_file(&compressed::gzip(&file));
     }
 }

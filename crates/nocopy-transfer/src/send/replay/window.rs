@@ -32,13 +32,13 @@ impl<R: Read> Window<R> {
 
     /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with the bytes read, not with
     /// the request.
-    pub(super) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
+    pub(super) fn peek(&mut self, bytes: usize) -> io::Result<&[u8]> {
         while self.end - self.start < bytes && self.read_more(bytes)? > 0 {}
         let end = self.end.min(self.start + bytes);
         Ok(&self.buffer[self.start..end])
     }
 
-    /// A part of the bytes of the last `look`.
+    /// A part of the bytes of the last `peek`.
     pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
         &self.buffer[self.start + from..][..bytes]
     }
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_passes_in_order_whatever_is_looked_at() {
+    fn every_byte_is_read_in_order_whatever_is_peeked() {
         let file: Vec<u8> =
             (0..3_000_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut window = Window::new(Trickle(file.clone()));
         let mut offset = 0;
         for bytes in [1, 100_000, BYTES - 3, 7, 900_000, 0, 1_000_000].into_iter().chain([65_000; 20]) {
             let expected = &file[offset..file.len().min(offset + bytes)];
-            assert_eq!(window.look(bytes).unwrap(), expected);
+            assert_eq!(window.peek(bytes).unwrap(), expected);
             assert_eq!((window.part(0, expected.len()), window.offset()), (expected, offset as u64));
             window.skip(expected.len());
             offset += expected.len();
@@ -141,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_what_is_there() {
+    fn memory_grows_with_the_bytes_read() {
         let mut window = Window::new(&[1, 2, 3][..]);
-        assert_eq!(window.look(usize::MAX / 4).unwrap(), [1, 2, 3]);
+        assert_eq!(window.peek(usize::MAX / 4).unwrap(), [1, 2, 3]);
         assert_eq!(window.buffer.len(), BYTES);
     }
 }

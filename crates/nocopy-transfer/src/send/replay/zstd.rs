@@ -9,7 +9,7 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::packed::Packed;
+use super::compressed::CompressedInput;
 use super::window::Window;
 
 /// The longest window that 'zstd -d' accepts without being asked to.
@@ -31,7 +31,7 @@ const SKIPPABLE: u32 = 0x184d_2a50;
 const END: [u8; BLOCK_HEADER_BYTES + 4] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Zstd<R> {
-    packed: Window<Packed<R>>,
+    packed: Window<CompressedInput<R>>,
     frame: Option<FrameDecoder>,
     /// The length of the checksum at the end of the frame.
     sum_bytes: usize,
@@ -42,18 +42,18 @@ pub(super) struct Zstd<R> {
 }
 
 impl<R: Read> Zstd<R> {
-    pub(super) fn new(packed: Window<Packed<R>>) -> Self {
+    pub(super) fn new(packed: Window<CompressedInput<R>>) -> Self {
         Self { packed, frame: None, sum_bytes: 0, skipped_bytes: 0, failed: None }
     }
 
-    pub(super) fn is_begun_by(bytes: &[u8]) -> bool {
+    pub(super) fn has_magic(bytes: &[u8]) -> bool {
         bytes.first_chunk().is_some_and(|&magic| {
             let magic = u32::from_le_bytes(magic);
             magic == FRAME || magic & !0xf == SKIPPABLE
         })
     }
 
-    pub(super) fn packed(&mut self) -> &mut Window<Packed<R>> {
+    pub(super) fn packed(&mut self) -> &mut Window<CompressedInput<R>> {
         &mut self.packed
     }
 
@@ -74,7 +74,7 @@ impl<R: Read> Zstd<R> {
             self.packed.skip(skipped);
             self.skipped_bytes -= skipped as u32;
         }
-        let header = self.packed.look(FRAME_HEADER_BYTES_MAX)?;
+        let header = self.packed.peek(FRAME_HEADER_BYTES_MAX)?;
         let Some((magic, mut rest)) = header.split_first_chunk() else {
             return if header.is_empty() { Ok(false) } else { Err(ErrorKind::UnexpectedEof.into()) };
         };
@@ -103,7 +103,7 @@ impl<R: Read> Zstd<R> {
 
     fn unpack_block(&mut self) -> io::Result<()> {
         let Some(frame) = &mut self.frame else { return Ok(()) };
-        let header = self.packed.look(BLOCK_HEADER_BYTES)?;
+        let header = self.packed.peek(BLOCK_HEADER_BYTES)?;
         let bytes = match header {
             &[a, b, c] => {
                 let header = u32::from_le_bytes([a, b, c, 0]);
@@ -117,7 +117,7 @@ impl<R: Read> Zstd<R> {
         if bytes > BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX + self.sum_bytes {
             return Err(ErrorKind::InvalidData.into());
         }
-        let mut block = self.packed.look(bytes)?;
+        let mut block = self.packed.peek(bytes)?;
         if block.len() < bytes {
             self.failed = Some(ErrorKind::UnexpectedEof);
             block = &END;

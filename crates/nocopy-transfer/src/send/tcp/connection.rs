@@ -26,13 +26,13 @@ const BUFFERS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Stream,
-    given_bytes: u64,
+    queued_bytes: u64,
     /// The bytes among them that were queued since the last hand-over.
     waiting_bytes: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct ConnectionReport {
     /// The methods used, and why, in lines.
     pub report: Vec<String>,
     pub ledger: Ledger,
@@ -55,7 +55,7 @@ impl Connection {
         // SAFETY: made by `connect`, for the worker that has this; there is no other descriptor of it.
         #[allow(unsafe_code)]
         let socket = unsafe { builder.wrap_unshared(stream)? };
-        Ok(Self { socket, given_bytes: 0, waiting_bytes: 0 })
+        Ok(Self { socket, queued_bytes: 0, waiting_bytes: 0 })
     }
 
     /// A buffer to be written and [sent](Self::send); `None` while all are in flight.
@@ -70,7 +70,7 @@ impl Connection {
     pub(super) fn send(&mut self, buffer: Buffer) -> io::Result<()> {
         let bytes = buffer.len() as u64;
         self.socket.sender().send(buffer).map_err(|rejected| rejected.reason)?;
-        self.given_bytes += bytes;
+        self.queued_bytes += bytes;
         self.waiting_bytes += bytes;
         if self.waiting_bytes >= BATCH_BYTES {
             self.waiting_bytes = 0;
@@ -80,17 +80,17 @@ impl Connection {
     }
 
     pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
-        let given_bytes = range.end - range.start;
+        let queued_bytes = range.end - range.start;
         self.socket.sender().send_published(bytes, range)?;
-        self.given_bytes += given_bytes;
+        self.queued_bytes += queued_bytes;
         Ok(())
     }
 
     pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
-        let given_bytes = range.end - range.start;
+        let queued_bytes = range.end - range.start;
         let queued = self.socket.sender().send_file(Arc::clone(file), range);
         queued.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
-        self.given_bytes += given_bytes;
+        self.queued_bytes += queued_bytes;
         Ok(())
     }
 
@@ -103,8 +103,8 @@ impl Connection {
 
     /// Bytes that were queued, and that the kernel did not accept.
     pub(super) fn unsent_bytes(&mut self) -> u64 {
-        let taken_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
-        self.given_bytes.saturating_sub(taken_bytes)
+        let accepted_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
+        self.queued_bytes.saturating_sub(accepted_bytes)
     }
 
     /// Tells the other end that no data follows.
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// The same, although not all was handed over.
-    pub(super) fn cut_short(&mut self) {
+    pub(super) fn end_early(&mut self) {
         // An error means that the connection has ended already, or ends when it is dropped.
         let _ = self.socket.sender().kernel_socket().map(|socket| shutdown(socket, Shutdown::Write));
     }
@@ -134,11 +134,11 @@ impl Connection {
     }
 
     /// The connection's counts, once the other end has acknowledged everything or the time is over.
-    pub(super) fn account(&mut self, patience: Duration) -> Account {
+    pub(super) fn report(&mut self, patience: Duration) -> ConnectionReport {
         let sender: &mut Sender = self.socket.sender();
         // Errors of the connection were reported before.
         let _ = sender.drain(patience);
-        let lines = |said: String| said.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-        Account { report: lines(sender.explain().to_string()), ledger: sender.ledger() }
+        let lines = |text: String| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+        ConnectionReport { report: lines(sender.explain().to_string()), ledger: sender.ledger() }
     }
 }

@@ -66,7 +66,7 @@ impl CommandError for Error {}
 fn words(why: Refusal) -> &'static str {
     match why {
         Refusal::Busy => "it serves another sender; try again when that is done, or start another receiver",
-        Refusal::NoPlaces => {
+        Refusal::NoRanges => {
             "it writes the streams one after another, and several without an end have no order; give --count, or --streams 1"
         }
     }
@@ -78,7 +78,7 @@ mod tests {
 
     /// The receiver would have to close a connection just when it was accepted.
     #[test]
-    fn errors_that_take_a_bad_moment_have_the_one_form() {
+    fn rare_errors_have_the_usual_form() {
         let (to, source) =
             (SocketAddr::from(([10, 0, 0, 1], 9)), io::Error::from_raw_os_error(libc::ECONNRESET));
         assert_eq!(

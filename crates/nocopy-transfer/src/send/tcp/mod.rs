@@ -19,7 +19,7 @@ use super::PATIENCE;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::streams::LiveBytes;
-use crate::transfer::stream::{Asking, Count, Head, State};
+use crate::transfer::stream::{ControlState, Count, Head, SenderControl};
 use crate::{Failure, processor};
 use connection::Connection;
 use error::Error;
@@ -30,7 +30,7 @@ use summary::Summary;
 use worker::{Progress, Worker, WorkerEnd};
 
 /// How long to wait for streams before other checks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(
     target: &Endpoint,
@@ -46,7 +46,7 @@ pub(super) fn run(
     let mut transmission = Transmission { target, addresses, arguments, plan, interrupt, session: None };
     let workers = transmission.open()?;
     capability::drop_all_but(capability::NONE)?;
-    let start = processor::Start::now();
+    let start = processor::StartTime::now();
     let (mut ends, ended) = match workers {
         Some(workers) => transmission.send(workers),
         None => (Vec::new(), Ended::Interrupted),
@@ -80,9 +80,14 @@ impl Transmission<'_> {
         if !self.arguments.host.raw {
             let Some(stream) = self.connect()? else { return Ok(None) };
             let patience = self.arguments.host.patience();
-            let asking =
-                Asking::new(run, self.plan.streams(), self.plan.total, self.arguments.host.verify, patience);
-            let session = Session::new(stream, self.to(), asking).map_err(self.unprepared())?;
+            let sender_control = SenderControl::new(
+                run,
+                self.plan.streams(),
+                self.plan.total,
+                self.arguments.host.verify,
+                patience,
+            );
+            let session = Session::new(stream, self.to(), sender_control).map_err(self.unprepared())?;
             if !self.session.insert(session).begin(&self.interrupt)? {
                 return Ok(None);
             }
@@ -132,7 +137,7 @@ impl Transmission<'_> {
             piece,
             pieces_apart,
             schedule: self.plan.schedule(),
-            count: Count::nothing(self.has_checksums()),
+            count: Count::empty(self.has_checksums()),
             connection: Connection::new(stream, self.plan.method, piece_bytes)
                 .map_err(|source| Error::Open { to: self.to(), source })?,
             read: Vec::new(),
@@ -175,19 +180,19 @@ impl Transmission<'_> {
             let bytes = progress.bytes.load(Ordering::Relaxed);
             match &mut self.session {
                 Some(session) => session.exchange(bytes),
-                None => thread::sleep(LOOK_INTERVAL),
+                None => thread::sleep(POLL_INTERVAL),
             }
             live.update(bytes);
-            let state = self.session.as_ref().map_or(State::Running, Session::state);
+            let state = self.session.as_ref().map_or(ControlState::Running, Session::state);
             let now = match state {
-                State::EndedEarly => Some(Ended::ByReceiver),
-                State::Running if self.interrupt.came() => Some(Ended::Interrupted),
-                State::Running => None,
+                ControlState::EndedEarly => Some(Ended::ByReceiver),
+                ControlState::Running if self.interrupt.came() => Some(Ended::Interrupted),
+                ControlState::Running => None,
                 _ => Some(Ended::BrokenOff),
             };
             if now.is_some() {
-                let is_in_vain = now != Some(Ended::Interrupted);
-                progress.is_in_vain.store(is_in_vain, Ordering::Relaxed);
+                let is_abandoned = now != Some(Ended::Interrupted);
+                progress.is_abandoned.store(is_abandoned, Ordering::Relaxed);
                 progress.stop.store(true, Ordering::Relaxed);
                 reason = reason.or(now);
             }
@@ -197,7 +202,7 @@ impl Transmission<'_> {
 
     /// The final exchange, after all streams have ended.
     fn settle(&mut self, mut ended: Ended, ends: &mut [WorkerEnd]) -> Ended {
-        let is_broken = ends.iter().any(|end| end.break_off.is_some());
+        let is_broken = ends.iter().any(|end| end.connection_error.is_some());
         match &mut self.session {
             Some(session) => {
                 if is_broken {
@@ -206,16 +211,16 @@ impl Transmission<'_> {
                 let sent = ends.iter().map(|end| end.count);
                 let sent = sent.reduce(Count::then).unwrap_or_default();
                 match session.state() {
-                    State::EndedEarly => {
+                    ControlState::EndedEarly => {
                         ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
                         session.finish(sent, &self.interrupt);
                     }
                     // A stream that failed, although the receiver still works.
-                    State::Running if is_broken => ended = ended.but(Ended::BrokenOff),
-                    State::Running => session.finish(sent, &self.interrupt),
+                    ControlState::Running if is_broken => ended = ended.but(Ended::BrokenOff),
+                    ControlState::Running => session.finish(sent, &self.interrupt),
                     _ => ended = ended.but(Ended::BrokenOff),
                 }
-                if !matches!(session.state(), State::Agreed) {
+                if !matches!(session.state(), ControlState::Agreed) {
                     ended = ended.but(Ended::BrokenOff);
                 }
             }
@@ -227,11 +232,11 @@ impl Transmission<'_> {
         ended
     }
 
-    fn summary(&self, ends: &[WorkerEnd], ended: Ended, start: processor::Start) -> Summary {
+    fn summary(&self, ends: &[WorkerEnd], ended: Ended, start: processor::StartTime) -> Summary {
         let state = self.session.as_ref().map(Session::state);
-        let findings = self.session.as_ref().map(Session::findings);
+        let run_counts = self.session.as_ref().map(Session::run_counts);
         Summary::new(self.arguments, (self.target, self.to()), &self.plan, ends, ended, state)
-            .with_findings(findings, self.has_checksums())
-            .with_use(start)
+            .with_run_counts(run_counts, self.has_checksums())
+            .with_processor_use(start)
     }
 }

@@ -10,14 +10,14 @@ use nocopy::tcp::{Method, Published};
 use rustix::thread::CapabilitySet;
 
 use super::Error;
-use super::worker::{Content, FileWay};
+use super::worker::{Content, FileMethod};
 use crate::Failure;
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::send::input::Input;
 use crate::send::pacer::Pace;
 use crate::send::pattern::Pattern;
 use crate::send::queue::{Goal, Schedule};
-use crate::transfer::stream::cut;
+use crate::transfer::stream::split;
 use nocopy_report::capability;
 use nocopy_report::input_file::{self, became_shorter};
 use nocopy_report::quantity::Rate;
@@ -55,7 +55,7 @@ enum Source {
     Pattern(Arc<Pattern>),
     Published(Arc<Pattern>, Published),
     /// A file, and its length.
-    File(Arc<File>, u64, FileWay),
+    File(Arc<File>, u64, FileMethod),
     /// The input, until its stream takes it.
     Input(Option<Input>),
 }
@@ -77,7 +77,7 @@ impl Plan {
             Source::Input(_) => None,
         };
         let ranges = match total {
-            Some(total) => cut(total, piece_bytes, streams).into_iter().map(Some).collect(),
+            Some(total) => split(total, piece_bytes, streams).into_iter().map(Some).collect(),
             None => vec![None; streams as usize],
         };
         let has_end =
@@ -132,7 +132,7 @@ impl Plan {
             Source::Published(pattern, published) => {
                 Content::Published(Arc::clone(pattern), published.clone())
             }
-            Source::File(file, _, way) => Content::File(Arc::clone(file), *way),
+            Source::File(file, _, method) => Content::File(Arc::clone(file), *method),
             Source::Input(input) => match input.take() {
                 Some(input) => Content::Input(input),
                 None => unreachable!("an input has one stream"),
@@ -216,7 +216,7 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
         }
         _ => {
             let path = input_file::name(Path::new("-"));
-            let input = Input::open_at_once(Path::new("-"));
+            let input = Input::open_without_waiting(Path::new("-"));
             let input = input.map_err(|source| Error::Input { path: path.clone(), source })?;
             (Source::Input(Some(input)), path)
         }
@@ -231,14 +231,14 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
 }
 
 fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
-    let input = Input::open_at_once(path)?;
+    let input = Input::open_without_waiting(path)?;
     Ok(match input.into_file() {
         Ok((file, bytes)) => {
-            let way = match method {
-                MethodName::Auto | MethodName::Sendfile => FileWay::Refer,
-                _ => FileWay::Read,
+            let method = match method {
+                MethodName::Auto | MethodName::Sendfile => FileMethod::Refer,
+                _ => FileMethod::Read,
             };
-            Source::File(Arc::new(file), bytes, way)
+            Source::File(Arc::new(file), bytes, method)
         }
         Err(pipe) => Source::Input(Some(pipe)),
     })

@@ -9,46 +9,46 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
 use crate::control::{Control, Incoming};
-use crate::transfer::stream::{Asking, Count, Findings, State};
+use crate::transfer::stream::{ControlState, Count, RunCounts, SenderControl};
 use nocopy_report::Interrupt;
 
 /// How long to wait for an answer before other checks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most messages received at a time: a receiver that never stops sending must not delay the sender.
 const MESSAGES_MAX: u32 = 64;
 
 /// How long to wait for the last answer of a receiver that closes its connections.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Session {
     control: Control,
-    asking: Asking,
+    sender_control: SenderControl,
     to: SocketAddr,
     start: Instant,
     is_open: bool,
 }
 
 impl Session {
-    pub(super) fn new(stream: TcpStream, to: SocketAddr, asking: Asking) -> io::Result<Self> {
-        Ok(Self { control: Control::new(stream)?, asking, to, start: Instant::now(), is_open: true })
+    pub(super) fn new(stream: TcpStream, to: SocketAddr, sender_control: SenderControl) -> io::Result<Self> {
+        Ok(Self { control: Control::new(stream)?, sender_control, to, start: Instant::now(), is_open: true })
     }
 
     fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    pub(super) fn state(&self) -> State {
-        self.asking.state(self.now_ns())
+    pub(super) fn state(&self) -> ControlState {
+        self.sender_control.state(self.now_ns())
     }
 
     pub(super) fn has_checksums(&self) -> bool {
-        self.asking.has_checksums()
+        self.sender_control.has_checksums()
     }
 
-    pub(super) fn findings(&self) -> Findings {
-        self.asking.findings()
+    pub(super) fn run_counts(&self) -> RunCounts {
+        self.sender_control.run_counts()
     }
 
     /// Waits until the receiver answers. `false`: the user interrupted it.
@@ -57,14 +57,14 @@ impl Session {
         loop {
             self.exchange(0);
             match self.state() {
-                State::Connecting if interrupt.came() => return Ok(false),
-                State::Connecting => {}
-                State::Refused(why) => return Err(Error::Refused { to, why }),
-                State::Malformed => {
+                ControlState::Connecting if interrupt.came() => return Ok(false),
+                ControlState::Connecting => {}
+                ControlState::Refused(why) => return Err(Error::Refused { to, why }),
+                ControlState::Malformed => {
                     return Err(Error::NoAnswer { to, said: "says what 'nocopy recv' never says" });
                 }
-                State::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
-                State::Silent => return Err(Error::NoAnswer { to, said: "does not answer" }),
+                ControlState::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
+                ControlState::Silent => return Err(Error::NoAnswer { to, said: "does not answer" }),
                 // The receiver may have enough already.
                 _ => return Ok(true),
             }
@@ -75,10 +75,10 @@ impl Session {
     pub(super) fn exchange(&mut self, sent_bytes: u64) {
         self.send_question(sent_bytes);
         if !self.is_open {
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(POLL_INTERVAL);
             return;
         }
-        match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(LOOK_INTERVAL)) {
+        match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(POLL_INTERVAL)) {
             Ok(Wakeup::TimedOut | Wakeup::Interrupted) => {}
             // If poll fails, reading finds the reason.
             _ => self.receive_answers(),
@@ -88,7 +88,7 @@ impl Session {
     fn send_question(&mut self, sent_bytes: u64) {
         let now_ns = self.now_ns();
         if self.control.is_clear()
-            && let Some(message) = self.asking.ask(sent_bytes, now_ns)
+            && let Some(message) = self.sender_control.next_question(sent_bytes, now_ns)
         {
             self.control.send(&message);
         }
@@ -98,10 +98,10 @@ impl Session {
         let now_ns = self.now_ns();
         for _ in 0..MESSAGES_MAX {
             match self.control.receive() {
-                Incoming::Message(message) => self.asking.handle(message, now_ns),
+                Incoming::Message(message) => self.sender_control.handle(message, now_ns),
                 Incoming::Nothing => return,
                 Incoming::End => {
-                    self.asking.end();
+                    self.sender_control.end();
                     self.is_open = false;
                     return;
                 }
@@ -112,16 +112,16 @@ impl Session {
     /// Waits for the receiver's last answer, which may have been in flight when it closed a stream.
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
-        while self.state() == State::Running && start.elapsed() < LAST_WORD {
+        while self.state() == ControlState::Running && start.elapsed() < LAST_ANSWER_TIMEOUT {
             self.exchange(0);
         }
     }
 
     /// Reports that all was sent, and waits until the receiver's counts are known.
     pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
-        self.asking.finish(sent);
+        self.sender_control.finish(sent);
         let was_interrupted = interrupt.came();
-        while self.state() == State::Finishing && (was_interrupted || !interrupt.came()) {
+        while self.state() == ControlState::Finishing && (was_interrupted || !interrupt.came()) {
             self.exchange(0);
         }
         self.send_question(0); // with thanks

@@ -11,12 +11,12 @@ use super::worker::WorkerEnd;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::ledger::LedgerResult;
-use crate::processor::{Start, Use};
+use crate::processor::{ProcessorUse, StartTime};
 use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
 use crate::send::table::behind;
 use crate::streams::{StreamRow, rows_of_streams};
-use crate::transfer::stream::{Findings, State};
+use crate::transfer::stream::{ControlState, RunCounts};
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
@@ -47,10 +47,10 @@ pub(super) struct Summary {
     streams: Vec<StreamRow>,
     /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
-    findings: Option<Findings>,
+    run_counts: Option<RunCounts>,
     evidence: LedgerResult,
     #[serde(skip_serializing_if = "Option::is_none")]
-    processor: Option<Use>,
+    processor: Option<ProcessorUse>,
     #[serde(skip)]
     pieces: u64,
     #[serde(skip)]
@@ -69,7 +69,7 @@ impl Summary {
         plan: &Plan,
         ends: &[WorkerEnd],
         ended: Ended,
-        state: Option<State>,
+        state: Option<ControlState>,
     ) -> Self {
         let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
         let schedule = together(plan, ends);
@@ -77,10 +77,10 @@ impl Summary {
         if rates.asked.packets_per_second.is_none() {
             rates.packets_per_second = None; // pieces are not visible on the wire
         }
-        let accounts = || ends.iter().filter_map(|end| Some((end.number, end.account.as_ref()?)));
-        let report = accounts().flat_map(|(number, account)| {
+        let reports = || ends.iter().filter_map(|end| Some((end.number, end.report.as_ref()?)));
+        let report = reports().flat_map(|(number, connection)| {
             let header = (ends.len() > 1).then(|| format!("stream {number}:"));
-            header.into_iter().chain(account.report.iter().cloned())
+            header.into_iter().chain(connection.report.iter().cloned())
         });
         Self {
             target: target.to_string(),
@@ -95,21 +95,21 @@ impl Summary {
             seconds: duration.as_secs_f64(),
             rates,
             streams: ends.iter().map(StreamRow::from).collect(),
-            evidence: LedgerResult::together(accounts().map(|(_, account)| account.ledger)),
+            evidence: LedgerResult::together(reports().map(|(_, connection)| connection.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
             has_end: plan.has_end,
             has_checksums: false,
             is_connected: !ends.is_empty(),
-            findings: None,
+            run_counts: None,
         }
     }
 
-    pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
-        Self { findings, has_checksums, ..self }
+    pub(super) fn with_run_counts(self, run_counts: Option<RunCounts>, has_checksums: bool) -> Self {
+        Self { run_counts, has_checksums, ..self }
     }
 
-    pub(super) fn with_use(self, start: Start) -> Self {
+    pub(super) fn with_processor_use(self, start: StartTime) -> Self {
         Self { processor: Some(start.used(0)), ..self }
     }
 }
@@ -120,13 +120,13 @@ impl nocopy_report::Summary for Summary {
     /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was
     /// changed.
     fn outcome(&self) -> Outcome {
-        let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let end_early = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
         // A file may end before the count.
         let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
             || self.rates.asked.seconds.is_some() && self.rates.rate_reached == Some(false);
-        let bad = self.findings.is_some_and(|findings| !findings.are_good());
-        match !self.is_connected || cut_short || less || missed || bad || self.ended == Ended::BrokenOff {
+        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
+        match !self.is_connected || end_early || less || missed || bad || self.ended == Ended::BrokenOff {
             true => Outcome::Negative,
             false => Outcome::Positive,
         }
@@ -145,11 +145,11 @@ impl nocopy_report::Summary for Summary {
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(rows_of_streams(&self.streams));
-        match &self.findings {
+        match &self.run_counts {
             _ if !self.is_connected => rows.push(("received".into(), NOT_CONNECTED.into())),
             None => rows
                 .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
-            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+            Some(run_counts) => rows.extend(run_counts.rows(self.has_checksums)),
         }
         let rate = self.rates.bits_per_second.map(|bits| format!("{}bit/s", short(bits)));
         rows.push(("rate".into(), rate.unwrap_or_else(|| "none: too few bytes".into())));
@@ -173,7 +173,7 @@ impl From<&WorkerEnd> for StreamRow {
 }
 
 fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
-    let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
+    let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.skipped_ns());
     let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
     whole.goal = plan.goal;
     whole.tally = Default::default();
@@ -185,12 +185,14 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     whole
 }
 
-fn why(state: Option<State>, ends: &[WorkerEnd]) -> String {
-    let broken = ends.iter().find_map(|end| end.break_off.as_ref());
+fn why(state: Option<ControlState>, ends: &[WorkerEnd]) -> String {
+    let broken = ends.iter().find_map(|end| end.connection_error.as_ref());
     match (state, broken) {
-        (Some(State::Silent), _) => "the receiver has not answered for 10 s; check that it runs".into(),
-        (Some(State::Malformed), _) => "the receiver sent what 'nocopy recv' never sends".into(),
-        (Some(State::Gone), _) => {
+        (Some(ControlState::Silent), _) => {
+            "the receiver has not answered for 10 s; check that it runs".into()
+        }
+        (Some(ControlState::Malformed), _) => "the receiver sent what 'nocopy recv' never sends".into(),
+        (Some(ControlState::Gone), _) => {
             "the receiver closed the connection without a report; look at what it printed".into()
         }
         (_, Some(error)) => format!("the other end accepted no more{}; look at what it printed", Why(error)),

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::Published;
 
 use super::Error;
-use super::connection::{Account, Connection};
+use super::connection::{Connection, ConnectionReport};
 use crate::Failure;
 use crate::send::input::Input;
 use crate::send::pattern::Pattern;
-use crate::send::queue::{Schedule, Step};
+use crate::send::queue::{Schedule, SendStep};
 use crate::send::{PATIENCE, pause};
 use crate::transfer::stream::Count;
 use nocopy_report::input_file::became_shorter;
@@ -26,12 +26,12 @@ pub(super) enum Content {
     Pattern(Arc<Pattern>),
     /// A pattern, by reference to published pages.
     Published(Arc<Pattern>, Published),
-    File(Arc<File>, FileWay),
+    File(Arc<File>, FileMethod),
     Input(Input),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileWay {
+pub(super) enum FileMethod {
     Read,
     Refer,
 }
@@ -56,7 +56,7 @@ pub(super) struct Worker {
     pub read: Vec<u8>,
 }
 
-enum Taken {
+enum FillResult {
     Piece(usize),
     NoRoom,
     Nothing,
@@ -68,7 +68,7 @@ enum Taken {
 pub(super) struct Progress {
     pub stop: AtomicBool,
     /// The other end reads no more, so waiting is useless.
-    pub is_in_vain: AtomicBool,
+    pub is_abandoned: AtomicBool,
     pub bytes: AtomicU64,
 }
 
@@ -81,8 +81,8 @@ pub(super) struct WorkerEnd {
     /// Time until the last piece was handed over.
     pub duration: Duration,
     /// Once [it is closed](Self::close).
-    pub account: Option<Account>,
-    pub break_off: Option<io::Error>,
+    pub report: Option<ConnectionReport>,
+    pub connection_error: Option<io::Error>,
     pub failure: Option<Failure>,
     /// The connection, which stays open until all is over.
     pub connection: Connection,
@@ -91,7 +91,7 @@ pub(super) struct WorkerEnd {
 impl WorkerEnd {
     /// Closes the connection, when nothing more has to be reported about it.
     pub(super) fn close(&mut self, patience: Duration) {
-        self.account = Some(self.connection.account(patience));
+        self.report = Some(self.connection.report(patience));
     }
 }
 
@@ -106,34 +106,35 @@ impl Worker {
     pub(super) fn run(mut self, start: Instant, progress: &Progress) -> WorkerEnd {
         let mut duration = Duration::ZERO;
         let sent = self.send_all(start, progress, &mut duration);
-        let (break_off, failure) = match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
-            Ok(()) => (None, None),
-            Err(Stop::Connection(error)) => (Some(error), None),
-            Err(Stop::Failure(failure)) => {
-                // The receiver need not wait for a file that cannot be read. Where that is the next in the
-                // queue, nothing is handed over any more.
-                if self.finish(start, progress, &mut duration).is_err() {
-                    self.connection.cut_short();
+        let (connection_error, failure) =
+            match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
+                Ok(()) => (None, None),
+                Err(Stop::Connection(error)) => (Some(error), None),
+                Err(Stop::Failure(failure)) => {
+                    // The receiver need not wait for a file that cannot be read. Where that is the next in
+                    // the queue, nothing is handed over any more.
+                    if self.finish(start, progress, &mut duration).is_err() {
+                        self.connection.end_early();
+                    }
+                    (None, Some(failure))
                 }
-                (None, Some(failure))
-            }
-        };
-        self.take_back();
+            };
+        self.uncount_unsent();
         WorkerEnd {
             number: self.number,
             offset: self.range.as_ref().map(|range| range.start),
             count: self.count,
             schedule: self.schedule,
             duration,
-            account: None,
-            break_off,
+            report: None,
+            connection_error,
             failure,
             connection: self.connection,
         }
     }
 
     /// Corrects the count if the kernel did not accept everything.
-    fn take_back(&mut self) {
+    fn uncount_unsent(&mut self) {
         let unsent = self.connection.unsent_bytes().min(self.count.bytes);
         if unsent > 0 {
             // The checksum includes more than was sent.
@@ -153,7 +154,7 @@ impl Worker {
                 *duration = now;
                 progress.bytes.fetch_add(self.count.bytes - before, Ordering::Relaxed);
             }
-            if step == Step::Sent {
+            if step == SendStep::Sent {
                 continue;
             }
             // Data is flushed before waiting for anything else.
@@ -163,11 +164,11 @@ impl Worker {
             }
             match step {
                 // The connection waits for room.
-                Step::Sent | Step::NoRoom => {}
-                Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
-                Step::Batch => pause::for_a_batch(),
-                Step::Silence => pause::for_input(),
-                Step::Done => return Ok(()),
+                SendStep::Sent | SendStep::NoRoom => {}
+                SendStep::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
+                SendStep::Batch => pause::for_a_batch(),
+                SendStep::Silence => pause::for_input(),
+                SendStep::Done => return Ok(()),
             }
             now = start.elapsed();
         }
@@ -179,7 +180,7 @@ impl Worker {
         let asked = Instant::now();
         while !self.connection.advance().map_err(|error| self.stop(error))? {
             // Relaxed: as above.
-            if asked.elapsed() > PATIENCE || progress.is_in_vain.load(Ordering::Relaxed) {
+            if asked.elapsed() > PATIENCE || progress.is_abandoned.load(Ordering::Relaxed) {
                 return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
             }
             *duration = start.elapsed();
@@ -187,34 +188,36 @@ impl Worker {
         self.connection.finish().map_err(Stop::Connection)
     }
 
-    fn step(&mut self, now_ns: u64) -> Result<Step, Stop> {
+    fn step(&mut self, now_ns: u64) -> Result<SendStep, Stop> {
         let bytes = match &self.range {
             Some(range) => (range.end - range.start - self.count.bytes).min(self.piece_bytes as u64) as usize,
             None => self.piece_bytes,
         };
         if bytes == 0 {
-            return Ok(Step::Done);
+            return Ok(SendStep::Done);
         }
         if let Some(step) = self.schedule.reason_to_stop(0, now_ns) {
             return Ok(step);
         }
-        let taken = self.take(bytes)?;
-        match taken {
-            Taken::Piece(bytes) => self.schedule.sent(bytes, 1),
-            Taken::End => return Ok(Step::Done),
-            Taken::NoRoom | Taken::Nothing if self.schedule.is_late(now_ns) => return Ok(Step::Done),
-            Taken::NoRoom => return Ok(Step::NoRoom),
-            Taken::Nothing => return Ok(Step::Silence),
+        let filled = self.fill(bytes)?;
+        match filled {
+            FillResult::Piece(bytes) => self.schedule.sent(bytes, 1),
+            FillResult::End => return Ok(SendStep::Done),
+            FillResult::NoRoom | FillResult::Nothing if self.schedule.is_late(now_ns) => {
+                return Ok(SendStep::Done);
+            }
+            FillResult::NoRoom => return Ok(SendStep::NoRoom),
+            FillResult::Nothing => return Ok(SendStep::Silence),
         }
         self.piece += self.pieces_apart;
-        Ok(Step::Sent)
+        Ok(SendStep::Sent)
     }
 
     /// Takes the next piece, of at most that many bytes, counts it, and queues it.
-    fn take(&mut self, bytes: usize) -> Result<Taken, Stop> {
+    fn fill(&mut self, bytes: usize) -> Result<FillResult, Stop> {
         let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
         match &self.content {
-            Content::File(file, FileWay::Refer) => {
+            Content::File(file, FileMethod::Refer) => {
                 let file = Arc::clone(file);
                 return self.refer_file(&file, offset, bytes);
             }
@@ -225,7 +228,7 @@ impl Worker {
             _ => {}
         }
         let Some(mut buffer) = self.connection.buffer().map_err(|error| self.stop(error))? else {
-            return Ok(Taken::NoRoom);
+            return Ok(FillResult::NoRoom);
         };
         buffer.resize(bytes);
         let room = buffer.as_mut().unwrap_or_default();
@@ -245,22 +248,22 @@ impl Worker {
                 self.count.add(&room[..bytes]);
                 buffer.resize(bytes);
                 self.connection.send(buffer).map_err(|error| self.stop(error))?;
-                return Ok(Taken::Piece(bytes));
+                return Ok(FillResult::Piece(bytes));
             }
             Ok(0) => self.connection.recycle(buffer),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 self.connection.recycle(buffer);
-                return Ok(Taken::Nothing);
+                return Ok(FillResult::Nothing);
             }
             Err(error) => return Err(self.unreadable(error)),
         }
-        Ok(Taken::End)
+        Ok(FillResult::End)
     }
 
     /// Sends a range of a file by reference, and reads it for the checksum if one is requested.
-    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
+    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<FillResult, Stop> {
         if !self.connection.advance().map_err(|error| self.stop(error))? {
-            return Ok(Taken::NoRoom);
+            return Ok(FillResult::NoRoom);
         }
         if self.count.crc32c.is_some() {
             self.read.resize(bytes, 0);
@@ -273,18 +276,18 @@ impl Worker {
             None => self.count.bytes += bytes as u64,
         }
         self.connection.advance().map_err(|error| self.stop(error))?;
-        Ok(Taken::Piece(bytes))
+        Ok(FillResult::Piece(bytes))
     }
 
-    fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<Taken, Stop> {
+    fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<FillResult, Stop> {
         if !self.connection.advance().map_err(|error| self.stop(error))? {
-            return Ok(Taken::NoRoom);
+            return Ok(FillResult::NoRoom);
         }
         let referred = self.connection.refer_published(published, range.start as u64..range.end as u64);
         referred.map_err(|error| self.stop(error))?;
         self.count.add(&published[range.clone()]);
         self.connection.advance().map_err(|error| self.stop(error))?;
-        Ok(Taken::Piece(range.len()))
+        Ok(FillResult::Piece(range.len()))
     }
 
     /// The reason if the kernel did not accept a piece.

@@ -10,8 +10,8 @@ use nocopy::{Buffer, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
 use nocopy_proto::errno::{Counts, is_down, is_passing};
 
-use super::payload::Filled;
-use super::transport::{Account, SendResult, Transport, goes_on, refused};
+use super::payload::FillResult;
+use super::transport::{SendResult, Transport, TransportReport, is_continuable, refused};
 use super::writer::DatagramWriter;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
@@ -26,7 +26,7 @@ const RX_RING: u32 = 64;
 
 /// The longest wait for a port that has worked: later its interface may be down, or have no carrier, for
 /// long.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How long to wait for a port without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
@@ -110,7 +110,7 @@ impl ByPort {
     /// has no carrier wait there, and the port sends them when it can. At first, any working port accepts
     /// some within a time.
     fn flush(&mut self) -> Result<Option<io::Error>, Error> {
-        match self.sender.flush_timeout(if self.has_sent { GLANCE } else { PATIENCE }) {
+        match self.sender.flush_timeout(if self.has_sent { POLL_TIMEOUT } else { PATIENCE }) {
             Ok(true) => self.has_sent = true,
             Ok(false) if self.has_sent => return Ok(Some(io::Error::from_raw_os_error(libc::ENOBUFS))),
             Ok(false) => return Err(Error::NoRoom { interface: self.interface.clone() }),
@@ -138,8 +138,8 @@ impl ByPort {
             frame.resize(datagram_bytes);
             frame.as_mut()
         });
-        let carried = match writer.fill(places)? {
-            Filled::Bytes(bytes) => {
+        let sent = match writer.fill(places)? {
+            FillResult::Bytes(bytes) => {
                 for (frame, length) in frames.iter_mut().zip(writer.shape.lengths(bytes)) {
                     frame.resize(length);
                     frame.as_mut().into_iter().for_each(|datagram| writer.seal(datagram));
@@ -150,14 +150,14 @@ impl ByPort {
                 }
                 SendResult::Sent
             }
-            Filled::End => SendResult::End,
-            Filled::Nothing => SendResult::Nothing,
+            FillResult::End => SendResult::End,
+            FillResult::Nothing => SendResult::Nothing,
         };
         self.memory = Memory::Frames(frames);
-        self.flush().map(|_| carried)
+        self.flush().map(|_| sent)
     }
 
-    fn carry_copied(
+    fn send_all_copied(
         &mut self,
         writer: &mut DatagramWriter<'_>,
         count: usize,
@@ -170,9 +170,9 @@ impl ByPort {
         self.sender.recycle(frame);
         let datagram_bytes = writer.shape.datagram_bytes;
         let bytes = match writer.fill(buffer[..count * datagram_bytes].chunks_mut(datagram_bytes))? {
-            Filled::Bytes(bytes) => bytes,
-            Filled::End => return Ok(SendResult::End),
-            Filled::Nothing => return Ok(SendResult::Nothing),
+            FillResult::Bytes(bytes) => bytes,
+            FillResult::End => return Ok(SendResult::End),
+            FillResult::Nothing => return Ok(SendResult::Nothing),
         };
         for datagram in buffer[..bytes].chunks_mut(datagram_bytes) {
             writer.seal(datagram);
@@ -214,11 +214,11 @@ impl Transport for ByPort {
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
         let Memory::Own { buffer, .. } = &mut self.memory else { return self.send_in_frames(writer, count) };
         let mut taken = std::mem::take(buffer);
-        let carried = self.carry_copied(writer, count, &mut taken);
+        let sent = self.send_all_copied(writer, count, &mut taken);
         if let Memory::Own { buffer, .. } = &mut self.memory {
             *buffer = taken;
         }
-        carried
+        sent
     }
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
@@ -258,20 +258,22 @@ impl Transport for ByPort {
 
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
         match self.sender.drain(patience) {
-            Err(error) if !goes_on(&self.sender, &error) => Err(Error::Port(error)),
+            Err(error) if !is_continuable(&self.sender, &error) => Err(Error::Port(error)),
             _ => Ok(()),
         }
     }
 
-    fn account(&mut self) -> Account {
-        let how = match &self.memory {
+    fn report(&mut self) -> TransportReport {
+        let memory = match &self.memory {
             Memory::Frames(_) => "datagrams written in frames",
             Memory::Own { asked: true, .. } => "datagrams copied into frames",
             Memory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
         };
         let sent = self.sender.stats().unwrap_or_default();
-        let mut report =
-            vec![format!("over a port on {}, chosen by the user: {how}; {}", self.interface, self.evidence)];
+        let mut report = vec![format!(
+            "over a port on {}, chosen by the user: {memory}; {}",
+            self.interface, self.evidence
+        )];
         report.extend(
             (&sent)
                 .into_iter()
@@ -286,6 +288,6 @@ impl Transport for ByPort {
         {
             *refused.entry(cause).or_default() += count;
         }
-        Account { report, refused, ledger: self.sender.ledger() }
+        TransportReport { report, refused, ledger: self.sender.ledger() }
     }
 }

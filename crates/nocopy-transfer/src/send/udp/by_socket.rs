@@ -8,10 +8,10 @@ use nocopy::udp::{Message, Method, Sender, Socket};
 use nocopy_proto::errno::{Counts, number};
 
 use super::Error;
-use super::payload::Filled;
-use super::transport::{Account, SendResult, Transport, goes_on, refused};
+use super::payload::FillResult;
+use super::transport::{SendResult, Transport, TransportReport, is_continuable, refused};
 use super::writer::DatagramWriter;
-use crate::in_turn::any;
+use crate::attempts::any;
 use crate::source::await_address;
 
 #[derive(Debug)]
@@ -54,10 +54,10 @@ impl Transport for BySocket {
         buffer.resize(count * datagram_bytes);
         let places = buffer.as_mut().unwrap_or_default().chunks_mut(datagram_bytes);
         match writer.fill(places)? {
-            Filled::Bytes(bytes) => buffer.resize(bytes),
+            FillResult::Bytes(bytes) => buffer.resize(bytes),
             nothing => {
                 sender.recycle(buffer);
-                return Ok(if nothing == Filled::End { SendResult::End } else { SendResult::Nothing });
+                return Ok(if nothing == FillResult::End { SendResult::End } else { SendResult::Nothing });
             }
         }
         buffer
@@ -99,10 +99,10 @@ impl Transport for BySocket {
         }
     }
 
-    fn account(&mut self) -> Account {
+    fn report(&mut self) -> TransportReport {
         let sender = self.socket.sender();
         let refused = refused(&sender.stats().unwrap_or_default(), &self.questions_refused);
-        Account {
+        TransportReport {
             report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
             refused,
             ledger: sender.ledger(),
@@ -112,5 +112,5 @@ impl Transport for BySocket {
 
 /// A full queue is no error even at first: it has room again later.
 fn is_forgiven(sender: &Sender, error: &io::Error) -> bool {
-    matches!(number(error), Some(libc::ENOBUFS | libc::ENOMEM)) || goes_on(sender, error)
+    matches!(number(error), Some(libc::ENOBUFS | libc::ENOMEM)) || is_continuable(sender, error)
 }

@@ -9,8 +9,8 @@ use super::Error;
 use super::session::Session;
 use crate::Failure;
 use crate::arguments::SendArguments;
+use crate::attempts::{cause, try_each};
 use crate::endpoint::Endpoint;
-use crate::in_turn::{cause, try_each};
 use nocopy_report::address::Attempts;
 use nocopy_report::{Interrupt, capability, print};
 
@@ -39,8 +39,8 @@ pub(super) fn connect(
     if let [to] = addresses {
         let mut session = open(*to, patience)?;
         capability::drop_all_but(capability::NONE)?;
-        let is_there = session.connect(interrupt, true)?;
-        return Ok((session, *to, is_there));
+        let is_connected = session.connect(interrupt, true)?;
+        return Ok((session, *to, is_connected));
     }
     let (start, mut failed) = (Instant::now(), Attempts::default());
     loop {
@@ -51,11 +51,11 @@ pub(super) fn connect(
             }
             let mut session = open(to, share).map_err(cause)?;
             match session.connect(interrupt, false) {
-                Ok(is_there) => Ok((session, to, is_there)),
-                Err(Error::NobodyThere { is_refused: true, .. }) => {
+                Ok(is_connected) => Ok((session, to, is_connected)),
+                Err(Error::NoReceiver { is_refused: true, .. }) => {
                     Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
                 }
-                Err(Error::NobodyThere { .. }) => Err(io::ErrorKind::TimedOut.into()),
+                Err(Error::NoReceiver { .. }) => Err(io::ErrorKind::TimedOut.into()),
                 Err(error) => Err(cause(error)),
             }
         });
@@ -75,7 +75,7 @@ pub(super) fn connect(
     }
     let (to, port, said) = (target.peer_name(addresses), target.port(), failed.into_error().to_string());
     Err(match arguments.host.raw {
-        true => Error::NobodyReceives { to, said }.into(),
-        false => Error::NobodyThere { to, port, said, is_refused: false }.into(),
+        true => Error::NoRawReceiver { to, said }.into(),
+        false => Error::NoReceiver { to, port, said, is_refused: false }.into(),
     })
 }

@@ -6,9 +6,9 @@ use std::fs;
 
 /// By interface; those of all programs, since it exists (`tx_dropped`).
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Dropped(BTreeMap<String, u64>);
+pub(super) struct InterfaceDrops(BTreeMap<String, u64>);
 
-impl Dropped {
+impl InterfaceDrops {
     /// Nothing if the kernel does not tell.
     pub(super) fn now() -> Self {
         Self::parse(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
@@ -51,13 +51,14 @@ Inter-|   Receive                                                |  Transmit
 ";
 
     #[test]
-    fn packets_that_interfaces_drop_meanwhile_are_reported() {
-        let before = Dropped::parse(BEFORE);
-        assert_eq!(before, Dropped([("lo".into(), 12), ("nc0".into(), 7)].into()));
-        let after = Dropped::parse(&BEFORE.replace("7    0     0       0          0\n", "41 0 0 0 0\n"));
+    fn packets_dropped_by_interfaces_are_reported() {
+        let before = InterfaceDrops::parse(BEFORE);
+        assert_eq!(before, InterfaceDrops([("lo".into(), 12), ("nc0".into(), 7)].into()));
+        let after =
+            InterfaceDrops::parse(&BEFORE.replace("7    0     0       0          0\n", "41 0 0 0 0\n"));
         let said = after.since(&before);
         assert!(said.len() == 1 && said[0].starts_with("nc0 dropped 34 packets"), "{said:?}");
-        assert_eq!(Dropped::parse(BEFORE).since(&before), [] as [String; 0]);
-        assert!(!Dropped::now().0.is_empty());
+        assert_eq!(InterfaceDrops::parse(BEFORE).since(&before), [] as [String; 0]);
+        assert!(!InterfaceDrops::now().0.is_empty());
     }
 }

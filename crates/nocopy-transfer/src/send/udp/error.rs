@@ -43,13 +43,13 @@ pub(super) enum Error {
     #[error(
         "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw"
     )]
-    NobodyThere { to: String, port: u16, said: String, is_refused: bool },
+    NoReceiver { to: String, port: u16, said: String, is_refused: bool },
     #[error(
         "{to}: the receiver is gone (port unreachable); it has ended, or was killed; look at what it printed"
     )]
     Gone { to: SocketAddr },
     #[error("{to}: no receiver; {said}; start the receiver first")]
-    NobodyReceives { to: String, said: String },
+    NoRawReceiver { to: String, said: String },
     #[error(
         "{to}: the receiver has not answered for 10 s; how much of the last data arrived is not known; check that it runs, and what it prints"
     )]
@@ -83,7 +83,7 @@ mod tests {
 
     /// Of receivers that die and routes that vanish at a bad moment, and queues that stay full for seconds.
     #[test]
-    fn errors_that_take_a_bad_moment_have_the_one_form() {
+    fn rare_errors_have_the_usual_form() {
         let to = SocketAddr::from(([10, 0, 0, 1], 9));
         for (error, expected) in [
             (

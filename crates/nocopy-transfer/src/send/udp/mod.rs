@@ -28,11 +28,11 @@ use super::queue::{Goal, Schedule};
 use super::run::{self, Run};
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
-use crate::transfer::{HEADER_BYTES, Sending};
+use crate::transfer::{HEADER_BYTES, SenderRun};
 use crate::{Failure, processor};
 use by_port::ByPort;
 use by_socket::BySocket;
-use dropped::Dropped;
+use dropped::InterfaceDrops;
 use error::Error;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
 use payload::{Payload, Shape};
@@ -59,31 +59,31 @@ pub(super) fn run(
     let shape = shape(arguments)?;
     // Files are opened with the rights of the user, before capabilities are dropped.
     let (path, payload) = open(&arguments.host, shape)?;
-    let how = How::of(arguments.host.method);
-    capability::drop_all_but(how.needs())?;
+    let choice = MethodChoice::of(arguments.host.method);
+    capability::drop_all_but(choice.needs())?;
     let addresses = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let open = |to, patience| open_session(to, how, arguments, shape, patience);
-    let (session, to, is_there) = connect::connect((target, &addresses), arguments, &interrupt, open)?;
+    let open = |to, patience| open_session(to, choice, arguments, shape, patience);
+    let (session, to, is_connected) = connect::connect((target, &addresses), arguments, &interrupt, open)?;
     capability::drop_all_but(capability::NONE)?;
     let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
     let schedule = Schedule::new(pace, Goal::of(arguments));
     let batch = BATCH_BYTES / shape.datagram_bytes;
-    let mut transmitter = DatagramTransmitter { session, schedule, payload, path, shape, batch, look_ns: 0 };
-    let (dropped, start) = (Dropped::now(), processor::Start::now());
-    let mut run = match is_there {
+    let mut transmitter = DatagramTransmitter { session, schedule, payload, path, shape, batch, poll_ns: 0 };
+    let (dropped, start) = (InterfaceDrops::now(), processor::StartTime::now());
+    let mut run = match is_connected {
         true => run::run(&mut transmitter, &interrupt),
         false => Run::interrupted(),
     };
     let ended = if transmitter.session.is_ended_by_receiver() { Ended::ByReceiver } else { run.ended() };
-    if is_there && run.failure.is_none() {
+    if is_connected && run.failure.is_none() {
         run.failure = finish(&mut transmitter).err().map(Failure::from);
     }
     let used = start.used(transmitter.schedule.tally.packets);
-    let whom = (target.to_string(), to);
-    let summary = Summary::new(arguments, whom, &mut transmitter, (pace, &run, ended), used)
-        .with_lines(Dropped::now().since(&dropped));
+    let target_and_address = (target.to_string(), to);
+    let summary = Summary::new(arguments, target_and_address, &mut transmitter, (pace, &run, ended), used)
+        .with_lines(InterfaceDrops::now().since(&dropped));
     print::finish(&summary, arguments.json, run.failure)
 }
 
@@ -108,13 +108,14 @@ fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), E
         None => Path::new("-"),
     };
     let name = input_file::name(path);
-    let input = Input::open_at_once(path).map_err(|source| Error::Input { path: name.clone(), source })?;
+    let input =
+        Input::open_without_waiting(path).map_err(|source| Error::Input { path: name.clone(), source })?;
     Ok((name, Payload::Stream(input)))
 }
 
 fn open_session(
     to: SocketAddr,
-    how: How,
+    choice: MethodChoice,
     arguments: &SendArguments,
     shape: Shape,
     patience: Duration,
@@ -125,26 +126,28 @@ fn open_session(
     }
     let interface = arguments.datagrams.interface.as_deref();
     let interface = interface.map(|name| Interface::find(name).map_err(Failure::lookup(name))).transpose()?;
-    let transport: Box<dyn Transport> = match (how, interface) {
-        (How::OverPort { copied }, Some(interface)) => {
+    let transport: Box<dyn Transport> = match (choice, interface) {
+        (MethodChoice::OverPort { copied }, Some(interface)) => {
             Box::new(ByPort::open(&interface, to, copied, shape.datagram_bytes)?)
         }
-        (How::OverPort { .. }, None) => unreachable!("clap requires --interface"),
+        (MethodChoice::OverPort { .. }, None) => unreachable!("clap requires --interface"),
         (_, Some(_)) if !to.ip().is_multicast() => return Err(Error::NeedlessInterface.into()),
-        (How::Measured, interface) => Box::new(BySocket::open(to, None, interface.map(|found| found.index))?),
-        (How::By(method), interface) => {
+        (MethodChoice::Measured, interface) => {
+            Box::new(BySocket::open(to, None, interface.map(|found| found.index))?)
+        }
+        (MethodChoice::By(method), interface) => {
             Box::new(BySocket::open(to, Some(method), interface.map(|found| found.index))?)
         }
     };
-    let sending = match raw {
+    let run = match raw {
         true => None,
-        false => Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, patience)),
+        false => Some(SenderRun::new(super::run_number().map_err(Error::Random)?, verify, patience)),
     };
-    Ok(Session::new(transport, to, sending))
+    Ok(Session::new(transport, to, run))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum MethodChoice {
     /// A socket, with the method measured to be best.
     Measured,
     By(Method),
@@ -153,7 +156,7 @@ enum How {
     },
 }
 
-impl How {
+impl MethodChoice {
     fn of(name: MethodName) -> Self {
         Self::By(match name {
             MethodName::Auto => return Self::Measured,

@@ -13,7 +13,7 @@ pub(super) struct Shape {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Filled {
+pub(super) enum FillResult {
     /// Datagrams of this many bytes, including the room for headers; the last may be shorter.
     Bytes(usize),
     /// The input has nothing yet.
@@ -33,26 +33,26 @@ impl Payload {
     /// `number`.
     pub(super) fn fill<'p>(
         &mut self,
-        places: impl Iterator<Item = &'p mut [u8]>,
+        buffers: impl Iterator<Item = &'p mut [u8]>,
         shape: Shape,
         number: u64,
-    ) -> io::Result<Filled> {
+    ) -> io::Result<FillResult> {
         match self {
             Self::Pattern(pattern) => {
                 let mut bytes = 0;
-                for (number, datagram) in (number..).zip(places) {
+                for (number, datagram) in (number..).zip(buffers) {
                     bytes += datagram.len();
                     pattern.write(&mut datagram[shape.header_bytes..], number);
                 }
-                Ok(Filled::Bytes(bytes))
+                Ok(FillResult::Bytes(bytes))
             }
-            Self::Stream(input) => match read(input, places, shape) {
-                Ok(0) => Ok(Filled::End),
-                Ok(bytes) => Ok(Filled::Bytes(shape.length_around(bytes))),
+            Self::Stream(input) => match read(input, buffers, shape) {
+                Ok(0) => Ok(FillResult::End),
+                Ok(bytes) => Ok(FillResult::Bytes(shape.length_around(bytes))),
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
-                    Ok(Filled::Nothing)
+                    Ok(FillResult::Nothing)
                 }
                 Err(error) => Err(error),
             },
@@ -63,23 +63,23 @@ impl Payload {
 /// Fills the payload areas of all datagrams by one vectored read; their header areas stay untouched.
 fn read<'p>(
     input: &mut impl Read,
-    places: impl Iterator<Item = &'p mut [u8]>,
+    buffers: impl Iterator<Item = &'p mut [u8]>,
     shape: Shape,
 ) -> io::Result<usize> {
-    let mut places: Vec<_> =
-        places.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
-    input.read_vectored(&mut places)
+    let mut slices: Vec<_> =
+        buffers.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
+    input.read_vectored(&mut slices)
 }
 
 impl Shape {
     /// The length of datagrams with that many bytes of payload.
     fn length_around(self, bytes: usize) -> usize {
-        let carried = self.datagram_bytes - self.header_bytes;
-        let rest = match bytes % carried {
+        let payload_bytes = self.datagram_bytes - self.header_bytes;
+        let rest = match bytes % payload_bytes {
             0 => 0,
             rest => self.header_bytes + rest,
         };
-        bytes / carried * self.datagram_bytes + rest
+        bytes / payload_bytes * self.datagram_bytes + rest
     }
 
     pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
@@ -94,7 +94,7 @@ mod tests {
     const SHAPE: Shape = Shape { header_bytes: 2, datagram_bytes: 5 };
 
     #[test]
-    fn a_stream_lies_between_headers() {
+    fn a_stream_is_cut_between_headers() {
         for (stream, expected) in [
             (&b"abcdefg"[..], &b"--abc--def--g"[..]),
             (b"abcdef", b"--abc--def"),
@@ -112,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_the_same_for_the_same_number_only() {
+    fn patterns_are_equal_only_for_equal_numbers() {
         let mut payload = Payload::Pattern(Pattern::new(3));
         let mut fill = |number| {
             let mut buffer = [0; 10];
-            assert_eq!(payload.fill(buffer.chunks_mut(5), SHAPE, number).unwrap(), Filled::Bytes(10));
+            assert_eq!(payload.fill(buffer.chunks_mut(5), SHAPE, number).unwrap(), FillResult::Bytes(10));
             buffer
         };
         let (first, second) = (fill(7), fill(8));

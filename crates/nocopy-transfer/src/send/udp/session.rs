@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 use super::transport::Transport;
-use crate::transfer::{Sending, State};
+use crate::transfer::{SenderRun, SenderState};
 use nocopy_proto::errno::Named;
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
 /// How long to wait for an answer before checking other things.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Without a header, a port that is closed within that many looks, some 200 ms, was never open; later the
+/// Without a header, a port that is closed within that many polls, some 200 ms, was never open; later the
 /// receiver may be started again.
-const LOOKS_AT_FIRST: u32 = 40;
+const FIRST_POLLS: u32 = 40;
 
 const REFUSED: &str = "port unreachable";
 const NO_ANSWER: &str = "nothing comes back";
@@ -26,33 +26,25 @@ const NO_ANSWER: &str = "nothing comes back";
 pub(super) struct Session {
     pub transport: Box<dyn Transport>,
     /// `None` if datagrams have no header, so that no receiver answers.
-    pub sending: Option<Sending>,
+    pub run: Option<SenderRun>,
     to: SocketAddr,
     start: Instant,
     /// Errors reported by the network, by text.
     pub errors: BTreeMap<String, u64>,
     /// Whether the receiver's port was closed when it was last heard of.
     refused: bool,
-    /// Without a header: how often the network was looked at since the first datagram, up to
-    /// [`LOOKS_AT_FIRST`].
-    looks: u32,
+    /// Without a header: how often the network was polled since the first datagram, up to
+    /// [`FIRST_POLLS`].
+    polls: u32,
 }
 
 impl Session {
-    pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, sending: Option<Sending>) -> Self {
-        Self {
-            transport,
-            sending,
-            to,
-            start: Instant::now(),
-            errors: BTreeMap::new(),
-            refused: false,
-            looks: 0,
-        }
+    pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, run: Option<SenderRun>) -> Self {
+        Self { transport, run, to, start: Instant::now(), errors: BTreeMap::new(), refused: false, polls: 0 }
     }
 
-    pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut Sending>) {
-        (&mut *self.transport, self.sending.as_mut())
+    pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut SenderRun>) {
+        (&mut *self.transport, self.run.as_mut())
     }
 
     fn now_ns(&self) -> u64 {
@@ -60,31 +52,31 @@ impl Session {
     }
 
     /// The receiver's state; ready if no receiver is expected to answer.
-    fn state(&self) -> State {
-        self.sending.as_ref().map_or(State::Running, |sending| sending.state(self.now_ns()))
+    fn state(&self) -> SenderState {
+        self.run.as_ref().map_or(SenderState::Running, |run| run.state(self.now_ns()))
     }
 
     pub(super) fn is_ended_by_receiver(&self) -> bool {
-        self.state() == State::EndedEarly
+        self.state() == SenderState::EndedEarly
     }
 
     /// Waits until the receiver answers; also while its port is closed, if `retries`. `false`: the user
     /// interrupted it.
     pub(super) fn connect(&mut self, interrupt: &Interrupt, retries: bool) -> Result<bool, Error> {
         let mut live = LiveLine::default();
-        while self.state() == State::Connecting {
+        while self.state() == SenderState::Connecting {
             if interrupt.came() {
                 return Ok(false);
             }
             live.update(Instant::now(), |_| format!("waiting for 'nocopy recv' at {}", self.to));
             self.send_question()?;
-            self.receive_answers(LOOK_INTERVAL)?;
+            self.receive_answers(POLL_INTERVAL)?;
             if self.refused && !retries {
-                return Err(self.nobody_there());
+                return Err(self.no_receiver());
             }
         }
         match self.state() {
-            State::Silent => Err(self.nobody_there()),
+            SenderState::Silent => Err(self.no_receiver()),
             _ => {
                 // Errors for questions that came too early.
                 self.refused = false;
@@ -94,9 +86,9 @@ impl Session {
         }
     }
 
-    fn nobody_there(&self) -> Error {
+    fn no_receiver(&self) -> Error {
         let said = if self.refused { REFUSED } else { NO_ANSWER }.into();
-        Error::NobodyThere { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
+        Error::NoReceiver { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
     /// Asks when a question is due, and handles received answers, while data is sent. A receiver that is gone
@@ -104,15 +96,15 @@ impl Session {
     pub(super) fn exchange(&mut self, has_sent: bool) -> Result<(), Error> {
         self.send_question()?;
         self.receive_answers(Duration::ZERO)?;
-        if self.sending.is_none() && has_sent && self.looks < LOOKS_AT_FIRST {
-            self.looks += 1;
+        if self.run.is_none() && has_sent && self.polls < FIRST_POLLS {
+            self.polls += 1;
             if self.refused {
-                return Err(Error::NobodyReceives { to: self.to.to_string(), said: REFUSED.into() });
+                return Err(Error::NoRawReceiver { to: self.to.to_string(), said: REFUSED.into() });
             }
         }
         match self.state() {
-            State::Silent if self.refused => Err(Error::Gone { to: self.to }),
-            State::Silent => Err(Error::Silent { to: self.to }),
+            SenderState::Silent if self.refused => Err(Error::Gone { to: self.to }),
+            SenderState::Silent => Err(Error::Silent { to: self.to }),
             _ => Ok(()),
         }
     }
@@ -120,29 +112,31 @@ impl Session {
     /// Reports that all was sent, and waits for the receiver's final counts.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
-        if let Some(sending) = &mut self.sending {
-            sending.finish(now_ns);
+        if let Some(run) = &mut self.run {
+            run.finish(now_ns);
         }
-        while self.state() == State::Finishing {
+        while self.state() == SenderState::Finishing {
             self.exchange(true)?;
-            self.receive_answers(LOOK_INTERVAL)?;
+            self.receive_answers(POLL_INTERVAL)?;
         }
         self.exchange(true) // with thanks
     }
 
     fn send_question(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
-        let Some(ask) = self.sending.as_mut().and_then(|sending| sending.ask(now_ns)) else { return Ok(()) };
-        self.transport.send_control(&ask)
+        let Some(question) = self.run.as_mut().and_then(|run| run.next_question(now_ns)) else {
+            return Ok(());
+        };
+        self.transport.send_control(&question)
     }
 
     fn receive_answers(&mut self, patience: Duration) -> Result<(), Error> {
         let now_ns = self.now_ns();
-        if let Some(sending) = &mut self.sending {
+        if let Some(run) = &mut self.run {
             let refused = &mut self.refused;
             self.transport.receive(patience, &mut |datagram| {
                 *refused = false;
-                sending.handle(datagram, now_ns);
+                run.handle(datagram, now_ns);
             })?;
         }
         for error in self.transport.network_errors() {

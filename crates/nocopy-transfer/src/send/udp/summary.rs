@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use super::payload::Payload;
 use super::transmitter::DatagramTransmitter;
-use super::transport::Account;
+use super::transport::TransportReport;
 use crate::arguments::SendArguments;
 use crate::ledger::LedgerResult;
-use crate::processor::Use;
+use crate::processor::ProcessorUse;
 use crate::send::pacer::Pace;
 use crate::send::run::Run;
 use crate::send::summary::Rates;
-use crate::send::table::{asked, behind, rate};
+use crate::send::table::{behind, rate, requested};
 use crate::transfer::RunRow;
 use nocopy_report::quantity;
 use nocopy_report::summary::indented;
@@ -44,7 +44,7 @@ pub(super) struct Summary {
     evidence: LedgerResult,
     /// Errors reported by the network, and how often.
     errors: BTreeMap<String, u64>,
-    processor: Use,
+    processor: ProcessorUse,
     /// Whether the run ends without a count: by a time, or at the end of the input.
     #[serde(skip)]
     has_end: bool,
@@ -56,13 +56,13 @@ impl Summary {
         (target, address): (String, SocketAddr),
         transmitter: &mut DatagramTransmitter,
         (pace, run, ended): (Pace, &Run, Ended),
-        processor: Use,
+        processor: ProcessorUse,
     ) -> Self {
         let tally = transmitter.schedule.tally;
-        let Account { report, refused, ledger } = transmitter.session.transport.account();
-        let sending = transmitter.session.sending.as_ref();
-        let findings = sending.and_then(|sending| sending.findings());
-        let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
+        let TransportReport { report, refused, ledger } = transmitter.session.transport.report();
+        let sender_run = transmitter.session.run.as_ref();
+        let run_counts = sender_run.and_then(|run| run.run_counts());
+        let has_checksums = sender_run.is_some_and(|run| run.has_checksums());
         Self {
             target,
             address,
@@ -75,7 +75,7 @@ impl Summary {
             rates: Rates::new(&transmitter.schedule, pace, run.duration),
             refused: refused.values().sum(),
             refused_by: refused,
-            run: RunRow::new(sending.map(|sending| sending.sent()), findings, has_checksums),
+            run: RunRow::new(sender_run.map(|run| run.sent()), run_counts, has_checksums),
             evidence: ledger.into(),
             errors: transmitter.session.errors.clone(),
             processor,
@@ -120,16 +120,16 @@ impl nocopy_report::Summary for Summary {
             (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
             ("sent".to_owned(), sent),
         ];
-        match (&self.run.sent, &self.run.findings) {
+        match (&self.run.sent, &self.run.run_counts) {
             (None, _) => rows
                 .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             (Some(_), None) => {
                 rows.push(("received".into(), "not known: the receiver never answered".into()))
             }
-            (Some(_), Some(findings)) => rows.extend(findings.rows(self.run.has_checksums)),
+            (Some(_), Some(run_counts)) => rows.extend(run_counts.rows(self.run.has_checksums)),
         }
         rows.push(("rate".into(), rate(&self.rates)));
-        rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
+        rows.extend(requested(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
         rows.extend(behind(&self.rates));
         if self.refused > 0 {
             let causes: Vec<_> =

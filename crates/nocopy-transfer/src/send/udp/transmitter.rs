@@ -8,11 +8,11 @@ use super::session::Session;
 use super::transport::SendResult;
 use super::writer::DatagramWriter;
 use crate::Failure;
-use crate::send::queue::{Schedule, Step, Tally};
+use crate::send::queue::{Schedule, SendStep, Tally};
 use crate::send::transmitter::Transmitter;
 
 /// The interval of checks for answers of the receiver and errors of the network.
-const LOOK_NS: u64 = 5_000_000;
+const POLL_NS: u64 = 5_000_000;
 
 #[derive(Debug)]
 pub(super) struct DatagramTransmitter {
@@ -24,16 +24,16 @@ pub(super) struct DatagramTransmitter {
     pub shape: Shape,
     /// The most datagrams at a time.
     pub batch: usize,
-    pub look_ns: u64,
+    pub poll_ns: u64,
 }
 
 impl Transmitter for DatagramTransmitter {
-    fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
-        if now_ns >= self.look_ns {
-            self.look_ns = now_ns + LOOK_NS;
+    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
+        if now_ns >= self.poll_ns {
+            self.poll_ns = now_ns + POLL_NS;
             self.session.exchange(self.schedule.tally.packets > 0)?;
             if self.session.is_ended_by_receiver() {
-                return Ok(Step::Done);
+                return Ok(SendStep::Done);
             }
         }
         Ok(self.send(now_ns)?)
@@ -45,30 +45,30 @@ impl Transmitter for DatagramTransmitter {
 }
 
 impl DatagramTransmitter {
-    fn send(&mut self, now_ns: u64) -> Result<Step, Error> {
+    fn send(&mut self, now_ns: u64) -> Result<SendStep, Error> {
         let count = match self.due(now_ns) {
             (0, step) => return Ok(step),
             (count, _) => count,
         };
         let Self { session, schedule, payload, shape, path, .. } = self;
-        let (transport, sending) = session.parts();
-        let mut writer = DatagramWriter { payload, path, shape: *shape, sending, schedule };
+        let (transport, run) = session.parts();
+        let mut writer = DatagramWriter { payload, path, shape: *shape, run, schedule };
         let result = transport.send(&mut writer, count)?;
         let is_over = match result {
-            SendResult::Sent => return Ok(Step::Sent),
+            SendResult::Sent => return Ok(SendStep::Sent),
             SendResult::End => true,
             SendResult::NoRoom => schedule.is_over(now_ns),
             SendResult::Nothing => schedule.is_late(now_ns),
         };
         Ok(match result {
-            _ if is_over => Step::Done,
-            SendResult::NoRoom => Step::NoRoom,
-            _ => Step::Silence,
+            _ if is_over => SendStep::Done,
+            SendResult::NoRoom => SendStep::NoRoom,
+            _ => SendStep::Silence,
         })
     }
 
     /// How many datagrams may be sent now, at most one buffer of them; or the reason to wait.
-    fn due(&self, now_ns: u64) -> (usize, Step) {
+    fn due(&self, now_ns: u64) -> (usize, SendStep) {
         let mut trial = self.schedule.clone();
         for count in 0..self.batch {
             if let Some(step) = trial.reason_to_stop(0, now_ns) {
@@ -76,6 +76,6 @@ impl DatagramTransmitter {
             }
             trial.sent(self.shape.datagram_bytes, 1);
         }
-        (self.batch, Step::Sent)
+        (self.batch, SendStep::Sent)
     }
 }

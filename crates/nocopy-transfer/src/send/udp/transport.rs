@@ -30,12 +30,12 @@ pub(super) trait Transport: Debug {
     /// Waits for a limited time until the kernel has finished everything.
     fn drain(&mut self, patience: Duration) -> Result<(), Error>;
 
-    fn account(&mut self) -> Account;
+    fn report(&mut self) -> TransportReport;
 }
 
 /// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been
 /// sent: until then an error says what is wrong with the target.
-pub(super) fn goes_on(sender: &Sender, error: &io::Error) -> bool {
+pub(super) fn is_continuable(sender: &Sender, error: &io::Error) -> bool {
     is_passing(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
 }
 
@@ -61,7 +61,7 @@ pub(super) enum SendResult {
 }
 
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct TransportReport {
     /// The methods used, and why, in lines.
     pub report: Vec<String>,
     /// Datagrams that the kernel did not accept, except questions to the receiver, by cause: its error, or

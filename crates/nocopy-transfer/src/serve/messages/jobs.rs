@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nocopy::message::Peer;
 
-use super::greediest;
+use super::largest_user;
 use crate::serve::program::{Program, RunError};
 use nocopy_report::Interrupt;
 
@@ -38,7 +38,7 @@ impl Job {
     }
 }
 
-pub(super) struct Done {
+pub(super) struct RunResult {
     pub peer: Peer,
     pub call: u32,
     pub response: Result<Vec<u8>, RunError>,
@@ -65,12 +65,12 @@ impl Queue {
     /// its limit.
     fn next(&mut self) -> Option<Job> {
         let running = |job: &Job| self.running.get(&job.network).copied().unwrap_or(0);
-        let (place, runs) =
-            self.waiting.iter().map(running).enumerate().min_by_key(|(place, runs)| (*runs, *place))?;
+        let (index, runs) =
+            self.waiting.iter().map(running).enumerate().min_by_key(|(index, runs)| (*runs, *index))?;
         if runs >= RUNS_MAX_OF_NETWORK {
             return None;
         }
-        let job = self.waiting.remove(place)?;
+        let job = self.waiting.remove(index)?;
         self.cost -= job.cost();
         *self.running.entry(job.network).or_default() += 1;
         Some(job)
@@ -104,14 +104,14 @@ impl Jobs {
     }
 
     /// Runs the program for one request after the other, until there are no more.
-    pub(super) fn work(&self, program: &Program, done: &Sender<Done>, interrupt: &Interrupt) {
+    pub(super) fn work(&self, program: &Program, done: &Sender<RunResult>, interrupt: &Interrupt) {
         while let Some(Job { peer, network, call, request }) = self.wait() {
             if interrupt.came() {
                 return;
             }
             let response = program.run(&request, interrupt);
             self.ended(network);
-            if done.send(Done { peer, call, response }).is_err() {
+            if done.send(RunResult { peer, call, response }).is_err() {
                 return;
             }
         }
@@ -119,15 +119,15 @@ impl Jobs {
 }
 
 /// The server's end. When it is dropped, no more programs are started.
-pub(super) struct Runs<'a> {
+pub(super) struct RunQueue<'a> {
     jobs: &'a Jobs,
-    responses: Receiver<Done>,
+    responses: Receiver<RunResult>,
     /// Number of waiting and running requests for each peer that has some.
     of_peers: HashMap<Peer, usize>,
 }
 
-impl<'a> Runs<'a> {
-    pub(super) fn new(jobs: &'a Jobs, responses: Receiver<Done>) -> Self {
+impl<'a> RunQueue<'a> {
+    pub(super) fn new(jobs: &'a Jobs, responses: Receiver<RunResult>) -> Self {
         Self { jobs, responses, of_peers: HashMap::new() }
     }
 
@@ -142,15 +142,15 @@ impl<'a> Runs<'a> {
 
     /// If too many requests wait, the peer whose requests count most in bytes, in the network whose requests
     /// do.
-    pub(super) fn surplus(&self) -> Option<Peer> {
+    pub(super) fn peer_over_limit(&self) -> Option<Peer> {
         let queue = self.jobs.queue();
         let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));
-        if queue.cost > WAITING_BYTES_MAX { greediest(uses) } else { None }
+        if queue.cost > WAITING_BYTES_MAX { largest_user(uses) } else { None }
     }
 
     /// Discards the waiting requests of a peer; returns how many those were.
     pub(super) fn forget(&mut self, peer: Peer) -> usize {
-        if !self.is_waited_for_by(peer) {
+        if !self.has_requests_of(peer) {
             return 0;
         }
         let mut queue = self.jobs.queue();
@@ -163,13 +163,13 @@ impl<'a> Runs<'a> {
         count
     }
 
-    pub(super) fn take_done(&mut self) -> Option<Done> {
+    pub(super) fn try_next(&mut self) -> Option<RunResult> {
         let done = self.responses.try_recv().ok()?;
         subtract(&mut self.of_peers, done.peer, 1);
         Some(done)
     }
 
-    pub(super) fn is_waited_for_by(&self, peer: Peer) -> bool {
+    pub(super) fn has_requests_of(&self, peer: Peer) -> bool {
         self.of_peers.contains_key(&peer)
     }
 
@@ -178,7 +178,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-impl Drop for Runs<'_> {
+impl Drop for RunQueue<'_> {
     fn drop(&mut self) {
         self.jobs.queue().is_closed = true;
         self.jobs.changed.notify_all();
@@ -217,28 +217,28 @@ mod tests {
     }
 
     /// The peers whose requests would be started, in order.
-    fn begun(jobs: &Jobs) -> Vec<Peer> {
+    fn started_peers(jobs: &Jobs) -> Vec<Peer> {
         std::iter::from_fn(|| jobs.queue().next()).map(|job| job.peer).collect()
     }
 
     #[test]
-    fn networks_take_turns_and_one_leaves_a_place() {
+    fn networks_take_turns_and_none_uses_all_runs() {
         let [one, same, other] = peers();
         let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
-        let mut runs = Runs::new(&jobs, responses);
+        let mut runs = RunQueue::new(&jobs, responses);
         for peer in [one, one, one, same] {
             runs.start(job(peer, ONE, 0));
         }
         runs.start(job(other, OTHER, 0));
-        assert_eq!(begun(&jobs), [one, other, one, one, same]);
+        assert_eq!(started_peers(&jobs), [one, other, one, one, same]);
         for _ in 0..RUNS_MAX {
             runs.start(job(one, ONE, 0));
         }
-        assert_eq!(begun(&jobs), [one; 3], "it has seven of eight places");
+        assert_eq!(started_peers(&jobs), [one; 3], "it has seven of eight places");
         runs.start(job(other, OTHER, 0));
-        assert_eq!(begun(&jobs), [other]);
+        assert_eq!(started_peers(&jobs), [other]);
         jobs.ended(ONE);
-        assert_eq!(begun(&jobs), [one]);
+        assert_eq!(started_peers(&jobs), [one]);
     }
 
     /// Waiting requests do not exceed their limit of memory.
@@ -247,19 +247,19 @@ mod tests {
         for bytes in [0, 16 << 20] {
             let [few, greedy, other] = peers();
             let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
-            let mut runs = Runs::new(&jobs, responses);
+            let mut runs = RunQueue::new(&jobs, responses);
             let most = WAITING_MAX.min(WAITING_BYTES_MAX / bytes.max(1));
             runs.start(job(other, OTHER, bytes));
             for _ in 1..most {
                 runs.start(job(greedy, ONE, bytes));
             }
-            assert_eq!(runs.surplus(), None);
+            assert_eq!(runs.peer_over_limit(), None);
             runs.start(job(few, ONE, bytes));
-            assert_eq!(runs.surplus(), Some(greedy), "and not the last one");
+            assert_eq!(runs.peer_over_limit(), Some(greedy), "and not the last one");
             assert_eq!((runs.forget(greedy), runs.forget(greedy)), (most - 1, 0));
-            assert_eq!(runs.surplus(), None);
-            assert!(!runs.is_waited_for_by(greedy) && runs.is_waited_for_by(few));
-            assert_eq!(begun(&jobs), [other, few]);
+            assert_eq!(runs.peer_over_limit(), None);
+            assert!(!runs.has_requests_of(greedy) && runs.has_requests_of(few));
+            assert_eq!(started_peers(&jobs), [other, few]);
         }
     }
 
@@ -267,12 +267,12 @@ mod tests {
     fn requests_are_counted_over_all_connections_of_a_network() {
         let [honest, rest @ ..] = peers::<9>();
         let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
-        let mut runs = Runs::new(&jobs, responses);
+        let mut runs = RunQueue::new(&jobs, responses);
         for _ in 0..WAITING_MAX / 8 {
             runs.start(job(honest, OTHER, 0));
             rest[1..].iter().for_each(|peer| runs.start(job(*peer, ONE, 0)));
         }
         runs.start(job(rest[0], OTHER, 0));
-        assert!(runs.surplus().is_some_and(|surplus| rest[1..].contains(&surplus)));
+        assert!(runs.peer_over_limit().is_some_and(|peer_over_limit| rest[1..].contains(&peer_over_limit)));
     }
 }

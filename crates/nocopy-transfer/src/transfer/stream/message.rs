@@ -11,7 +11,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, Control, Kind, Packet};
+use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, Control, Packet, PacketKind};
 
 pub(super) const STREAMS_MAX: u32 = 64;
 
@@ -45,7 +45,7 @@ impl Count {
     }
 
     /// A count of no bytes, with a checksum or without.
-    pub(crate) fn nothing(has_checksum: bool) -> Self {
+    pub(crate) fn empty(has_checksum: bool) -> Self {
         Self { bytes: 0, crc32c: has_checksum.then_some(0) }
     }
 
@@ -67,7 +67,7 @@ pub(crate) struct Head {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct Question {
     pub run: u64,
     /// The number of connections for data: from 1 to [`STREAMS_MAX`].
     pub streams: u32,
@@ -84,7 +84,7 @@ pub(crate) enum Refusal {
     /// It has a run already.
     Busy,
     /// There are several connections, and the offsets of their bytes are not known.
-    NoPlaces,
+    NoRanges,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,15 +96,15 @@ pub(crate) struct Answer {
     pub verify: bool,
 }
 
-pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; CONTROL_BYTES] {
+pub(crate) fn refuse(question: &Question, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
-    Answer { run: ask.run, refusal: Some(why), received, last: true, verify: false }.emit()
+    Answer { run: question.run, refusal: Some(why), received, last: true, verify: false }.emit()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Head(Head),
-    Ask(Ask),
+    Question(Question),
     Answer(Answer),
 }
 
@@ -122,10 +122,10 @@ impl Message {
 
     fn of(control: &Control) -> Option<Self> {
         match control.kind {
-            Kind::Head => Head::of(control).map(Self::Head),
-            Kind::Question => Ask::of(control).map(Self::Ask),
-            Kind::Answer => Answer::of(control).map(Self::Answer),
-            Kind::Data => None,
+            PacketKind::Head => Head::of(control).map(Self::Head),
+            PacketKind::Question => Question::of(control).map(Self::Question),
+            PacketKind::Answer => Answer::of(control).map(Self::Answer),
+            PacketKind::Data => None,
         }
     }
 }
@@ -165,11 +165,11 @@ impl Head {
         let Self { run, number, streams, offset, length } = *self;
         let counts = Count { bytes: length.unwrap_or(0), crc32c: None }.counts(streams);
         let (number, has_length) = (number.into(), length.is_some());
-        Control { number, offset, has_length, counts, ..Control::new(Kind::Head, run) }.emit()
+        Control { number, offset, has_length, counts, ..Control::new(PacketKind::Head, run) }.emit()
     }
 }
 
-impl Ask {
+impl Question {
     fn of(control: &Control) -> Option<Self> {
         let Control { run, number, offset, last, thanks, verify, has_length, counts, .. } = *control;
         let (streams, total) = (streams(counts[0])?, known(offset, has_length)?);
@@ -181,7 +181,7 @@ impl Ask {
         let Self { run, streams, total, sent, last, thanks, verify } = *self;
         let (offset, has_length) = (total.unwrap_or(0), total.is_some());
         let counts = sent.counts(streams);
-        let question = Control::new(Kind::Question, run);
+        let question = Control::new(PacketKind::Question, run);
         Control { offset, has_length, last, thanks, verify, counts, ..question }.emit()
     }
 }
@@ -192,7 +192,7 @@ impl Answer {
         let refusal = match number {
             0 => None,
             1 => Some(Refusal::Busy),
-            2 => Some(Refusal::NoPlaces),
+            2 => Some(Refusal::NoRanges),
             _ => return None,
         };
         let received = Count::of(control)?;
@@ -204,10 +204,10 @@ impl Answer {
         let number = match refusal {
             None => 0,
             Some(Refusal::Busy) => 1,
-            Some(Refusal::NoPlaces) => 2,
+            Some(Refusal::NoRanges) => 2,
         };
         let counts = received.counts(0);
-        Control { number, last, verify, counts, ..Control::new(Kind::Answer, run) }.emit()
+        Control { number, last, verify, counts, ..Control::new(PacketKind::Answer, run) }.emit()
     }
 }
 
@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_nonsense() {
+    fn impossible_messages_are_malformed() {
         let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
         for wrong in [
             Head { number: 1, ..head },
@@ -262,9 +262,9 @@ pub(super) mod tests {
             assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
         }
         let one_stream = [1, 0, 0, 0, 0, 0, 0, 0];
-        let head = Control { counts: one_stream, ..Control::new(Kind::Head, 1) };
-        let question = Control { counts: one_stream, ..Control::new(Kind::Question, 1) };
-        let answer = Control::new(Kind::Answer, 1);
+        let head = Control { counts: one_stream, ..Control::new(PacketKind::Head, 1) };
+        let question = Control { counts: one_stream, ..Control::new(PacketKind::Question, 1) };
+        let answer = Control::new(PacketKind::Answer, 1);
         for wrong in [
             Control { counts: [1, 7, 0, 0, 0, 0, 0, 0], ..head },
             Control { counts: [1, 0, 1, 0, 0, 0, 0, 0], ..head },
@@ -288,11 +288,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_checksum_of_all_is_that_of_its_parts() {
+    fn checksums_of_parts_combine_to_that_of_the_whole() {
         let bytes = b"123456789";
-        for place in 0..=bytes.len() {
-            let [first, second] = [&bytes[..place], &bytes[place..]].map(|part| {
-                let mut count = Count::nothing(true);
+        for split in 0..=bytes.len() {
+            let [first, second] = [&bytes[..split], &bytes[split..]].map(|part| {
+                let mut count = Count::empty(true);
                 count.add(part);
                 count
             });
@@ -300,9 +300,9 @@ pub(super) mod tests {
             assert_eq!(
                 (whole.bytes, whole.crc32c),
                 (9, Some(0xe306_9283)),
-                "RFC 3720's polynomial, at {place}"
+                "RFC 3720's polynomial, at {split}"
             );
-            assert_eq!(first.then(Count::nothing(false)).crc32c, None);
+            assert_eq!(first.then(Count::empty(false)).crc32c, None);
         }
         let json = serde_json::to_string(&Count { bytes: 1, crc32c: Some(10) }).unwrap();
         assert_eq!(json, r#"{"bytes":1,"crc32c":"0000000a"}"#);
@@ -311,7 +311,7 @@ pub(super) mod tests {
     proptest! {
         /// Without a panic, in any pieces, also with a valid beginning and checksum.
         #[test]
-        fn any_bytes_are_taken(
+        fn any_bytes_are_parsed_without_panic(
             bytes in proptest::collection::vec(any::<u8>(), CONTROL_BYTES), ours: bool, pieces in 1..110_usize,
         ) {
             let mut message = bytes;
@@ -333,16 +333,16 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn emitted_messages_are_parsed_back(
             run: u64, number in 0..STREAMS_MAX, offset in 0..NUMBER_MAX, total in proptest::option::of(0..NUMBER_MAX),
             bytes in 0..NUMBER_MAX, crc in proptest::option::of(any::<u32>()), last: bool, thanks: bool,
         ) {
             let head = Head { run, number, streams: STREAMS_MAX, offset, length: total };
             prop_assert_eq!(read(&head.emit()), Ok(Message::Head(head)));
             let (count, verify) = (Count { bytes, crc32c: crc }, crc.is_some());
-            let ask = Ask { run, streams: number + 1, total, sent: count, last, thanks, verify };
-            prop_assert_eq!(read(&ask.emit()), Ok(Message::Ask(ask)));
-            for refusal in [None, Some(Refusal::Busy), Some(Refusal::NoPlaces)] {
+            let question = Question { run, streams: number + 1, total, sent: count, last, thanks, verify };
+            prop_assert_eq!(read(&question.emit()), Ok(Message::Question(question)));
+            for refusal in [None, Some(Refusal::Busy), Some(Refusal::NoRanges)] {
                 let answer = Answer { run, refusal, received: count, last, verify };
                 prop_assert_eq!(read(&answer.emit()), Ok(Message::Answer(answer)));
             }

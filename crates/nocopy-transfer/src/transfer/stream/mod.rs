@@ -1,5 +1,5 @@
 //! The protocol between `nocopy send tcp://…` and `nocopy recv tcp://…` (docs/recv.md), without sockets and
-//! clocks: bytes and times in, messages and findings out.
+//! clocks: bytes and times in, messages and counts out.
 //!
 //! One connection is for *control*: the sender asks, the receiver answers, from before the first byte to
 //! after the last. The others carry *data*: a header, then unchanged bytes, to the end of the connection. So
@@ -10,14 +10,14 @@
 //! or a sender that waits for its pipe, still answers. For a pipe the next stream is read when the previous
 //! one has ended; until then flow control stops the others.
 
-mod answering;
-mod asking;
 mod message;
-mod places;
+mod ranges;
+mod receiver_control;
 mod report;
+mod sender_control;
 
-pub(crate) use answering::Answering;
-pub(crate) use asking::{Asking, State};
 pub(crate) use message::{Count, Head, Malformed, Message, MessageBuffer, Refusal, refuse};
-pub(crate) use places::{Places, cut};
-pub(crate) use report::Findings;
+pub(crate) use ranges::{StreamRanges, split};
+pub(crate) use receiver_control::ReceiverControl;
+pub(crate) use report::RunCounts;
+pub(crate) use sender_control::{ControlState, SenderControl};

@@ -6,7 +6,7 @@ use super::message::Count;
 
 /// Counts of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Findings {
+pub(crate) struct RunCounts {
     /// The announced total, if it was known at the beginning.
     pub total: Option<u64>,
     /// The sender's count, once it is done.
@@ -19,7 +19,7 @@ pub(crate) struct Findings {
 }
 
 /// The fields of the summaries of both ends.
-impl Serialize for Findings {
+impl Serialize for RunCounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields {
@@ -40,7 +40,7 @@ impl Serialize for Findings {
     }
 }
 
-impl Findings {
+impl RunCounts {
     /// Bytes that were sent and did not arrive. `None`: not known.
     pub(crate) fn missing(&self) -> Option<u64> {
         let (sent, received) = self.sent.zip(self.received).filter(|_| self.is_final && self.is_whole)?;
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_was_counted() {
-        let good = Findings {
+    fn counts_are_reported_as_they_are() {
+        let good = RunCounts {
             total: Some(10),
             sent: count(10, 5),
             received: count(10, 5),
@@ -127,27 +127,27 @@ mod tests {
         };
         assert!(good.are_good());
         assert_eq!((good.verified(), good.missing()), (Some(true), Some(0)));
-        let changed = Findings { received: count(10, 6), ..good };
+        let changed = RunCounts { received: count(10, 6), ..good };
         assert!(!changed.are_good() && changed.verified() == Some(false));
         assert!(changed.rows(true)[1].1.contains("NO: CRC32C 00000005"), "{:?}", changed.rows(true));
-        let short = Findings { received: count(8, 5), ..good };
+        let short = RunCounts { received: count(8, 5), ..good };
         assert_eq!((short.verified(), short.missing(), short.are_good()), (Some(false), Some(2), false));
         assert!(short.rows(false)[0].1.contains("8 bytes of 10"));
-        let more = Findings { total: None, received: count(11, 5), ..good };
+        let more = RunCounts { total: None, received: count(11, 5), ..good };
         assert!(!more.are_good() && more.verified() == Some(false));
     }
 
     #[test]
-    fn what_is_not_known_is_not_claimed() {
+    fn unknown_counts_are_not_reported() {
         let broken =
-            Findings { total: None, sent: None, received: count(8, 1), is_final: false, is_whole: true };
+            RunCounts { total: None, sent: None, received: count(8, 1), is_final: false, is_whole: true };
         assert_eq!((broken.verified(), broken.missing(), broken.are_good()), (None, None, false));
         let fields = serde_json::json!({"received": {"bytes": 8, "crc32c": "00000001"}, "final": false});
         assert_eq!(serde_json::to_value(broken).unwrap(), fields);
-        let enough = Findings { sent: count(9, 1), is_final: true, is_whole: false, ..broken };
+        let enough = RunCounts { sent: count(9, 1), is_final: true, is_whole: false, ..broken };
         assert_eq!((enough.verified(), enough.missing(), enough.are_good()), (None, None, true));
         assert!(enough.rows(true)[1].1.contains("not known"));
-        assert!(!Findings { received: count(10, 1), ..enough }.are_good(), "more than was sent");
-        assert!(!Findings { total: Some(9), ..enough }.are_good(), "a file that is not whole");
+        assert!(!RunCounts { received: count(10, 1), ..enough }.are_good(), "more than was sent");
+        assert!(!RunCounts { total: Some(9), ..enough }.are_good(), "a file that is not whole");
     }
 }

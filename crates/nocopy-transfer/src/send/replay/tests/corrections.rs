@@ -133,7 +133,7 @@ fn every_checksum_is_corrected_behind_every_header() {
 }
 
 #[test]
-fn the_destination_is_that_of_the_end_of_the_way() {
+fn the_checksum_covers_the_final_destination() {
     let last = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
     let IpAddresses::V6 { source, destination } = sources()[1] else { unreachable!() };
     for (kind, left, addresses, end) in [
@@ -155,7 +155,7 @@ fn the_destination_is_that_of_the_end_of_the_way() {
 
 /// Of TCP and UDP; ICMP has no pseudo header.
 #[test]
-fn the_destination_is_that_of_the_end_of_a_source_route() {
+fn the_checksum_covers_the_end_of_a_source_route() {
     let IpAddresses::V4 { source, destination } = sources()[0] else { unreachable!() };
     let last = Ipv4Addr::new(198, 51, 100, 9);
     for (options, end) in [
@@ -177,7 +177,7 @@ fn the_destination_is_that_of_the_end_of_a_source_route() {
 }
 
 #[test]
-fn a_routing_header_without_sense_is_left_alone() {
+fn an_invalid_routing_header_is_not_changed() {
     for (kind, units, left) in [(0, 0, 1), (0, 1, 1), (2, 0, 1), (4, 0, 1), (3, 2, 1), (253, 2, 1)] {
         let routing = [UDP, units, kind, left, 0, 0, 0, 0];
         let payload = [&routing[..], &[0; 16][..8 * usize::from(units)], &segment(UDP)].concat();
@@ -187,7 +187,7 @@ fn a_routing_header_without_sense_is_left_alone() {
 }
 
 #[test]
-fn a_udp_checksum_of_zero_stays_and_is_never_made() {
+fn a_zero_udp_checksum_stays_and_is_never_produced() {
     let [v4, _] = sources();
     let mut without = segment(UDP);
     without[6..8].fill(0);
@@ -204,7 +204,7 @@ fn a_udp_checksum_of_zero_stays_and_is_never_made() {
 }
 
 #[test]
-fn fragments_and_incomplete_packets_are_left_alone() {
+fn fragments_and_incomplete_packets_are_not_changed() {
     for fragment in [0x2000, 0x0003, 0x2003] {
         let part = frame(&[8, 0], &ipv4_packet(&[], fragment, UDP, &segment(UDP)));
         let right = expected(part.clone(), Some(14..34), None);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A file in a format given by its numbers: `lengths_swapped` as before version 2.3.
-struct Old {
+struct PcapVariant {
     magic: u32,
     version: [u16; 2],
     link_type: u32,
@@ -12,7 +12,7 @@ struct Old {
     lengths_swapped: bool,
 }
 
-const USUAL: Old = Old {
+const STANDARD: PcapVariant = PcapVariant {
     magic: 0xa1b2_c3d4,
     version: [2, 4],
     link_type: 1,
@@ -21,7 +21,7 @@ const USUAL: Old = Old {
     lengths_swapped: false,
 };
 
-impl Old {
+impl PcapVariant {
     fn file(&self, order: Order, packets: &[Packet], ns_per_fraction: u64) -> Vec<u8> {
         let mut file = order.u32(self.magic).to_vec();
         file.extend(self.version.map(|number| order.u16(number)).as_flattened());
@@ -46,24 +46,24 @@ impl Old {
 }
 
 #[test]
-fn every_relative_of_pcap_is_read() {
+fn every_variant_of_pcap_is_read() {
     let mut packets = packets(20);
     packets[3].cut_bytes = 70;
     for (name, old, ns_per_fraction) in [
-        ("nanoseconds", Old { magic: 0xa1b2_3c4d, ..USUAL }, 1),
-        ("Navtel", Old { magic: 0xa12b_3c4d, ..USUAL }, 1),
-        ("patched", Old { magic: 0xa1b2_cd34, record_bytes: 24, ..USUAL }, 1000),
-        ("patched, earlier", Old { magic: 0xa1b2_cd34, record_bytes: 28, ..USUAL }, 1000),
-        ("patched, later", Old { record_bytes: 24, ..USUAL }, 1000),
-        ("Nokia", Old { record_bytes: 20, ..USUAL }, 1000),
-        ("Ixia's hardware", Old { magic: 0x1c00_01ac, header_bytes: 28, ..USUAL }, 1000),
-        ("Ixia's software", Old { magic: 0x1c00_01ab, header_bytes: 28, ..USUAL }, 1000),
-        ("AIX", Old { version: [2, 2], link_type: 6, lengths_swapped: true, ..USUAL }, 1),
-        ("2.0", Old { version: [2, 0], lengths_swapped: true, ..USUAL }, 1000),
-        ("2.2", Old { version: [2, 2], lengths_swapped: true, ..USUAL }, 1000),
-        ("2.3", Old { version: [2, 3], ..USUAL }, 1000),
-        ("2.3, swapped", Old { version: [2, 3], lengths_swapped: true, ..USUAL }, 1000),
-        ("DG/UX", Old { version: [543, 0], lengths_swapped: true, ..USUAL }, 1000),
+        ("nanoseconds", PcapVariant { magic: 0xa1b2_3c4d, ..STANDARD }, 1),
+        ("Navtel", PcapVariant { magic: 0xa12b_3c4d, ..STANDARD }, 1),
+        ("patched", PcapVariant { magic: 0xa1b2_cd34, record_bytes: 24, ..STANDARD }, 1000),
+        ("patched, earlier", PcapVariant { magic: 0xa1b2_cd34, record_bytes: 28, ..STANDARD }, 1000),
+        ("patched, later", PcapVariant { record_bytes: 24, ..STANDARD }, 1000),
+        ("Nokia", PcapVariant { record_bytes: 20, ..STANDARD }, 1000),
+        ("Ixia's hardware", PcapVariant { magic: 0x1c00_01ac, header_bytes: 28, ..STANDARD }, 1000),
+        ("Ixia's software", PcapVariant { magic: 0x1c00_01ab, header_bytes: 28, ..STANDARD }, 1000),
+        ("AIX", PcapVariant { version: [2, 2], link_type: 6, lengths_swapped: true, ..STANDARD }, 1),
+        ("2.0", PcapVariant { version: [2, 0], lengths_swapped: true, ..STANDARD }, 1000),
+        ("2.2", PcapVariant { version: [2, 2], lengths_swapped: true, ..STANDARD }, 1000),
+        ("2.3", PcapVariant { version: [2, 3], ..STANDARD }, 1000),
+        ("2.3, swapped", PcapVariant { version: [2, 3], lengths_swapped: true, ..STANDARD }, 1000),
+        ("DG/UX", PcapVariant { version: [543, 0], lengths_swapped: true, ..STANDARD }, 1000),
     ] {
         for big_endian in [false, true] {
             let file = old.file(Order { big_endian }, &packets, ns_per_fraction);
@@ -103,7 +103,7 @@ fn the_obsolete_packet_block_is_read() {
 fn a_section_of_another_version_is_refused() {
     let mut file = pcapng(false, &[ETHERNET], &packets(1));
     file[12] = 2;
-    assert!(said(&file).contains("its section is of another version than 1"), "{}", said(&file));
+    assert!(error_text(&file).contains("its section is of another version than 1"), "{}", error_text(&file));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn packets_of_other_links_are_counted_by_name() {
     let file = pcapng(true, &[wireless, ETHERNET, unknown], &packets);
     let mut playback = playback(Cursor::new(&file), Rounds::Times(2)).unwrap();
     let mut sent = 0;
-    while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
+    while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
         let mut frame = vec![0; upcoming.bytes];
         playback.write(&mut frame);
         assert_eq!(frame, packets[1 + 3 * (sent % 3)].bytes);

@@ -3,23 +3,24 @@
 use super::*;
 use crate::send::replay::framing::Unsendable;
 
-const OWN: [u8; 6] = STATIONS.own.0;
-const ABSENT: [u8; 6] = STATIONS.absent.0;
+const OWN: [u8; 6] = ADDRESSES.own.0;
+const ABSENT: [u8; 6] = ADDRESSES.absent.0;
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
 const IPV4: [u8; 2] = [8, 0];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// The only frame of a file with one packet, or why there is none.
-fn framed(link_type: u32, packet: &[u8], stations: Stations) -> Result<Vec<u8>, Unsendable> {
+fn framed(link_type: u32, packet: &[u8], addresses: MacAddresses) -> Result<Vec<u8>, Unsendable> {
     let packet = Packet::new(SECOND_NS, packet.to_vec());
-    let playing = Playing { rounds: Rounds::Times(1), gap_max: GAP_MAX, stations, fix_checksums: false };
+    let settings =
+        PlaybackSettings { rounds: Rounds::Times(1), gap_max: GAP_MAX, addresses, fix_checksums: false };
     let file = pcapng(
         false,
         &[Interface { link_type: link_type as u16, ..ETHERNET }, ETHERNET],
         &[packet, Packet { interface: 1, ..packets(1).remove(0) }],
     );
-    let mut playback = Playback::new(Cursor::new(file), playing, || true).unwrap();
-    let Ahead::Packet(upcoming) = playback.ahead().unwrap() else { panic!("no packet") };
+    let mut playback = Playback::new(Cursor::new(file), settings, || true).unwrap();
+    let SourceState::Packet(upcoming) = playback.peek().unwrap() else { panic!("no packet") };
     let mut frame = vec![0; upcoming.bytes];
     playback.write(&mut frame);
     match playback.unsendable().first_key_value() {
@@ -67,7 +68,7 @@ fn ip_packets_get_an_ethernet_header() {
     ] {
         let expected = frame(ABSENT, OWN, ether_type, packet);
         assert_eq!(
-            framed(link_type, &[head, packet].concat(), STATIONS),
+            framed(link_type, &[head, packet].concat(), ADDRESSES),
             Ok(expected),
             "{link_type} {head:?}"
         );
@@ -91,7 +92,7 @@ fn linux_headers_become_ethernet_headers() {
             (cooked(1, &SENDER, 4, &payload), frame(ABSENT, SENDER, [0, 50], &payload)),
             (cooked(1, &SENDER, 0x0800, &[]), frame(ABSENT, SENDER, IPV4, &[])),
         ] {
-            assert_eq!(framed(link_type, &packet, STATIONS), Ok(expected), "{link_type}");
+            assert_eq!(framed(link_type, &packet, ADDRESSES), Ok(expected), "{link_type}");
         }
         for (packet, expected) in [
             (cooked(280, &[], 0x000c, &payload), Unsendable::NoEtherType), // CAN
@@ -99,13 +100,13 @@ fn linux_headers_become_ethernet_headers() {
             (cooked(1, &SENDER, 4, &[0; 1536]), Unsendable::NoEtherType),
             (cooked(1, &SENDER, 0x0800, &[])[..15].to_vec(), Unsendable::TooShort),
         ] {
-            assert_eq!(framed(link_type, &packet, STATIONS), Err(expected), "{link_type}");
+            assert_eq!(framed(link_type, &packet, ADDRESSES), Err(expected), "{link_type}");
         }
     }
 }
 
 #[test]
-fn what_no_frame_can_be_made_of_is_counted() {
+fn packets_that_cannot_become_frames_are_counted() {
     for (link_type, packet, expected) in [
         (101, &[][..], Unsendable::TooShort),
         (101, &[0x15, 0], Unsendable::NoEtherType),
@@ -113,23 +114,26 @@ fn what_no_frame_can_be_made_of_is_counted() {
         (0, &[7, 0, 0, 0], Unsendable::NoEtherType),
         (105, &[0; 60], Unsendable::LinkType(105)),
     ] {
-        assert_eq!(framed(link_type, packet, STATIONS), Err(expected), "{link_type}");
+        assert_eq!(framed(link_type, packet, ADDRESSES), Err(expected), "{link_type}");
     }
 }
 
 #[test]
 fn given_addresses_replace_the_recorded_ones() {
     let (source, destination) = ([2, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2]);
-    let stations =
-        Stations { source: Some(MacAddress(source)), destination: Some(MacAddress(destination)), ..STATIONS };
+    let addresses = MacAddresses {
+        source: Some(MacAddress(source)),
+        destination: Some(MacAddress(destination)),
+        ..ADDRESSES
+    };
     let payload = [5; 50];
     let ethernet = frame([9; 6], [8; 6], IPV4, &payload);
     let expected = frame(destination, source, IPV4, &payload);
-    assert_eq!(framed(1, &ethernet, stations), Ok(expected.clone()));
-    assert_eq!(framed(113, &sll(1, &SENDER, 0x0800, &payload), stations), Ok(expected));
-    let only_source = Stations { destination: None, ..stations };
+    assert_eq!(framed(1, &ethernet, addresses), Ok(expected.clone()));
+    assert_eq!(framed(113, &sll(1, &SENDER, 0x0800, &payload), addresses), Ok(expected));
+    let only_source = MacAddresses { destination: None, ..addresses };
     assert_eq!(framed(1, &ethernet, only_source), Ok(frame([9; 6], source, IPV4, &payload)));
     for bytes in 0..14 {
-        assert_eq!(framed(1, &ethernet[..bytes], stations).unwrap().len(), bytes, "not sent, but not amiss");
+        assert_eq!(framed(1, &ethernet[..bytes], addresses).unwrap().len(), bytes, "not sent, but not amiss");
     }
 }

@@ -1,0 +1,98 @@
+//! Passes a filter from the control of a capture to its reader.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::Filter;
+use crate::report::FilterPlace;
+use crate::timed_wait::{lock_within, try_lock};
+
+/// How long another call that sets a filter may take.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+const BUSY: &str = "filter: not set; another call is setting one, or was left while it did; wait for it, or open the handle anew";
+
+/// The latest filter, and where it runs.
+#[derive(Debug, Default)]
+pub(super) struct FilterSlot {
+    current: Mutex<Option<PlacedFilter>>,
+    changes: AtomicU32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct PlacedFilter {
+    pub(super) filter: Filter,
+    pub(super) place: FilterPlace,
+}
+
+/// The number of the last change that a reader has seen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FilterVersion(u32);
+
+impl FilterSlot {
+    /// Sets a filter: `put` installs it, given the place of the previous one, and returns where it runs.
+    /// Errors: those of `put`; the filter before stays, at the place that `put` left in place of its own.
+    pub(super) fn set(
+        &self,
+        filter: Filter,
+        put: impl FnOnce(&Filter, Option<&mut FilterPlace>) -> Result<FilterPlace, String>,
+    ) -> Result<FilterPlace, String> {
+        // Locked until the reader may see it: of two threads that set filters at once, one would otherwise
+        // leave its filter in the kernel and the other one its own here.
+        let mut current = lock_within(&self.current, LOCK_TIMEOUT).ok_or(BUSY)?;
+        let placed = put(&filter, current.as_mut().map(|before| &mut before.place));
+        if let Ok(place) = &placed {
+            *current = Some(PlacedFilter { filter, place: place.clone() });
+        }
+        // Release: pairs with the acquire in `is_newer`.
+        self.changes.fetch_add(1, Ordering::Release);
+        placed
+    }
+
+    /// Whether the setting changed since the reader last looked.
+    #[inline]
+    pub(super) fn is_newer(&self, version: FilterVersion) -> bool {
+        // Acquire: pairs with the release in `set`.
+        self.changes.load(Ordering::Acquire) != version.0
+    }
+
+    /// The setting; `version` then records that the reader knows it. A reader does not wait: while a call
+    /// sets a filter it looks again later.
+    pub(super) fn read(&self, version: &mut FilterVersion) -> Option<PlacedFilter> {
+        let current = try_lock(&self.current)?;
+        *version = FilterVersion(self.changes.load(Ordering::Relaxed)); // written under the lock
+        current.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::filter::reject_all;
+
+    #[test]
+    fn a_lock_that_is_never_released_is_an_error() {
+        let filter_slot = FilterSlot::default();
+        std::mem::forget(filter_slot.current.lock());
+        let filter = Filter { program: reject_all(), long: None };
+        let set = filter_slot.set(filter, |_, _| Ok(FilterPlace::Socket));
+        assert_eq!(set.err().as_deref(), Some(BUSY));
+    }
+
+    #[test]
+    fn a_failed_change_still_shows_where_the_old_filter_runs() {
+        let (filter_slot, mut version) = (FilterSlot::default(), FilterVersion::default());
+        let filter = || Filter { program: reject_all(), long: None };
+        filter_slot.set(filter(), |_, _| Ok(FilterPlace::Xdp)).unwrap();
+        assert_eq!(filter_slot.read(&mut version).unwrap().place, FilterPlace::Xdp);
+        let here = FilterPlace::UserSpace { why: "a test".into() };
+        let moves = |_: &Filter, before: Option<&mut FilterPlace>| {
+            *before.unwrap() = here.clone();
+            Err("not set".to_owned())
+        };
+        assert_eq!(filter_slot.set(filter(), moves), Err("not set".to_owned()));
+        assert!(filter_slot.is_newer(version));
+        assert_eq!(filter_slot.read(&mut version).unwrap().place, here);
+    }
+}

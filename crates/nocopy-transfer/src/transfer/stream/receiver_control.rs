@@ -1,0 +1,198 @@
+//! The receiver's end of the control connection.
+
+use std::time::Duration;
+
+use super::super::wire::CONTROL_BYTES;
+use super::message::{Answer, Count, Malformed, Message, Question};
+use super::report::RunCounts;
+
+/// How long to wait for thanks, which need not arrive.
+const THANKS_NS: u64 = 1_000_000_000;
+
+#[derive(Debug)]
+pub(crate) struct ReceiverControl {
+    run: u64,
+    total: Option<u64>,
+    verify: bool,
+    idle_ns: u64,
+    question_ns: u64,
+    must_answer: bool,
+    /// The sender's total, once it has reported it.
+    sent: Option<Count>,
+    /// Whether everything was counted up to the sender's end.
+    is_whole: bool,
+    /// The last answer, and when it was given.
+    last: Option<(Count, u64)>,
+    /// No more messages will arrive: thanks, the end of the connection, or a malformed message came.
+    is_over: bool,
+}
+
+impl ReceiverControl {
+    /// Begins with the sender's first question. `verify`: this end asks for checksums.
+    pub(crate) fn new(question: &Question, verify: bool, idle: Duration, now_ns: u64) -> Self {
+        let mut control = Self {
+            run: question.run,
+            total: question.total,
+            verify: verify || question.verify,
+            idle_ns: u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX),
+            question_ns: now_ns,
+            must_answer: false,
+            sent: None,
+            is_whole: true,
+            last: None,
+            is_over: false,
+        };
+        control.handle(Ok(Message::Question(*question)), now_ns);
+        control
+    }
+
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.verify
+    }
+
+    pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
+        match message {
+            Ok(Message::Question(question)) if question.run == self.run => {
+                self.question_ns = now_ns;
+                self.must_answer = !question.thanks;
+                self.is_over |= question.thanks;
+                if question.last {
+                    self.sent.get_or_insert(question.sent);
+                }
+            }
+            _ => self.is_over = true,
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// The answer to be sent now, if there is one; `received_bytes` so far.
+    pub(crate) fn answer(&mut self, received_bytes: u64) -> Option<[u8; CONTROL_BYTES]> {
+        if !std::mem::take(&mut self.must_answer) {
+            return None;
+        }
+        let (received, last) = match self.last {
+            Some((received, _)) => (received, true),
+            None => (Count { bytes: received_bytes, crc32c: None }, false),
+        };
+        // Before the last answer the flag asks for checksums; in the last answer it announces one.
+        let verify = if last { received.crc32c.is_some() } else { self.verify };
+        Some(Answer { run: self.run, refusal: None, received, last, verify }.emit())
+    }
+
+    /// Stops counting. `received` counts everything up to the streams' ends, or up to the receiver's limit.
+    pub(crate) fn close(&mut self, received: Count, is_whole: bool, now_ns: u64) {
+        if self.last.is_none() {
+            (self.last, self.is_whole, self.must_answer) = (Some((received, now_ns)), is_whole, true);
+        }
+    }
+
+    /// Whether the sender has reported that everything was sent.
+    pub(crate) fn is_all_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Whether no more messages are expected from the sender.
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
+        self.is_over || self.last.is_some_and(|(_, last_ns)| now_ns.saturating_sub(last_ns) > THANKS_NS)
+    }
+
+    /// Whether the sender broke off: it has ended without reporting that everything was sent.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        self.is_over && self.sent.is_none() && self.last.is_none()
+    }
+
+    pub(crate) fn is_silent(&self, now_ns: u64) -> bool {
+        self.last.is_none() && now_ns.saturating_sub(self.question_ns) > self.idle_ns
+    }
+
+    pub(crate) fn run_counts(&self) -> RunCounts {
+        RunCounts {
+            total: self.total,
+            sent: self.sent,
+            received: self.last.map(|(received, _)| received),
+            // A sender that broke off does not receive it.
+            is_final: self.last.is_some() && (self.sent.is_some() || !self.is_whole),
+            is_whole: self.is_whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::tests::read;
+    use super::*;
+    use crate::transfer::stream::{ControlState, SenderControl};
+
+    const IDLE: Duration = Duration::from_secs(10);
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn first_question(sender_control: &mut SenderControl) -> Question {
+        match read(&sender_control.next_question(0, 0).unwrap()) {
+            Ok(Message::Question(question)) => question,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn both_ends_report_the_same_counts() {
+        for (theirs, ours) in [(true, false), (false, true), (false, false)] {
+            let mut sender_control = SenderControl::new(7, 2, Some(9), theirs, IDLE);
+            let mut receiver_control =
+                ReceiverControl::new(&first_question(&mut sender_control), ours, IDLE, 0);
+            let count = Count { bytes: 9, crc32c: (theirs || ours).then_some(5) };
+            sender_control.handle(read(&receiver_control.answer(0).unwrap()), 1);
+            assert!(receiver_control.answer(0).is_none(), "one answer a question");
+            assert_eq!(
+                (sender_control.has_checksums(), receiver_control.has_checksums()),
+                (theirs || ours, theirs || ours)
+            );
+            sender_control.finish(count);
+            receiver_control.handle(read(&sender_control.next_question(9, SECOND_NS).unwrap()), SECOND_NS);
+            assert!(receiver_control.is_all_sent() && !receiver_control.is_over(SECOND_NS));
+            receiver_control.close(count, true, SECOND_NS);
+            sender_control.handle(read(&receiver_control.answer(3).unwrap()), SECOND_NS);
+            assert_eq!(sender_control.state(SECOND_NS), ControlState::Agreed);
+            receiver_control.handle(read(&sender_control.next_question(9, SECOND_NS).unwrap()), SECOND_NS);
+            assert!(
+                receiver_control.is_over(SECOND_NS)
+                    && !receiver_control.is_broken_off()
+                    && receiver_control.answer(9).is_none()
+            );
+            assert_eq!(sender_control.run_counts(), receiver_control.run_counts());
+        }
+    }
+
+    #[test]
+    fn a_sender_that_closes_without_an_end_has_broken_off() {
+        let mut sender_control = SenderControl::new(7, 1, None, false, IDLE);
+        let question = first_question(&mut sender_control);
+        let new_control = || ReceiverControl::new(&question, false, IDLE, 0);
+        assert!(!new_control().is_silent(9 * SECOND_NS) && new_control().is_silent(11 * SECOND_NS));
+        let mut receiver_control = new_control();
+        receiver_control.end();
+        assert!(receiver_control.is_broken_off() && !receiver_control.run_counts().is_final);
+        let other_run = Question { run: 8, ..question };
+        for message in [Err(Malformed), Ok(Message::Question(other_run))] {
+            let mut receiver_control = new_control();
+            receiver_control.handle(message, 1);
+            assert!(receiver_control.is_broken_off());
+        }
+    }
+
+    /// Without a question, once, and for a limited time.
+    #[test]
+    fn closing_early_informs_the_sender_for_a_limited_time() {
+        let mut sender_control = SenderControl::new(7, 1, None, false, IDLE);
+        let mut receiver_control = ReceiverControl::new(&first_question(&mut sender_control), false, IDLE, 0);
+        sender_control.handle(read(&receiver_control.answer(0).unwrap()), 0);
+        receiver_control.close(Count { bytes: 4, crc32c: None }, false, SECOND_NS);
+        sender_control.handle(read(&receiver_control.answer(4).unwrap()), SECOND_NS);
+        assert_eq!(sender_control.state(SECOND_NS), ControlState::EndedEarly);
+        assert!(receiver_control.answer(4).is_none() && !receiver_control.is_over(SECOND_NS));
+        assert!(receiver_control.is_over(3 * SECOND_NS) && !receiver_control.is_silent(99 * SECOND_NS));
+        assert!(!receiver_control.run_counts().is_whole);
+    }
+}
